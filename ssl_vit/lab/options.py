@@ -9,6 +9,18 @@ from ..recipe.tools import flag, json_flag
 
 
 class PlanOptions(ToolOptions):
+    """What is planned, and for which device.
+
+    Attributes:
+        device: The device, as in device=h100; an unknown name lists them.
+        processes: Devices that train together.
+        price: Price of a device-hour, in any currency.
+        efficiency: Share of the device's peak that training reaches.
+        epochs: In place of optim.steps.
+        images: Training images, in place of those that are here or were published.
+        probe: Measure the first steps on this machine.
+    """
+
     summary = "estimate time, memory and price of a run or a study"
     command = "lab.plan:main"
     recipes = ALSO
@@ -22,27 +34,23 @@ class PlanOptions(ToolOptions):
         "python tools/plan.py recipe=mpp --probe",
         "python tools/plan.py recipe=study/gap device=h100",
     )
-    device: str | None = key(
-        None, "The device, as in device=h100; an unknown name lists them.", metavar="NAME"
-    )
-    processes: int = key(1, "Devices that train together.", ge=1, le=2**40)
-    price: float | None = key(
-        None, "Price of a device-hour, in any currency.", ge=0, lt=1e12, metavar="NUMBER"
-    )
-    efficiency: float = key(0.4, "Share of the device's peak that training reaches.", gt=0, le=1)
-    epochs: float | None = key(None, "In place of optim.steps.", gt=0, lt=1e9, metavar="NUMBER")
-    images: int | None = key(
-        None,
-        "Training images, in place of those that are here or were published.",
-        ge=1,
-        le=2**50,
-        metavar="N",
-    )
-    probe: bool = flag("Measure the first steps on this machine.")
+    device: str | None = key(None, metavar="NAME")
+    processes: int = key(1, ge=1, le=2**40)
+    price: float | None = key(None, ge=0, lt=1e12, metavar="NUMBER")
+    efficiency: float = key(0.4, gt=0, le=1)
+    epochs: float | None = key(None, gt=0, lt=1e9, metavar="NUMBER")
+    images: int | None = key(None, ge=1, le=2**50, metavar="N")
+    probe: bool = flag()
     as_json: bool = json_flag()
 
 
 class ReportOptions(ToolOptions):
+    """Which folder is reported.
+
+    Attributes:
+        folder: The folder of a run (also one that goes on or was cut off), of a study or of runs.
+    """
+
     summary = "write the page of a run, a study or a folder of runs"
     command = "lab.report_pages:main"
     purpose = (
@@ -58,16 +66,22 @@ class ReportOptions(ToolOptions):
     )
     positional = "folder"
     command_line_only = ("json",)
-    folder: Path = key(
-        ...,
-        "The folder of a run (also one that goes on or was cut off), of a study or of runs.",
-        form=WORD,
-        metavar="FOLDER",
-    )
+    folder: Path = key(..., form=WORD, metavar="FOLDER")
     as_json: bool = json_flag()
 
 
 class RunsOptions(ToolOptions):
+    """Which runs are listed, and how.
+
+    Attributes:
+        folder: The folder with runs and studies; default: runs.
+        sort: The column that they are sorted by; ended: the newest first; sort=-KEY: the other way
+            round.
+        best: Rank finished runs by a metric, in groups of the same images and objective.
+        clean: Remove the checkpoints of finished runs. Runs that have not finished, are being
+            written, or have no intact export or pending pushes keep theirs.
+    """
+
     summary = "list the runs of a folder, rank them, remove their checkpoints"
     command = "lab.runs.tool:main"
     purpose = (
@@ -83,27 +97,8 @@ class RunsOptions(ToolOptions):
     )
     positional = "folder"
     command_line_only = ("json",)
-    folder: Path = key(
-        Path("runs"),
-        "The folder with runs and studies; default: runs.",
-        form=WORD,
-        metavar="FOLDER",
-    )
-    sort: str = key(
-        "ended",
-        "The column that they are sorted by; ended: the newest first; sort=-KEY: the other way"
-        " round.",
-        metavar="KEY",
-    )
-    best: str | None = key(
-        None,
-        "Rank finished runs by a metric, in groups of the same images and objective.",
-        metavar="METRIC",
-    )
-    clean: Literal["checkpoints"] | None = key(
-        None,
-        "Remove the checkpoints of finished runs. Runs that have not finished, are being written,"
-        " or have no intact export or pending pushes keep theirs.",
-        metavar="NAME",
-    )
+    folder: Path = key(Path("runs"), form=WORD, metavar="FOLDER")
+    sort: str = key("ended", metavar="KEY")
+    best: str | None = key(None, metavar="METRIC")
+    clean: Literal["checkpoints"] | None = key(None, metavar="NAME")
     as_json: bool = json_flag()

@@ -8,6 +8,8 @@ from .keys import Fraction, Keys, Part, Steps, key
 
 
 class Optim(Keys):
+    """Optimisation."""
+
     name: Literal["adamw", "sgd"] = key("adamw", "Optimiser.")
     steps: Steps = key(1000, "Training steps.")
     batch: int = key(4096, "Global batch size.", gt=0, le=2**22)

@@ -33,8 +33,8 @@ Number = Annotated[int, Field(ge=1, le=999_999_999)]
 IMAGES = "The images, as for training (pretrain --help)."
 
 
-def flag(help: str) -> Any:
-    return key(False, help, form=FLAG)
+def flag() -> Any:
+    return key(False, form=FLAG)
 
 
 def json_flag() -> Any:
@@ -113,7 +113,16 @@ class EvaluateOptions(JobOptions):
 
 
 class FigureOptions(ToolOptions):
-    """Which figures, of which encoder and images."""
+    """Which figures, of which encoder and images.
+
+    Attributes:
+        figures: Only these; reconstruction is of objectives that predict patches, predicted of
+            others that draw what they predict.
+        split: The split whose images are looked at; default: the test split, else the held-out
+            images.
+        shown: Images that figures show.
+        name: The folder.
+    """
 
     summary = "draw what an encoder has learned"
     command = "jobs.draw_figures:main"
@@ -143,17 +152,8 @@ class FigureOptions(ToolOptions):
         f"The encoder: {PLACES}. Beside a run its fresh weights are of its seed.",
         metavar="PLACE",
     )
-    figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(
-        None,
-        "Only these; reconstruction is of objectives that predict patches, predicted of others"
-        " that draw what they predict.",
-        metavar="NAME,...",
-    )
-    split: str | None = key(
-        None,
-        "The split whose images are looked at; default: the test split, else the held-out images.",
-        metavar="NAME",
-    )
+    figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(None, metavar="NAME,...")
+    split: str | None = key(None, metavar="NAME")
     images: int | None = key(
         None,
         "Images that t-SNE, principal components and, the first 128, attention distances are"
@@ -162,17 +162,25 @@ class FigureOptions(ToolOptions):
         le=2048,
         metavar="N",
     )
-    shown: int = key(6, "Images that figures show.", ge=1, le=64)
+    shown: int = key(6, ge=1, le=64)
     out: NewFolder | None = out(
         "Holds the folder. Default: figures/ in the folder of the run; of another encoder"
         " runs/figures-LABEL.",
         None,
     )
-    name: FolderName | None = key(None, "The folder.", metavar="TEXT")
+    name: FolderName | None = key(None, metavar="TEXT")
 
 
 class EmbedOptions(ToolOptions):
-    """What is embedded, and a query."""
+    """What is embedded, and a query.
+
+    Attributes:
+        split: Only these splits; default: all.
+        patches: Write the features of all patches too.
+        query: Images whose nearest are printed and shown in nearest.html: files; also below
+            data.path=.
+        name: The folder; default: features-LABEL-DATA.
+    """
 
     summary = "write the features of every image of a data set"
     command = "jobs.embed:main"
@@ -222,26 +230,18 @@ class EmbedOptions(ToolOptions):
         ),
     )
     init: Place = key(..., ENCODER, metavar="PLACE")
-    split: list[str] | None = key(
-        None,
-        "Only these splits; default: all.",
-        metavar="NAME,...",
-    )
-    patches: bool = key(False, "Write the features of all patches too.")
+    split: list[str] | None = key(None, metavar="NAME,...")
+    patches: bool = key(False)
     rows: Number | None = key(
         None,
         f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
         " shard are held in memory.",
         metavar="N",
     )
-    query: list[str] | None = key(
-        None,
-        "Images whose nearest are printed and shown in nearest.html: files; also below data.path=.",
-        metavar="IMAGE,...",
-    )
+    query: list[str] | None = key(None, metavar="IMAGE,...")
     top: Number | None = key(None, f"How many for each; default: {TOP}.", metavar="N")
     out: NewFolder = out("Holds the folder.")
-    name: FolderName | None = key(None, "The folder; default: features-LABEL-DATA.", metavar="TEXT")
+    name: FolderName | None = key(None, metavar="TEXT")
 
     @property
     def shard_rows(self) -> int:
@@ -250,6 +250,14 @@ class EmbedOptions(ToolOptions):
 
 
 class ExportOptions(ToolOptions):
+    """Which encoder is converted, and to what.
+
+    Attributes:
+        init: The encoder: a run's folder, or an export's.
+        format: The format.
+        out: The folder (transformers) or file (onnx) to write.
+    """
+
     summary = "convert a run's encoder to transformers or ONNX"
     command = "models.interop:main"
     purpose = "Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX."
@@ -259,15 +267,19 @@ class ExportOptions(ToolOptions):
     )
     positional = "init"
     init: Annotated[str, Only(is_path, "a run's folder, or an export's")] = key(
-        ...,
-        "The encoder: a run's folder, or an export's.",
-        metavar="FOLDER",
+        ..., metavar="FOLDER"
     )
-    format: Literal["transformers", "onnx"] = key(..., "The format.", metavar="NAME")
-    out: Path = key(..., "The folder (transformers) or file (onnx) to write.", metavar="PATH")
+    format: Literal["transformers", "onnx"] = key(..., metavar="NAME")
+    out: Path = key(..., metavar="PATH")
 
 
 class PushOptions(ToolOptions):
+    """Which run is uploaded.
+
+    Attributes:
+        folder: The run's folder.
+    """
+
     summary = "upload a run to the Hugging Face Hub"
     command = "hub.push:main"
     purpose = (
@@ -284,10 +296,17 @@ class PushOptions(ToolOptions):
         RecipeKeys(("hub.private",), "Create the repository as a private one."),
         RecipeKeys(("hub.state",), "Upload the resumable training state too."),
     )
-    folder: Path = key(..., "The run's folder.", form=WORD, metavar="FOLDER")
+    folder: Path = key(..., form=WORD, metavar="FOLDER")
 
 
 class PullOptions(ToolOptions):
+    """Which training state is downloaded.
+
+    Attributes:
+        repository: The repository.
+        name: The run's folder; default: its own name.
+    """
+
     summary = "download an uploaded training state"
     command = "hub.pull:main"
     purpose = "Download an uploaded training state (hub.state=true) as a run that can be resumed."
@@ -296,11 +315,6 @@ class PullOptions(ToolOptions):
         "python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again",
     )
     positional = "repository"
-    repository: str = key(
-        ...,
-        "The repository.",
-        form=WORD,
-        metavar="hf-hub:USER/NAME[@COMMIT]",
-    )
+    repository: str = key(..., form=WORD, metavar="hf-hub:USER/NAME[@COMMIT]")
     out: NewFolder = out()
-    name: RunName | None = key(None, "The run's folder; default: its own name.", metavar="TEXT")
+    name: RunName | None = key(None, metavar="TEXT")
