@@ -9,7 +9,8 @@ from ..recipe.tools import flag, json_flag
 
 
 class PlanOptions(ToolOptions):
-    """What is planned, and for which device.
+    """Estimate what a run or a study costs before it runs: work, memory, time, price, disk, and
+    cores that decode its images.
 
     Attributes:
         device: The device, as in device=h100; an unknown name lists them.
@@ -25,10 +26,6 @@ class PlanOptions(ToolOptions):
     command = "lab.plan:main"
     recipes = ALSO
     command_line_only = ("json",)
-    purpose = (
-        "Estimate what a run or a study costs before it runs: work, memory, time, price, disk, and"
-        " cores that decode its images."
-    )
     examples = (
         "python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5",
         "python tools/plan.py recipe=mpp --probe",
@@ -45,7 +42,10 @@ class PlanOptions(ToolOptions):
 
 
 class ReportOptions(ToolOptions):
-    """Which folder is reported.
+    """Write pages that need no other file: of a run its report.html, of a folder of runs the
+    index.html that compares them, of a study its report.html, and for papers report.md, tables.tex
+    (booktabs), results.csv (a row for each metric of each run), differences.csv (a row for each
+    pair) and figures/study.svg.
 
     Attributes:
         folder: The folder of a run (also one that goes on or was cut off), of a study or of runs.
@@ -53,12 +53,6 @@ class ReportOptions(ToolOptions):
 
     summary = "write the page of a run, a study or a folder of runs"
     command = "lab.report_pages:main"
-    purpose = (
-        "Write pages that need no other file: of a run its report.html, of a folder of runs the"
-        " index.html that compares them, of a study its report.html, and for papers report.md,"
-        " tables.tex (booktabs), results.csv (a row for each metric of each run), differences.csv"
-        " (a row for each pair) and figures/study.svg."
-    )
     examples = (
         "python tools/report.py runs/mpp",
         "python tools/report.py runs/gap --json",
@@ -71,7 +65,8 @@ class ReportOptions(ToolOptions):
 
 
 class RunsOptions(ToolOptions):
-    """Which runs are listed, and how.
+    """List all runs in and below a folder, one a line, the newest first: state, metrics, cost, disk
+    use and what differs between their recipes; rank them; remove the checkpoints of finished runs.
 
     Attributes:
         folder: The folder with runs and studies; default: runs.
@@ -84,11 +79,6 @@ class RunsOptions(ToolOptions):
 
     summary = "list the runs of a folder, rank them, remove their checkpoints"
     command = "lab.runs.tool:main"
-    purpose = (
-        "List all runs in and below a folder, one a line, the newest first: state, metrics, cost,"
-        " disk use and what differs between their recipes; rank them; remove the checkpoints of"
-        " finished runs."
-    )
     examples = (
         "python tools/runs.py",
         "python tools/runs.py runs sort=disk",

@@ -77,6 +77,11 @@ class Keys(BaseModel):
                 cls.model_fields[name].description = text
 
 
+def summary(kind: type) -> str:
+    """A class's docstring up to its first blank line."""
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
+
+
 def attributes(kind: type) -> dict[str, str]:
     """{attribute: what it is} of a class, as its own docstring says."""
     section = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[2]

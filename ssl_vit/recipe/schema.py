@@ -12,7 +12,7 @@ from ..formatting import FEW_IMAGES, format_value
 from . import declaration
 from .images import Data
 from .init_source import InitSource
-from .keys import Key, Keys, OneOf, Values, convert, key, keys_of, validated
+from .keys import Key, Keys, OneOf, Values, convert, key, keys_of, summary, validated
 from .model import Model
 from .names import NewFolder, PathText, RunName, has_control
 from .operation import Checkpoint, Compute, Eval, Hub, Log
@@ -33,7 +33,7 @@ G = TypeVar("G")
 
 def group(kind: type[Keys], about: str = "") -> Any:
     """A field for a group of keys; `about`: what these are, by default as its docstring begins."""
-    return Field(default_factory=kind, description=about or (kind.__doc__ or "").split("\n")[0])
+    return Field(default_factory=kind, description=about or summary(kind))
 
 
 class Recipe(Keys):

@@ -9,7 +9,7 @@ from .keys import Keys, Part, Share, key
 
 
 class CorruptionOptions(Keys):
-    """Of objectives that corrupt patches.
+    """Which patches are corrupted, and what replaces them.
 
     Attributes:
         rate: Share of the patches that are corrupted.
@@ -32,7 +32,7 @@ class CorruptionOptions(Keys):
 
 
 class ViewOptions(Keys):
-    """Of objectives that compare views of an image.
+    """The random views of an image that are compared.
 
     Attributes:
         jitter: Chance that a view's colours are changed.
@@ -68,6 +68,6 @@ class ViewOptions(Keys):
 
 
 GROUPS = (
-    Group("corruption", CorruptionOptions, "Which patches are corrupted, and what replaces them."),
-    Group("views", ViewOptions, "The random views of an image that are compared."),
+    Group("corruption", CorruptionOptions),
+    Group("views", ViewOptions),
 )

@@ -40,13 +40,13 @@ class RecipeKeys(NamedTuple):
 
 
 class ToolOptions(Keys):
-    """What a tool was given. A subclass declares the tool; its fields are the options.
+    """What a tool was given. A subclass declares the tool: its docstring is what --help begins
+    with, and its fields are the options.
 
     Attributes:
         summary: a line of the list of all tools.
         command: MODULE:FUNCTION below ssl_vit, which takes the arguments and returns the exit
             status or None.
-        purpose: what --help begins with.
         examples: commands.
         uses: keys of recipes that it takes besides.
         recipes: ALSO or ALL where it takes every key of recipes.
@@ -58,7 +58,6 @@ class ToolOptions(Keys):
     model_config = ConfigDict(frozen=True)
     summary: ClassVar[str]
     command: ClassVar[str]
-    purpose: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]
     uses: ClassVar[tuple[RecipeKeys, ...]] = ()
     recipes: ClassVar[str] = ""

@@ -59,13 +59,14 @@ class JobOptions(ToolOptions):
 
 
 class PretrainOptions(JobOptions):
+    """Pre-train an encoder. The same command resumes an unfinished run."""
+
     summary = "pre-train an encoder"
     command = "jobs.cli:pretrain"
     most = (
         *("data.path", "data.size", "objective", "corruption.rate", "optim.steps"),
         *("optim.batch", "optim.lr", "probe.every", "seed", "name"),
     )
-    purpose = "Pre-train an encoder. The same command resumes an unfinished run."
     examples = (
         "accelerate launch tools/pretrain.py recipe=mpp",
         "accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH",
@@ -74,15 +75,14 @@ class PretrainOptions(JobOptions):
 
 
 class FinetuneOptions(JobOptions):
+    """Fine-tune an encoder on labels, from the weights that init= names, and measure its accuracy
+    on the test split."""
+
     summary = "fine-tune an encoder on labels"
     command = "jobs.cli:finetune"
     most = (
         *("init", "data.path", "data.test", "data.share", "optim.steps"),
         *("optim.batch", "optim.lr", "optim.layer_decay", "seed", "name"),
-    )
-    purpose = (
-        "Fine-tune an encoder on labels, from the weights that init= names, and measure its"
-        " accuracy on the test split."
     )
     examples = (
         "accelerate launch tools/finetune.py recipe=finetune init=runs/mpp",
@@ -93,15 +93,14 @@ class FinetuneOptions(JobOptions):
 
 
 class EvaluateOptions(JobOptions):
+    """Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its
+    patches on masks: segmentation."""
+
     summary = "measure a frozen encoder"
     command = "jobs.cli:evaluate"
     most = (
         *("init", "data.path", "data.test", "data.size", "probe.measures"),
         *("probe.pool", "probe.layer", "probe.shots", "seed", "name"),
-    )
-    purpose = (
-        "Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its"
-        " patches on masks: segmentation."
     )
     examples = (
         "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp",
@@ -113,7 +112,9 @@ class EvaluateOptions(JobOptions):
 
 
 class FigureOptions(ToolOptions):
-    """Which figures, of which encoder and images.
+    """Draw what an encoder has learned, beside fresh weights: filters, positions, attention
+    distance, rollout, the class token's attention, features and what the objective predicts. Each
+    figure is a .png, a .svg and a .npz with its data; figures.html shows them.
 
     Attributes:
         figures: Only these; reconstruction is of objectives that predict patches, predicted of
@@ -126,11 +127,6 @@ class FigureOptions(ToolOptions):
 
     summary = "draw what an encoder has learned"
     command = "jobs.draw_figures:main"
-    purpose = (
-        "Draw what an encoder has learned, beside fresh weights: filters, positions, attention"
-        " distance, rollout, the class token's attention, features and what the objective predicts."
-        " Each figure is a .png, a .svg and a .npz with its data; figures.html shows them."
-    )
     examples = (
         "python tools/figures.py init=runs/mpp",
         "python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH",
@@ -172,7 +168,8 @@ class FigureOptions(ToolOptions):
 
 
 class EmbedOptions(ToolOptions):
-    """What is embedded, and a query.
+    """Write the features of every image of a data set in shards of parquet, or resume that; find
+    the images nearest to a query. Several processes share the shards.
 
     Attributes:
         split: Only these splits; default: all.
@@ -184,10 +181,6 @@ class EmbedOptions(ToolOptions):
 
     summary = "write the features of every image of a data set"
     command = "jobs.embed:main"
-    purpose = (
-        "Write the features of every image of a data set in shards of parquet, or resume that; find"
-        " the images nearest to a query. Several processes share the shards."
-    )
     examples = (
         "python tools/embed.py init=runs/mpp data.path=IMAGES",
         "python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5",
@@ -250,7 +243,7 @@ class EmbedOptions(ToolOptions):
 
 
 class ExportOptions(ToolOptions):
-    """Which encoder is converted, and to what.
+    """Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX.
 
     Attributes:
         init: The encoder: a run's folder, or an export's.
@@ -260,7 +253,6 @@ class ExportOptions(ToolOptions):
 
     summary = "convert a run's encoder to transformers or ONNX"
     command = "models.interop:main"
-    purpose = "Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX."
     examples = (
         "python tools/export.py init=runs/mpp format=transformers out=mpp_transformers",
         "python tools/export.py init=runs/mpp format=onnx out=mpp.onnx",
@@ -274,7 +266,8 @@ class ExportOptions(ToolOptions):
 
 
 class PushOptions(ToolOptions):
-    """Which run is uploaded.
+    """Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final
+    export and, with hub.state=true, its training state.
 
     Attributes:
         folder: The run's folder.
@@ -282,10 +275,6 @@ class PushOptions(ToolOptions):
 
     summary = "upload a run to the Hugging Face Hub"
     command = "hub.push:main"
-    purpose = (
-        "Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final"
-        " export and, with hub.state=true, its training state."
-    )
     examples = (
         "python tools/push.py runs/mpp hub.repo=USER/NAME",
         "python tools/push.py runs/mpp",
@@ -300,7 +289,7 @@ class PushOptions(ToolOptions):
 
 
 class PullOptions(ToolOptions):
-    """Which training state is downloaded.
+    """Download an uploaded training state (hub.state=true) as a run that can be resumed.
 
     Attributes:
         repository: The repository.
@@ -309,7 +298,6 @@ class PullOptions(ToolOptions):
 
     summary = "download an uploaded training state"
     command = "hub.pull:main"
-    purpose = "Download an uploaded training state (hub.state=true) as a run that can be resumed."
     examples = (
         "python tools/pull.py hf-hub:USER/NAME",
         "python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again",

@@ -15,7 +15,8 @@ LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm"}
 
 
 class StudyOptions(ToolOptions):
-    """Which study is run, and how.
+    """Run a study, that is all runs of its file, each after those it needs; or resume it. With the
+    word `sweep`, every combination of the values of the keys after it.
 
     Attributes:
         recipe: A study of recipes/study/ (study/NAME) or the path of a YAML file; with `sweep`, an
@@ -42,10 +43,6 @@ class StudyOptions(ToolOptions):
     command = "lab.study.tool:main"
     recipes = ALSO
     command_line_only = ("check", "only", "index")
-    purpose = (
-        "Run a study, that is all runs of its file, each after those it needs; or resume it. With"
-        " the word `sweep`, every combination of the values of the keys after it."
-    )
     examples = (
         "python tools/study.py recipe=study/gap",
         "python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2",
