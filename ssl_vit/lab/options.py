@@ -12,6 +12,11 @@ class PlanOptions(ToolOptions):
     """Estimate what a run or a study costs before it runs: work, memory, time, price, disk, and
     cores that decode its images.
 
+    Examples:
+        python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5
+        python tools/plan.py recipe=mpp --probe
+        python tools/plan.py recipe=study/gap device=h100
+
     Attributes:
         device: The device, as in device=h100; an unknown name lists them.
         processes: Devices that train together.
@@ -26,11 +31,6 @@ class PlanOptions(ToolOptions):
     command = "lab.plan:main"
     recipes = ALSO
     command_line_only = ("json",)
-    examples = (
-        "python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5",
-        "python tools/plan.py recipe=mpp --probe",
-        "python tools/plan.py recipe=study/gap device=h100",
-    )
     device: str | None = key(None, metavar="NAME")
     processes: int = key(1, ge=1, le=2**40)
     price: float | None = key(None, ge=0, lt=1e12, metavar="NUMBER")
@@ -47,17 +47,17 @@ class ReportOptions(ToolOptions):
     (booktabs), results.csv (a row for each metric of each run), differences.csv (a row for each
     pair) and figures/study.svg.
 
+    Examples:
+        python tools/report.py runs/mpp
+        python tools/report.py runs/gap --json
+        python tools/report.py runs
+
     Attributes:
         folder: The folder of a run (also one that goes on or was cut off), of a study or of runs.
     """
 
     summary = "write the page of a run, a study or a folder of runs"
     command = "lab.report_pages:main"
-    examples = (
-        "python tools/report.py runs/mpp",
-        "python tools/report.py runs/gap --json",
-        "python tools/report.py runs",
-    )
     positional = "folder"
     command_line_only = ("json",)
     folder: Path = key(..., form=WORD, metavar="FOLDER")
@@ -67,6 +67,12 @@ class ReportOptions(ToolOptions):
 class RunsOptions(ToolOptions):
     """List all runs in and below a folder, one a line, the newest first: state, metrics, cost, disk
     use and what differs between their recipes; rank them; remove the checkpoints of finished runs.
+
+    Examples:
+        python tools/runs.py
+        python tools/runs.py runs sort=disk
+        python tools/runs.py runs/gap best=top1
+        python tools/runs.py runs clean=checkpoints
 
     Attributes:
         folder: The folder with runs and studies; default: runs.
@@ -79,12 +85,6 @@ class RunsOptions(ToolOptions):
 
     summary = "list the runs of a folder, rank them, remove their checkpoints"
     command = "lab.runs.tool:main"
-    examples = (
-        "python tools/runs.py",
-        "python tools/runs.py runs sort=disk",
-        "python tools/runs.py runs/gap best=top1",
-        "python tools/runs.py runs clean=checkpoints",
-    )
     positional = "folder"
     command_line_only = ("json",)
     folder: Path = key(Path("runs"), form=WORD, metavar="FOLDER")

@@ -87,7 +87,7 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
         title = f"Keys of a recipe{_title(arguments)}:"
         return _recipe_keys(title, values, list(groups()) if EVERY in chosen else chosen)
     lines = [*textwrap.wrap(summary(kind), WIDTH), ""]
-    lines += [f"  {example}" for example in kind.examples]
+    lines += [f"  {example}" for example in kind.examples()]
     lines += ["", "Options:"]
     options = kind.options().values()
     lines += _lines((one, heading(one)) for one in options if one.required)

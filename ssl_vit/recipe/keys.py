@@ -73,7 +73,7 @@ class Keys(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **facts: Any) -> None:
         for name, text in attributes(cls).items():
-            if name in cls.model_fields:
+            if name in cls.model_fields and not cls.model_fields[name].description:
                 cls.model_fields[name].description = text
 
 
@@ -82,10 +82,14 @@ def summary(kind: type) -> str:
     return " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
 
 
+def section(kind: type, title: str) -> str:
+    """What stands under a title of a class's docstring, or of that which it inherits; indented."""
+    return (inspect.getdoc(kind) or "").partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+
+
 def attributes(kind: type) -> dict[str, str]:
-    """{attribute: what it is} of a class, as its own docstring says."""
-    section = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[2]
-    parts = re.split(r"^ {4}(\w+): ", section, flags=re.MULTILINE)
+    """{attribute: what it is} of a class, as its docstring says."""
+    parts = re.split(r"^ {4}(\w+): ", section(kind, "Attributes"), flags=re.MULTILINE)
     return {
         name: " ".join(text.split()) for name, text in zip(parts[1::2], parts[2::2], strict=True)
     }

@@ -59,7 +59,13 @@ class JobOptions(ToolOptions):
 
 
 class PretrainOptions(JobOptions):
-    """Pre-train an encoder. The same command resumes an unfinished run."""
+    """Pre-train an encoder. The same command resumes an unfinished run.
+
+    Examples:
+        accelerate launch tools/pretrain.py recipe=mpp
+        accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH
+        python tools/pretrain.py recipe=mpp --help
+    """
 
     summary = "pre-train an encoder"
     command = "jobs.cli:pretrain"
@@ -67,16 +73,17 @@ class PretrainOptions(JobOptions):
         *("data.path", "data.size", "objective", "corruption.rate", "optim.steps"),
         *("optim.batch", "optim.lr", "probe.every", "seed", "name"),
     )
-    examples = (
-        "accelerate launch tools/pretrain.py recipe=mpp",
-        "accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH",
-        "python tools/pretrain.py recipe=mpp --help",
-    )
 
 
 class FinetuneOptions(JobOptions):
     """Fine-tune an encoder on labels, from the weights that init= names, and measure its accuracy
-    on the test split."""
+    on the test split.
+
+    Examples:
+        accelerate launch tools/finetune.py recipe=finetune init=runs/mpp
+        accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH
+            init=scratch
+    """
 
     summary = "fine-tune an encoder on labels"
     command = "jobs.cli:finetune"
@@ -84,29 +91,25 @@ class FinetuneOptions(JobOptions):
         *("init", "data.path", "data.test", "data.share", "optim.steps"),
         *("optim.batch", "optim.lr", "optim.layer_decay", "seed", "name"),
     )
-    examples = (
-        "accelerate launch tools/finetune.py recipe=finetune init=runs/mpp",
-        "accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH"
-        " init=scratch",
-    )
     positional = "init"
 
 
 class EvaluateOptions(JobOptions):
     """Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its
-    patches on masks: segmentation."""
+    patches on masks: segmentation.
+
+    Examples:
+        accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp
+        accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10
+            data.path=PATH data.size=32 --json
+        accelerate launch tools/evaluate.py recipe=segment init=runs/mpp
+    """
 
     summary = "measure a frozen encoder"
     command = "jobs.cli:evaluate"
     most = (
         *("init", "data.path", "data.test", "data.size", "probe.measures"),
         *("probe.pool", "probe.layer", "probe.shots", "seed", "name"),
-    )
-    examples = (
-        "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp",
-        "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10"
-        " data.path=PATH data.size=32 --json",
-        "accelerate launch tools/evaluate.py recipe=segment init=runs/mpp",
     )
     positional = "init"
 
@@ -115,6 +118,11 @@ class FigureOptions(ToolOptions):
     """Draw what an encoder has learned, beside fresh weights: filters, positions, attention
     distance, rollout, the class token's attention, features and what the objective predicts. Each
     figure is a .png, a .svg and a .npz with its data; figures.html shows them.
+
+    Examples:
+        python tools/figures.py init=runs/mpp
+        python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH
+        python tools/figures.py init=timm:vit_tiny_patch16_224 data.path=PATH
 
     Attributes:
         figures: Only these; reconstruction is of objectives that predict patches, predicted of
@@ -127,11 +135,6 @@ class FigureOptions(ToolOptions):
 
     summary = "draw what an encoder has learned"
     command = "jobs.draw_figures:main"
-    examples = (
-        "python tools/figures.py init=runs/mpp",
-        "python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH",
-        "python tools/figures.py init=timm:vit_tiny_patch16_224 data.path=PATH",
-    )
     positional = "init"
     uses = (
         RecipeKeys(
@@ -171,6 +174,12 @@ class EmbedOptions(ToolOptions):
     """Write the features of every image of a data set in shards of parquet, or resume that; find
     the images nearest to a query. Several processes share the shards.
 
+    Examples:
+        python tools/embed.py init=runs/mpp data.path=IMAGES
+        python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5
+        accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 data=cifar10
+            data.path=IMAGES split=test probe.layer=6
+
     Attributes:
         split: Only these splits; default: all.
         patches: Write the features of all patches too.
@@ -181,12 +190,6 @@ class EmbedOptions(ToolOptions):
 
     summary = "write the features of every image of a data set"
     command = "jobs.embed:main"
-    examples = (
-        "python tools/embed.py init=runs/mpp data.path=IMAGES",
-        "python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5",
-        "accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 data=cifar10"
-        " data.path=IMAGES split=test probe.layer=6",
-    )
     positional = "init"
     uses = (
         RecipeKeys(
@@ -245,6 +248,10 @@ class EmbedOptions(ToolOptions):
 class ExportOptions(ToolOptions):
     """Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX.
 
+    Examples:
+        python tools/export.py init=runs/mpp format=transformers out=mpp_transformers
+        python tools/export.py init=runs/mpp format=onnx out=mpp.onnx
+
     Attributes:
         init: The encoder: a run's folder, or an export's.
         format: The format.
@@ -253,10 +260,6 @@ class ExportOptions(ToolOptions):
 
     summary = "convert a run's encoder to transformers or ONNX"
     command = "models.interop:main"
-    examples = (
-        "python tools/export.py init=runs/mpp format=transformers out=mpp_transformers",
-        "python tools/export.py init=runs/mpp format=onnx out=mpp.onnx",
-    )
     positional = "init"
     init: Annotated[str, Only(is_path, "a run's folder, or an export's")] = key(
         ..., metavar="FOLDER"
@@ -269,16 +272,16 @@ class PushOptions(ToolOptions):
     """Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final
     export and, with hub.state=true, its training state.
 
+    Examples:
+        python tools/push.py runs/mpp hub.repo=USER/NAME
+        python tools/push.py runs/mpp
+
     Attributes:
         folder: The run's folder.
     """
 
     summary = "upload a run to the Hugging Face Hub"
     command = "hub.push:main"
-    examples = (
-        "python tools/push.py runs/mpp hub.repo=USER/NAME",
-        "python tools/push.py runs/mpp",
-    )
     positional = "folder"
     uses = (
         RecipeKeys(("hub.repo",), "The repository; default: the run's own."),
@@ -291,6 +294,10 @@ class PushOptions(ToolOptions):
 class PullOptions(ToolOptions):
     """Download an uploaded training state (hub.state=true) as a run that can be resumed.
 
+    Examples:
+        python tools/pull.py hf-hub:USER/NAME
+        python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again
+
     Attributes:
         repository: The repository.
         name: The run's folder; default: its own name.
@@ -298,10 +305,6 @@ class PullOptions(ToolOptions):
 
     summary = "download an uploaded training state"
     command = "hub.pull:main"
-    examples = (
-        "python tools/pull.py hf-hub:USER/NAME",
-        "python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again",
-    )
     positional = "repository"
     repository: str = key(..., form=WORD, metavar="hf-hub:USER/NAME[@COMMIT]")
     out: NewFolder = out()

@@ -19,13 +19,15 @@ class CutOptions(ToolOptions):
     """Cut
     paper.
 
+    Examples:
+        python tools/cut.py FOLDER size=3
+
     Attributes:
         size: Of a piece: what is
             not twice.
         twice: Again.
     """
 
-    examples = ("python tools/cut.py FOLDER size=3",)
     positional = "folder"
     uses = (RecipeKeys(("data", "data.*", "seed"), "Of the paper."),)
     folder: Path = key(..., "The paper's.", form=WORD, metavar="FOLDER")

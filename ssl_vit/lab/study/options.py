@@ -18,6 +18,13 @@ class StudyOptions(ToolOptions):
     """Run a study, that is all runs of its file, each after those it needs; or resume it. With the
     word `sweep`, every combination of the values of the keys after it.
 
+    Examples:
+        python tools/study.py recipe=study/gap
+        python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2
+        python tools/study.py recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1"
+        python tools/study.py recipe=study/worth data.path=IMAGES objective=mae hours=4
+        python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3
+
     Attributes:
         recipe: A study of recipes/study/ (study/NAME) or the path of a YAML file; with `sweep`, an
             ordinary recipe.
@@ -43,13 +50,6 @@ class StudyOptions(ToolOptions):
     command = "lab.study.tool:main"
     recipes = ALSO
     command_line_only = ("check", "only", "index")
-    examples = (
-        "python tools/study.py recipe=study/gap",
-        "python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2",
-        'python tools/study.py recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1"',
-        "python tools/study.py recipe=study/worth data.path=IMAGES objective=mae hours=4",
-        "python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3",
-    )
     uses = (RecipeKeys(("PLACE",), "Each place that the study's file names under `places`."),)
     recipe: str | None = key(None, metavar="NAME")
     name: str | None = key(None, metavar="TEXT")
