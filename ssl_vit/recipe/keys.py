@@ -1,7 +1,7 @@
 """The keys of a recipe and the options of a tool: fields of pydantic models. No torch here.
 
-A field has its type, its default, its bounds, its help and its effect; what --help, docs/options.md
-and errors say of it comes from the field.
+A field has its type, its default, its bounds and its effect, and its meaning in the docstring of
+its class; what --help, docs/options.md and errors say of it comes from these.
 """
 
 import inspect

@@ -196,15 +196,15 @@ def build(kind: type[T], own: Mapping[str, str], overrides: dict[str, str] | Non
 def _raise_missing(kind: type[ToolOptions], option: Key) -> NoReturn:
     if option.form == WORD:
         raise UserError(f"no {option.metavar}; expected one {_word(kind)}")
-    raise UserError(
-        f"{option.name}= is missing; expected {option.expected}, as in {kind.examples()[0]}"
-    )
+    text = f"{option.name}= is missing; expected {option.expected}"
+    raise UserError(", as in ".join([text, *kind.examples()[:1]]))
 
 
 def _word(kind: type[ToolOptions]) -> str:
     """What stands alone, with an example."""
     option = kind.options().get(kind.positional)
-    return f"{option.metavar if option else kind.positional}, as in {kind.examples()[0]}"
+    name = option.metavar if option else kind.positional
+    return ", as in ".join([name, *kind.examples()[:1]])
 
 
 def _read(option: Key, text: str) -> Any:
