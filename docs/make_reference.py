@@ -25,7 +25,7 @@ from ssl_vit.lab.runs.tool import RunTable
 from ssl_vit.lab.study.estimate import StudyEstimate
 from ssl_vit.lab.study.tool import StudyOutcome
 from ssl_vit.recipe.help import allowed, groups, heading, meaning, members
-from ssl_vit.recipe.keys import Key
+from ssl_vit.recipe.keys import Key, summary
 from ssl_vit.recipe.records.run import Measured
 from ssl_vit.recipe.tool import ALL, ToolOptions
 
@@ -130,7 +130,7 @@ def _tool(name: str, tool: type[ToolOptions]) -> str:
     rows = [(f"`{heading(one)}`", allowed(one), meaning(one)) for one in tool.options().values()]
     rows += [(f"`{keys.heading}`", "", keys.meaning) for keys in tool.uses]
     table = markdown_table(("option", "values", "meaning"), rows)
-    return "\n".join([f"### {name}", "", tool.purpose, "", table, ""])
+    return "\n".join([f"### {name}", "", summary(tool), "", table, ""])
 
 
 def python() -> str:

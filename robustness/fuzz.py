@@ -68,7 +68,7 @@ READERS = [
 def command_line(tool: str, draw: random.Random) -> list[str]:
     """An example of the tool with mistakes in it."""
     kind = TOOLS[tool]
-    example = draw.choice(kind.examples).partition(f"tools/{tool}.py")[2]
+    example = draw.choice(kind.examples()).partition(f"tools/{tool}.py")[2]
     for place, here in PLACES.items():
         example = example.replace(place, here)
     words = [word for word in shlex.split(example) if not word.startswith("--")]

@@ -34,11 +34,12 @@ SHARED = ("corruption", "target", "views", "views.local", "data.mixup", "probe")
 
 @dataclass(frozen=True)
 class Group:
-    """Keys `NAME.FIELD`: their model, and what they are about."""
+    """Keys `NAME.FIELD`: their model, and what they are about where its docstring does not begin
+    with that."""
 
     name: str
     kind: type[Keys]
-    about: str
+    about: str = ""
 
 
 def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:

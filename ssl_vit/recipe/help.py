@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from ..errors import UserError, suggest
 from ..formatting import option_text
 from . import declaration, recipe_files, schema
-from .keys import FLAG, WORD, Key, Keys
+from .keys import FLAG, WORD, Key, Keys, summary
 from .load import resolve
 from .schema import Recipe, all_groups, all_keys
 from .tool import ALL, ALSO, ToolOptions, option_name
@@ -20,7 +20,7 @@ def groups() -> dict[str, str]:
     found = {"": "The run."}
     for name, info in Recipe.model_fields.items():
         if name == "target":
-            found |= {one.name: one.about for one in all_groups()}
+            found |= {one.name: one.about or summary(one.kind) for one in all_groups()}
         if isinstance(info.annotation, type) and issubclass(info.annotation, Keys):
             found[name] = info.description or ""
     return found
@@ -86,8 +86,8 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     if chosen and kind.recipes:
         title = f"Keys of a recipe{_title(arguments)}:"
         return _recipe_keys(title, values, list(groups()) if EVERY in chosen else chosen)
-    lines = [*textwrap.wrap(kind.purpose, WIDTH), ""]
-    lines += [f"  {example}" for example in kind.examples]
+    lines = [*textwrap.wrap(summary(kind), WIDTH), ""]
+    lines += [f"  {example}" for example in kind.examples()]
     lines += ["", "Options:"]
     options = kind.options().values()
     lines += _lines((one, heading(one)) for one in options if one.required)

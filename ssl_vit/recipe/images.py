@@ -38,126 +38,89 @@ PixelRange = Annotated[
 
 
 class Data(Keys):
-    name: str = key("shapes", "Name of the data set; data=NAME sets it.")
-    path: PathText | None = key(
-        None,
-        "Local copy of the data set, or any image folder, parquet files or tars.",
-        effect="run",
-    )
-    hub: str | None = key(None, "Data set on the Hugging Face Hub.")
-    size: int = key(224, "Side of the training image in pixels.", gt=0, le=2**14)
-    stream: bool = key(
-        False,
-        "Read the shards of the Hub's data set, or of parquet files, one after the other without a"
-        " copy; a run resumes only on the same number of processes.",
-    )
-    train: SplitName = key("train", "Split to train on.")
-    share: Part = key(
-        1.0, "Share of the training images: a fixed random subset, smaller ones inside larger ones."
-    )
-    share_seed: int | None = key(
-        None,
-        "Draw of data.share: null: the fixed random one; a number: a draw of its own, with each"
-        " class's share of it.",
-        ge=0,
-        lt=2**31,
-    )
-    validation: SplitName | Fraction | None = key(
-        None,
-        "Held-out images: a split, or the share cut off data.train (0: none); null: the validation"
-        " split, if there is one besides data.train and a test split, else 1%.",
-    )
-    validation_from: Literal["share", "train"] = key(
-        "share",
-        "What a share of data.validation is cut off: share (the images of data.share) or train"
-        " (all training images, before data.share is taken: the same for every share).",
-    )
-    labels: bool = key(True, "false: no labels are used, such as those that folders are taken for.")
-    test: SplitName | Annotated[float, Field(gt=0, lt=1)] = key(
-        "test",
-        "Test images: a split (without a test split the validation split), or the share cut off"
-        " data.train before all else, of a folder by the names of its files; no run with that share"
-        " and the same data.label_column and data.group trains on it.",
-    )
-    group: str | None = key(
-        None,
-        "Column (of an image folder also folder: the folder of an image) whose values are groups"
-        " of images, as of one patient or place: a held-out or test share has none or all of a"
-        " group.",
-    )
-    image_column: str | None = key(None, "Column of the images; null: found.")
-    label_column: str | None = key(
-        None, "Column of the labels; null: found, unless it holds lists of them."
-    )
-    mask_column: str | None = key(
-        None, "Column of the masks, images with a class per pixel; null: found."
-    )
-    mask_ignore: int = key(
-        255, "Value of a mask's pixels that are not counted.", ge=-(2**31), lt=2**31
-    )
-    mask_classes: int | None = key(
-        None, "Number of classes of the masks; null: counted.", gt=1, le=2**16
-    )
-    classes: int | None = key(None, "Number of classes; null: counted.", gt=0, le=2**24)
-    unreadable: Share = key(
-        0.01,
-        "Share of images that may be unreadable, each replaced by the next one; above it the run"
-        " stops.",
-        effect="result",
-    )
-    crop_area: Part = key(0.05, "Smallest share of the image that a training crop covers.")
-    flip: bool = key(True, "Flip training images horizontally at random.")
-    mixup: Share = key(
-        0.0,
-        "Mixup: blend images and labels in pairs, with a share from Beta(mixup, mixup); 0: never.",
-    )
-    cutmix: Share = key(
-        0.0,
-        "CutMix: paste a box of another image, with an area share from Beta(cutmix, cutmix); with"
-        " data.mixup, each image uses one of them.",
-    )
-    eval_mode: Literal["crop", "squash"] = key(
-        "crop",
-        "Evaluation: crop (the centre, after resizing the shorter side) or squash (the whole image"
-        " to a square).",
-        from_init=True,
-    )
-    eval_crop: float = key(
-        0.875,
-        "Side of the centre crop over the resized shorter side, as timm's crop_pct.",
-        ge=0.1,
-        le=1,
-        from_init=True,
-        requires=("data.eval_mode", "crop"),
-    )
-    channels: int = key(
-        3,
-        "Channels of an image; 3: RGB of 8 bits, whatever the files hold, unless data.range is"
-        " given; others: as the files have them (TIFF, .npy, arrays in parquet), of 8 or 16 bits.",
-        gt=0,
-        le=100,
-        from_init=True,
-    )
-    range: PixelRange | None = key(
-        None,
-        "Lowest and highest value of a pixel: values beyond are clipped, those between stand for 0"
-        " to 1; null: 0 to 255 of 8 bits; images of 16 bits need it, and a run without it proposes"
-        " one.",
-        min_length=2,
-        max_length=2,
-        from_init=True,
-    )
-    mean: list[float] = key(
-        [0.5, 0.5, 0.5],
-        "Mean that pixels are normalised with, of each channel as a share of data.range; where"
-        " there are not 3 channels, measured on training images unless given.",
-        from_init=True,
-    )
-    std: list[Annotated[float, Field(gt=0)]] = key(
-        [0.5, 0.5, 0.5],
-        "Standard deviation that pixels are normalised with; as data.mean.",
-        from_init=True,
-    )
+    """Images and their preprocessing; data=NAME: recipes/tables/datasets.yaml.
+
+    Attributes:
+        name: Name of the data set; data=NAME sets it.
+        path: Local copy of the data set, or any image folder, parquet files or tars.
+        hub: Data set on the Hugging Face Hub.
+        size: Side of the training image in pixels.
+        stream: Read the shards of the Hub's data set, or of parquet files, one after the other
+            without a copy; a run resumes only on the same number of processes.
+        train: Split to train on.
+        share: Share of the training images: a fixed random subset, smaller ones inside larger ones.
+        share_seed: Draw of data.share: null: the fixed random one; a number: a draw of its own,
+            with each class's share of it.
+        validation: Held-out images: a split, or the share cut off data.train (0: none); null: the
+            validation split, if there is one besides data.train and a test split, else 1%.
+        validation_from: What a share of data.validation is cut off: share (the images of
+            data.share) or train (all training images, before data.share is taken: the same for
+            every share).
+        labels: false: no labels are used, such as those that folders are taken for.
+        test: Test images: a split (without a test split the validation split), or the share cut off
+            data.train before all else, of a folder by the names of its files; no run with that
+            share and the same data.label_column and data.group trains on it.
+        group: Column (of an image folder also folder: the folder of an image) whose values are
+            groups of images, as of one patient or place: a held-out or test share has none or all
+            of a group.
+        image_column: Column of the images; null: found.
+        label_column: Column of the labels; null: found, unless it holds lists of them.
+        mask_column: Column of the masks, images with a class per pixel; null: found.
+        mask_ignore: Value of a mask's pixels that are not counted.
+        mask_classes: Number of classes of the masks; null: counted.
+        classes: Number of classes; null: counted.
+        unreadable: Share of images that may be unreadable, each replaced by the next one; above it
+            the run stops.
+        crop_area: Smallest share of the image that a training crop covers.
+        flip: Flip training images horizontally at random.
+        mixup: Mixup: blend images and labels in pairs, with a share from Beta(mixup, mixup); 0:
+            never.
+        cutmix: CutMix: paste a box of another image, with an area share from Beta(cutmix, cutmix);
+            with data.mixup, each image uses one of them.
+        eval_mode: Evaluation: crop (the centre, after resizing the shorter side) or squash (the
+            whole image to a square).
+        eval_crop: Side of the centre crop over the resized shorter side, as timm's crop_pct.
+        channels: Channels of an image; 3: RGB of 8 bits, whatever the files hold, unless data.range
+            is given; others: as the files have them (TIFF, .npy, arrays in parquet), of 8 or 16
+            bits.
+        range: Lowest and highest value of a pixel: values beyond are clipped, those between stand
+            for 0 to 1; null: 0 to 255 of 8 bits; images of 16 bits need it, and a run without it
+            proposes one.
+        mean: Mean that pixels are normalised with, of each channel as a share of data.range; where
+            there are not 3 channels, measured on training images unless given.
+        std: Standard deviation that pixels are normalised with; as data.mean.
+    """
+
+    name: str = key("shapes")
+    path: PathText | None = key(None, effect="run")
+    hub: str | None = key(None)
+    size: int = key(224, gt=0, le=2**14)
+    stream: bool = key(False)
+    train: SplitName = key("train")
+    share: Part = key(1.0)
+    share_seed: int | None = key(None, ge=0, lt=2**31)
+    validation: SplitName | Fraction | None = key(None)
+    validation_from: Literal["share", "train"] = key("share")
+    labels: bool = key(True)
+    test: SplitName | Annotated[float, Field(gt=0, lt=1)] = key("test")
+    group: str | None = key(None)
+    image_column: str | None = key(None)
+    label_column: str | None = key(None)
+    mask_column: str | None = key(None)
+    mask_ignore: int = key(255, ge=-(2**31), lt=2**31)
+    mask_classes: int | None = key(None, gt=1, le=2**16)
+    classes: int | None = key(None, gt=0, le=2**24)
+    unreadable: Share = key(0.01, effect="result")
+    crop_area: Part = key(0.05)
+    flip: bool = key(True)
+    mixup: Share = key(0.0)
+    cutmix: Share = key(0.0)
+    eval_mode: Literal["crop", "squash"] = key("crop", from_init=True)
+    eval_crop: float = key(0.875, ge=0.1, le=1, from_init=True, requires=("data.eval_mode", "crop"))
+    channels: int = key(3, gt=0, le=100, from_init=True)
+    range: PixelRange | None = key(None, min_length=2, max_length=2, from_init=True)
+    mean: list[float] = key([0.5, 0.5, 0.5], from_init=True)
+    std: list[Annotated[float, Field(gt=0)]] = key([0.5, 0.5, 0.5], from_init=True)
 
     @property
     def place(self) -> str:

@@ -1,10 +1,12 @@
 """The keys of a recipe and the options of a tool: fields of pydantic models. No torch here.
 
-A field has its type, its default, its bounds, its help and its effect; what --help, docs/options.md
-and errors say of it comes from the field.
+A field has its type, its default, its bounds and its effect, and its meaning in the docstring of
+its class; what --help, docs/options.md and errors say of it comes from these.
 """
 
+import inspect
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -54,7 +56,8 @@ BOUNDS = {
 
 
 class Keys(BaseModel):
-    """A group of keys. A text is no number, true is no 1, and an unknown key is an error.
+    """A group of keys. A text is no number, true is no 1, and an unknown key is an error. What each
+    means stands under `Attributes` in the docstring of its class, or in `key`.
 
     Attributes:
         effect: of the keys that do not say theirs.
@@ -67,10 +70,34 @@ class Keys(BaseModel):
     effect: ClassVar[Effect] = "compute"
     from_init: ClassVar[bool] = False
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **facts: Any) -> None:
+        for name, text in attributes(cls).items():
+            if name in cls.model_fields and not cls.model_fields[name].description:
+                cls.model_fields[name].description = text
+
+
+def summary(kind: type) -> str:
+    """A class's docstring up to its first blank line."""
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
+
+
+def section(kind: type, title: str) -> str:
+    """What stands under a title of a class's docstring, or of that which it inherits; indented."""
+    return (inspect.getdoc(kind) or "").partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """{attribute: what it is} of a class, as its docstring says."""
+    parts = re.split(r"^ {4}(\w+): ", section(kind, "Attributes"), flags=re.MULTILINE)
+    return {
+        name: " ".join(text.split()) for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
 
 def key(
     default: Any,
-    help: str,
+    help: str = "",
     *,
     effect: Effect | None = None,
     from_init: bool | None = None,
@@ -84,7 +111,7 @@ def key(
 
     Args:
         default: its value where none is given; `...`: it has to be given.
-        help: what it means.
+        help: what it means, where no docstring says it.
         effect, from_init: as of Keys.
         names_weights: whether its value names weights, as `init` does. Another one is a group's
             `teacher`, beside a key `network`, which gets `InitSource.network_values`.
@@ -102,11 +129,11 @@ def key(
     if isinstance(default, list):
         return Field(
             default_factory=lambda: list(default),
-            description=help,
+            description=help or None,
             json_schema_extra=extra,
             **{"min_length": 1, "max_length": LONGEST_LIST, **facts},
         )
-    return Field(default, description=help, json_schema_extra=extra, **facts)
+    return Field(default, description=help or None, json_schema_extra=extra, **facts)
 
 
 @dataclass(eq=False)

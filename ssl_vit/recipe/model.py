@@ -61,48 +61,48 @@ Arguments = Annotated[
 
 
 class Model(Keys):
+    """The encoder; model=NAME: recipes/tables/models.yaml.
+
+    Attributes:
+        name: Name of the model; model=NAME sets it.
+        timm: timm architecture that the values below override.
+        args: More arguments of the function that builds it, timm's or one of models/resnet.py:
+            {layers: [3,4,6,3], width_factor: 2}.
+        patch: Side of a patch in pixels.
+        width: Embedding width; of another network the length of its feature.
+        depth: Number of transformer blocks.
+        heads: Attention heads.
+        mlp: Width of the MLP's hidden layer.
+        registers: Register tokens after the class token (Darcet et al., 2024).
+        layer_scale: First value of LayerScale, a factor for each channel of every residual branch
+            (Touvron et al., 2021); null: none.
+        qk_norm: Layer norm of queries and keys in every head (Dehghani et al., 2023).
+        activation: Of the MLP: gelu (or what model.timm has in its place), or swiglu (Shazeer,
+            2020), which has a third matrix: with two thirds of model.mlp it costs the same.
+        positions: Positions of the patches: learned (one embedding each), learned_2d (one for each
+            row and each column), sincos_2d (fixed), rotary (axial; of an Eva of timm its own) or
+            none.
+        adapt_channels: Initial weights of RGB for data.channels=N: timm's rule repeats the first
+            layer's filters over the channels and scales them by 3 / N; false: such weights are
+            refused.
+    """
+
     from_init = True
 
-    name: str = key("", "Name of the model; model=NAME sets it.")
-    timm: TimmName = key(CLASSIC, "timm architecture that the values below override.")
-    args: Arguments = key(
-        {},
-        "More arguments of the function that builds it, timm's or one of models/resnet.py:"
-        " {layers: [3,4,6,3], width_factor: 2}.",
-    )
-    patch: Width = key(16, "Side of a patch in pixels.")
-    width: Width = key(768, "Embedding width; of another network the length of its feature.")
-    depth: Depth = key(12, "Number of transformer blocks.")
-    heads: Width = key(12, "Attention heads.")
-    mlp: Width = key(3072, "Width of the MLP's hidden layer.")
-    registers: int = key(
-        0, "Register tokens after the class token (Darcet et al., 2024).", ge=0, le=1024
-    )
-    layer_scale: float | None = key(
-        None,
-        "First value of LayerScale, a factor for each channel of every residual branch (Touvron et"
-        " al., 2021); null: none.",
-        gt=0,
-        le=100,
-    )
-    qk_norm: bool = key(
-        False, "Layer norm of queries and keys in every head (Dehghani et al., 2023)."
-    )
-    activation: Literal["gelu", "swiglu"] = key(
-        "gelu",
-        "Of the MLP: gelu (or what model.timm has in its place), or swiglu (Shazeer, 2020), which"
-        " has a third matrix: with two thirds of model.mlp it costs the same.",
-    )
-    positions: Literal["learned", "learned_2d", "sincos_2d", "rotary", "none"] = key(
-        "learned",
-        "Positions of the patches: learned (one embedding each), learned_2d (one for each row and"
-        " each column), sincos_2d (fixed), rotary (axial; of an Eva of timm its own) or none.",
-    )
-    adapt_channels: bool = key(
-        False,
-        "Initial weights of RGB for data.channels=N: timm's rule repeats the first layer's filters"
-        " over the channels and scales them by 3 / N; false: such weights are refused.",
-    )
+    name: str = key("")
+    timm: TimmName = key(CLASSIC)
+    args: Arguments = key({})
+    patch: Width = key(16)
+    width: Width = key(768)
+    depth: Depth = key(12)
+    heads: Width = key(12)
+    mlp: Width = key(3072)
+    registers: int = key(0, ge=0, le=1024)
+    layer_scale: float | None = key(None, gt=0, le=100)
+    qk_norm: bool = key(False)
+    activation: Literal["gelu", "swiglu"] = key("gelu")
+    positions: Literal["learned", "learned_2d", "sincos_2d", "rotary", "none"] = key("learned")
+    adapt_channels: bool = key(False)
 
     @property
     def convolutional(self) -> bool:

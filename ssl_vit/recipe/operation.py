@@ -21,105 +21,109 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class Compute(Keys):
+    """Devices, precision and processes.
+
+    Attributes:
+        batch: Images per device and pass; null: the largest divisor that fits.
+        precision: Precision of the forward and backward pass.
+        compile: Use torch.compile; null: where there is a GPU.
+        workers: Data loading processes per process; null: from the cores.
+        resident: Decode all training images once and keep them in memory: the same batches, sooner.
+            null: where they are files of one size, take at most a tenth of the memory, and are seen
+            at least twice.
+        threads: Torch threads; null: allowed cores / processes on this machine.
+        patience: Seconds that a process may stay behind the others before the run names it and
+            stops.
+    """
+
     effect = "run"
 
-    batch: int | None = key(
-        None, "Images per device and pass; null: the largest divisor that fits.", gt=0
-    )
-    precision: Precision = key(
-        "auto", "Precision of the forward and backward pass.", effect="compute"
-    )
-    compile: bool | None = key(None, "Use torch.compile; null: where there is a GPU.")
-    workers: int | None = key(
-        None, "Data loading processes per process; null: from the cores.", ge=0, le=2**12
-    )
-    resident: bool | None = key(
-        None,
-        "Decode all training images once and keep them in memory: the same batches, sooner. null:"
-        " where they are files of one size, take at most a tenth of the memory, and are seen at"
-        " least twice.",
-    )
-    threads: int | None = key(
-        None, "Torch threads; null: allowed cores / processes on this machine.", gt=0, le=1024
-    )
-    patience: float = key(
-        600.0,
-        "Seconds that a process may stay behind the others before the run names it and stops.",
-        ge=10,
-        le=1e9,
-    )
+    batch: int | None = key(None, gt=0)
+    precision: Precision = key("auto", effect="compute")
+    compile: bool | None = key(None)
+    workers: int | None = key(None, ge=0, le=2**12)
+    resident: bool | None = key(None)
+    threads: int | None = key(None, gt=0, le=1024)
+    patience: float = key(600.0, ge=10, le=1e9)
 
 
 class Checkpoint(Keys):
+    """Checkpoints.
+
+    Attributes:
+        every: Steps between checkpoints.
+        keep: Checkpoints that are kept; at least two, as a damaged one needs another before it.
+        background: Write while training goes on.
+        best: Metric of the held-out images (accuracy, loss, ...; probe/knn, ... of probe.every)
+            whose best evaluation is saved too, then tested and exported; null: the last step.
+    """
+
     effect = "run"
 
-    every: Steps = key(1000, "Steps between checkpoints.")
-    keep: int = key(
-        2,
-        "Checkpoints that are kept; at least two, as a damaged one needs another before it.",
-        ge=2,
-        le=2**31,
-    )
-    background: bool = key(True, "Write while training goes on.")
-    best: MetricName | None = key(
-        None,
-        "Metric of the held-out images (accuracy, loss, ...; probe/knn, ... of probe.every) whose"
-        " best evaluation is saved too, then tested and exported; null: the last step.",
-        effect="result",
-    )
+    every: Steps = key(1000)
+    keep: int = key(2, ge=2, le=2**31)
+    background: bool = key(True)
+    best: MetricName | None = key(None, effect="result")
 
 
 class Eval(Keys):
+    """Evaluation while training and after it.
+
+    Attributes:
+        every: Steps between evaluations on held-out images.
+        images: Held-out images evaluated, at most.
+        collapse: Steps between checks whether features collapse, from step 0 on, on ten held-out
+            images for each channel of the encoder; null: never.
+        knn: While pre-training on images with labels: k-NN accuracy beside that of fresh weights,
+            cut to 3% of the work; probe.every= measures more.
+        test: At the end, top-1 and top-5 on every image of data.test.
+        real: ImageNet-ReaL's labels (real.json), where data.test is ImageNet's validation split.
+    """
+
     effect = "run"
 
-    every: Steps = key(1000, "Steps between evaluations on held-out images.")
-    images: Steps = key(2000, "Held-out images evaluated, at most.", effect="result")
-    collapse: Steps | None = key(
-        None,
-        "Steps between checks whether features collapse, from step 0 on, on ten held-out images"
-        " for each channel of the encoder; null: never.",
-    )
-    knn: bool = key(
-        True,
-        "While pre-training on images with labels: k-NN accuracy beside that of fresh weights, cut"
-        " to 3% of the work; probe.every= measures more.",
-        effect="result",
-    )
-    test: bool = key(
-        False, "At the end, top-1 and top-5 on every image of data.test.", effect="result"
-    )
-    real: PathText | None = key(
-        None,
-        "ImageNet-ReaL's labels (real.json), where data.test is ImageNet's validation split.",
-        effect="result",
-    )
+    every: Steps = key(1000)
+    images: Steps = key(2000, effect="result")
+    collapse: Steps | None = key(None)
+    knn: bool = key(True, effect="result")
+    test: bool = key(False, effect="result")
+    real: PathText | None = key(None, effect="result")
 
 
 class Log(Keys):
+    """Logging.
+
+    Attributes:
+        every: Steps between logged rows.
+        trackers: Where rows go besides metrics.jsonl; wandb, trackio and mlflow are installed
+            separately, and write to this machine unless their own settings say otherwise; null:
+            nowhere.
+    """
+
     effect = "run"
 
-    every: Steps = key(20, "Steps between logged rows.")
+    every: Steps = key(20)
     trackers: list[Literal["tensorboard", "wandb", "trackio", "mlflow"]] | None = key(
-        None,
-        "Where rows go besides metrics.jsonl; wandb, trackio and mlflow are"
-        " installed separately, and write to this machine unless their own settings say otherwise;"
-        " null: nowhere.",
-        min_length=1,
+        None, min_length=1
     )
 
 
 class Hub(Keys):
+    """Pushing to the Hugging Face Hub.
+
+    Attributes:
+        repo: USER/NAME on the Hugging Face Hub that the export is pushed to at the end.
+        private: Create the repository as a private one.
+        every: Steps between pushes of the current encoder, each to a branch of its own; null:
+            never.
+        state: Push the resumable training state too, to the branch `state`.
+        wait: Seconds that a finished run waits, at most, for pushes to complete.
+    """
+
     effect = "run"
 
-    repo: RepositoryName | None = key(
-        None, "USER/NAME on the Hugging Face Hub that the export is pushed to at the end."
-    )
-    private: bool = key(True, "Create the repository as a private one.")
-    every: Steps | None = key(
-        None,
-        "Steps between pushes of the current encoder, each to a branch of its own; null: never.",
-    )
-    state: bool = key(False, "Push the resumable training state too, to the branch `state`.")
-    wait: float = key(
-        300.0, "Seconds that a finished run waits, at most, for pushes to complete.", ge=0, le=1e9
-    )
+    repo: RepositoryName | None = key(None)
+    private: bool = key(True)
+    every: Steps | None = key(None)
+    state: bool = key(False)
+    wait: float = key(300.0, ge=0, le=1e9)

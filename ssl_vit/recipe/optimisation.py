@@ -8,53 +8,52 @@ from .keys import Fraction, Keys, Part, Steps, key
 
 
 class Optim(Keys):
-    name: Literal["adamw", "sgd"] = key("adamw", "Optimiser.")
-    steps: Steps = key(1000, "Training steps.")
-    batch: int = key(4096, "Global batch size.", gt=0, le=2**22)
-    lr: float = key(2e-4, "Peak learning rate, not scaled by the batch.", gt=0, le=1e4)
-    warmup: int = key(0, "Steps of linear warm-up.", ge=0)
-    schedule: Literal["cosine", "linear", "steps"] = key(
-        "cosine",
-        "cosine to 0, linear to 1e-5 (to lr / 2 where that is less), or steps (a tenth after each"
-        " of optim.drops).",
-    )
+    """Optimisation.
+
+    Attributes:
+        name: Optimiser.
+        steps: Training steps.
+        batch: Global batch size.
+        lr: Peak learning rate, not scaled by the batch.
+        warmup: Steps of linear warm-up.
+        schedule: cosine to 0, linear to 1e-5 (to lr / 2 where that is less), or steps (a tenth
+            after each of optim.drops).
+        drops: Shares of the run after which the learning rate is divided by 10.
+        betas: AdamW's betas.
+        momentum: SGD's momentum.
+        weight_decay: Weight decay.
+        weight_decay_end: Weight decay at the end, reached along a cosine; null: constant.
+        clip: Largest global gradient norm; null: no clipping.
+        dropout: Dropout in the encoder, after every dense layer but qkv and after the position
+            embeddings.
+        drop_path: Stochastic depth: share of residual branches dropped in the last block, rising
+            linearly from 0 in the first.
+        layer_decay: Layer-wise learning-rate decay: factor from each block to the one below it;
+            null: none.
+        nonfinite: Where the loss or a gradient is not finite: stop, or skip that update.
+        average: Decay of a running (Polyak) average of the weights, which is then evaluated and
+            exported; null: none.
+    """
+
+    name: Literal["adamw", "sgd"] = key("adamw")
+    steps: Steps = key(1000)
+    batch: int = key(4096, gt=0, le=2**22)
+    lr: float = key(2e-4, gt=0, le=1e4)
+    warmup: int = key(0, ge=0)
+    schedule: Literal["cosine", "linear", "steps"] = key("cosine")
+    # BiT-L: after 10, 23, 30 and 37 of 40 epochs
     drops: list[Annotated[float, Field(gt=0, lt=1)]] = key(
-        [0.25, 0.575, 0.75, 0.925],  # BiT-L: after 10, 23, 30 and 37 of 40 epochs
-        "Shares of the run after which the learning rate is divided by 10.",
-        requires=("optim.schedule", "steps"),
+        [0.25, 0.575, 0.75, 0.925], requires=("optim.schedule", "steps")
     )
     betas: list[Fraction] = key(
-        [0.9, 0.999], "AdamW's betas.", min_length=2, max_length=2, requires=("optim.name", "adamw")
+        [0.9, 0.999], min_length=2, max_length=2, requires=("optim.name", "adamw")
     )
-    momentum: Fraction = key(0.9, "SGD's momentum.", requires=("optim.name", "sgd"))
-    weight_decay: float = key(0.1, "Weight decay.", ge=0, le=1e4)
-    weight_decay_end: float | None = key(
-        None, "Weight decay at the end, reached along a cosine; null: constant.", ge=0, le=1e4
-    )
-    clip: float | None = key(1.0, "Largest global gradient norm; null: no clipping.", gt=0)
-    dropout: Fraction = key(
-        0.0,
-        "Dropout in the encoder, after every dense layer but qkv and after the position"
-        " embeddings.",
-    )
-    drop_path: Fraction = key(
-        0.0,
-        "Stochastic depth: share of residual branches dropped in the last block, rising linearly"
-        " from 0 in the first.",
-    )
-    layer_decay: Part | None = key(
-        None,
-        "Layer-wise learning-rate decay: factor from each block to the one below it; null: none.",
-    )
-    nonfinite: Literal["stop", "skip"] = key(
-        "stop",
-        "Where the loss or a gradient is not finite: stop, or skip that update.",
-        effect="result",
-    )
-    average: float | None = key(
-        None,
-        "Decay of a running (Polyak) average of the weights, which is then evaluated and exported;"
-        " null: none.",
-        gt=0,
-        lt=1,
-    )
+    momentum: Fraction = key(0.9, requires=("optim.name", "sgd"))
+    weight_decay: float = key(0.1, ge=0, le=1e4)
+    weight_decay_end: float | None = key(None, ge=0, le=1e4)
+    clip: float | None = key(1.0, gt=0)
+    dropout: Fraction = key(0.0)
+    drop_path: Fraction = key(0.0)
+    layer_decay: Part | None = key(None)
+    nonfinite: Literal["stop", "skip"] = key("stop", effect="result")
+    average: float | None = key(None, gt=0, lt=1)

@@ -175,15 +175,15 @@ def nested(values: Values) -> dict[str, Any]:
     return found
 
 
-def yaml_value(text: str) -> Any:
-    """A text as YAML reads it.
+def yaml_value(text: str, loader: Any = _Loader) -> Any:
+    """A text as YAML reads it; scalars by that loader.
 
     Raises:
         ValueError: it is no YAML value, or a nested one of more than DEEPEST levels.
     """
     try:
         _check_depth(text)
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=loader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
@@ -208,11 +208,7 @@ def yaml_texts(text: str) -> list[str]:
     Raises:
         ValueError: it is no list of texts.
     """
-    try:
-        _check_depth(text)
-        found = yaml.load(text, Loader=yaml.BaseLoader)  # texts, lists and mappings only
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(str(error)) from None
+    found = yaml_value(text, yaml.BaseLoader)  # texts, lists and mappings only
     if not (isinstance(found, list) and all(isinstance(one, str) for one in found)):
         raise ValueError("not a list of texts")
     return cast(list[str], found)

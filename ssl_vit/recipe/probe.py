@@ -19,47 +19,42 @@ CHOSEN = {
 
 
 class Probe(Keys):
-    every: Steps | None = key(
-        None,
-        "While pre-training: steps between probes of the encoder; null: never.",
-        effect="result",
-    )
-    images: Count = key(
-        2000,
-        "While pre-training: labelled training images that the probes learn from.",
-        effect="result",
-    )
+    """Measuring a frozen encoder.
+
+    Attributes:
+        every: While pre-training: steps between probes of the encoder; null: never.
+        images: While pre-training: labelled training images that the probes learn from.
+        measures: What is measured; segmentation needs masks.
+        feature: encoder, or hidden: a supervised run's tanh layer, which reads the encoder's
+            feature.
+        pool: Feature of an image: token (the class token) or avg (the mean of the patches); null:
+            as the encoder's export says.
+        layer: Block whose output is the feature, from 1; null: the last one, after the final norm.
+        shots: Few-shot: labelled images per class.
+        trials: Few-shot: choices of those images to average over.
+        rates: Linear and attentive probe, segmentation: learning rates to choose from.
+        steps: Linear and attentive probe, segmentation: steps.
+        batch: Linear and attentive probe, segmentation: batch size.
+        neighbors: k of the k-nearest-neighbour probe.
+        token_images: Attentive probe: training images that it learns from, a fixed random choice,
+            whose tokens are held in memory; null: all.
+        mask_images: Segmentation: training images that it learns from, a fixed random choice; null:
+            all.
+    """
+
+    every: Steps | None = key(None, effect="result")
+    images: Count = key(2000, effect="result")
     measures: list[Literal["few_shot", "linear", "knn", "attentive", "top1", "segmentation"]] = key(
-        MEASURES[:3], "What is measured; segmentation needs masks."
+        MEASURES[:3]
     )
-    feature: Literal["encoder", "hidden"] = key(
-        "encoder",
-        "encoder, or hidden: a supervised run's tanh layer, which reads the encoder's feature.",
-    )
-    pool: Literal["token", "avg"] | None = key(
-        None,
-        "Feature of an image: token (the class token) or avg (the mean of the patches); null: as"
-        " the encoder's export says.",
-    )
-    layer: int | None = key(
-        None,
-        "Block whose output is the feature, from 1; null: the last one, after the final norm.",
-        gt=0,
-    )
-    shots: list[Count] = key([1, 5, 10, 25], "Few-shot: labelled images per class.")
-    trials: Count = key(3, "Few-shot: choices of those images to average over.")
-    rates: list[Annotated[float, Field(gt=0, le=1e9)]] = key(
-        [0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
-        "Linear and attentive probe, segmentation: learning rates to choose from.",
-    )
-    steps: Count = key(2000, "Linear and attentive probe, segmentation: steps.")
-    batch: int = key(1024, "Linear and attentive probe, segmentation: batch size.", gt=0, le=2**22)
-    neighbors: Count = key(20, "k of the k-nearest-neighbour probe.")
-    token_images: Count | None = key(
-        50_000,
-        "Attentive probe: training images that it learns from, a fixed random choice, whose tokens"
-        " are held in memory; null: all.",
-    )
-    mask_images: Count | None = key(
-        5000, "Segmentation: training images that it learns from, a fixed random choice; null: all."
-    )
+    feature: Literal["encoder", "hidden"] = key("encoder")
+    pool: Literal["token", "avg"] | None = key(None)
+    layer: int | None = key(None, gt=0)
+    shots: list[Count] = key([1, 5, 10, 25])
+    trials: Count = key(3)
+    rates: list[Annotated[float, Field(gt=0, le=1e9)]] = key([0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
+    steps: Count = key(2000)
+    batch: int = key(1024, gt=0, le=2**22)
+    neighbors: Count = key(20)
+    token_images: Count | None = key(50_000)
+    mask_images: Count | None = key(5000)

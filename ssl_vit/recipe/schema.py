@@ -12,7 +12,7 @@ from ..formatting import FEW_IMAGES, format_value
 from . import declaration
 from .images import Data
 from .init_source import InitSource
-from .keys import Key, Keys, OneOf, Values, convert, key, keys_of, validated
+from .keys import Key, Keys, OneOf, Values, convert, key, keys_of, summary, validated
 from .model import Model
 from .names import NewFolder, PathText, RunName, has_control
 from .operation import Checkpoint, Compute, Eval, Hub, Log
@@ -31,54 +31,46 @@ PRIVATE = ("out", "resume", "plugin", "data.path", "eval.real", "hub")
 G = TypeVar("G")
 
 
-def group(kind: type[Keys], about: str) -> Any:
-    """A field for a group of keys."""
-    return Field(default_factory=kind, description=about)
+def group(kind: type[Keys], about: str = "") -> Any:
+    """A field for a group of keys; `about`: what these are, by default as its docstring begins."""
+    return Field(default_factory=kind, description=about or summary(kind))
 
 
 class Recipe(Keys):
-    """The keys that every recipe has; `recipe_class` adds the groups that an objective uses."""
+    """The keys that every recipe has; `recipe_class` adds the groups that an objective uses.
 
-    name: RunName = key(
-        "",
-        "The run's folder; default: the recipe's name and the options that change what is"
-        " computed.",
-        effect="run",
-    )
-    out: NewFolder = key("runs", "Folder that holds the runs.", effect="run")
-    seed: int = key(0, "Seed of every random choice.", ge=-(2**63), lt=2**63)
-    resume: bool = key(
-        True,
-        "Resume the run in the folder; false: refuse a folder that holds a run.",
-        effect="run",
-    )
-    plugin: PathText | None = key(
-        None, "Python file that adds objectives or targets (docs/extend.md).", effect="run"
-    )
-    init: PathText = key(
-        "scratch",
-        "Initial weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a"
-        " Google .npz file.",
-        from_init=True,
-        names_weights=True,
-    )
+    Attributes:
+        name: The run's folder; default: the recipe's name and the options that change what is
+            computed.
+        out: Folder that holds the runs.
+        seed: Seed of every random choice.
+        resume: Resume the run in the folder; false: refuse a folder that holds a run.
+        plugin: Python file that adds objectives or targets (docs/extend.md).
+        init: Initial weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a
+            Google .npz file.
+        objective: What the encoder is trained on.
+        target: What is predicted of a patch.
+    """
+
+    name: RunName = key("", effect="run")
+    out: NewFolder = key("runs", effect="run")
+    seed: int = key(0, ge=-(2**63), lt=2**63)
+    resume: bool = key(True, effect="run")
+    plugin: PathText | None = key(None, effect="run")
+    init: PathText = key("scratch", from_init=True, names_weights=True)
     objective: Annotated[str, OneOf(declaration.objectives, declaration.ADDED)] = key(
-        DEFAULT_OBJECTIVE, "What the encoder is trained on."
+        DEFAULT_OBJECTIVE
     )
-    data: Data = group(
-        Data, "Images and their preprocessing; data=NAME: recipes/tables/datasets.yaml."
-    )
-    model: Model = group(Model, "The encoder; model=NAME: recipes/tables/models.yaml.")
-    target: Annotated[str, OneOf(declaration.targets, declaration.ADDED)] = key(
-        DEFAULT_TARGET, "What is predicted of a patch."
-    )
-    probe: Probe = group(Probe, "Measuring a frozen encoder.")
-    optim: Optim = group(Optim, "Optimisation.")
-    compute: Compute = group(Compute, "Devices, precision and processes.")
-    checkpoint: Checkpoint = group(Checkpoint, "Checkpoints.")
-    eval: Eval = group(Eval, "Evaluation while training and after it.")
-    log: Log = group(Log, "Logging.")
-    hub: Hub = group(Hub, "Pushing to the Hugging Face Hub.")
+    data: Data = group(Data)
+    model: Model = group(Model)
+    target: Annotated[str, OneOf(declaration.targets, declaration.ADDED)] = key(DEFAULT_TARGET)
+    probe: Probe = group(Probe)
+    optim: Optim = group(Optim)
+    compute: Compute = group(Compute)
+    checkpoint: Checkpoint = group(Checkpoint)
+    eval: Eval = group(Eval)
+    log: Log = group(Log)
+    hub: Hub = group(Hub)
 
     def __new__(cls, **values: Any) -> "Recipe":
         """`Recipe(objective=NAME)` has the groups of that objective too."""
@@ -203,8 +195,8 @@ class _Foreign(Recipe):
     they are."""
 
     model_config = ConfigDict(extra="allow")
-    target: str = key(DEFAULT_TARGET, "What is predicted of a patch.")
-    objective: str = key(DEFAULT_OBJECTIVE, "What the encoder is trained on.")
+    target: str = key(DEFAULT_TARGET)
+    objective: str = key(DEFAULT_OBJECTIVE)
 
 
 def _unpickled(values: dict[str, Any]) -> Recipe:

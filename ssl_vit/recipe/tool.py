@@ -14,7 +14,7 @@ from pydantic import ConfigDict, PrivateAttr
 
 from ..errors import UserError, suggest
 from . import parsing, words
-from .keys import FLAG, WORD, Key, Keys, keys_of, refused, validated
+from .keys import FLAG, WORD, Key, Keys, keys_of, refused, section, validated
 from .names import is_path
 from .schema import all_keys
 from .words import Options
@@ -40,14 +40,13 @@ class RecipeKeys(NamedTuple):
 
 
 class ToolOptions(Keys):
-    """What a tool was given. A subclass declares the tool; its fields are the options.
+    """What a tool was given. A subclass declares the tool: its docstring is what --help prints,
+    with commands under `Examples`, and its fields are the options.
 
     Attributes:
         summary: a line of the list of all tools.
         command: MODULE:FUNCTION below ssl_vit, which takes the arguments and returns the exit
             status or None.
-        purpose: what --help begins with.
-        examples: commands.
         uses: keys of recipes that it takes besides.
         recipes: ALSO or ALL where it takes every key of recipes.
         most: keys of recipes that its users turn most, which --help lists.
@@ -58,8 +57,6 @@ class ToolOptions(Keys):
     model_config = ConfigDict(frozen=True)
     summary: ClassVar[str]
     command: ClassVar[str]
-    purpose: ClassVar[str]
-    examples: ClassVar[tuple[str, ...]]
     uses: ClassVar[tuple[RecipeKeys, ...]] = ()
     recipes: ClassVar[str] = ""
     most: ClassVar[tuple[str, ...]] = ()
@@ -71,6 +68,12 @@ class ToolOptions(Keys):
     def overrides(self) -> dict[str, str]:
         """{key: text} of the given keys of recipes, checked for their names alone."""
         return self._overrides
+
+    @classmethod
+    def examples(cls) -> list[str]:
+        """Commands, as its docstring has them."""
+        text = re.sub(r"\n {5,}", " ", section(cls, "Examples"))
+        return [line.strip() for line in text.splitlines()]
 
     @classmethod
     def options(cls) -> dict[str, Key]:
@@ -193,15 +196,15 @@ def build(kind: type[T], own: Mapping[str, str], overrides: dict[str, str] | Non
 def _raise_missing(kind: type[ToolOptions], option: Key) -> NoReturn:
     if option.form == WORD:
         raise UserError(f"no {option.metavar}; expected one {_word(kind)}")
-    raise UserError(
-        f"{option.name}= is missing; expected {option.expected}, as in {kind.examples[0]}"
-    )
+    text = f"{option.name}= is missing; expected {option.expected}"
+    raise UserError(", as in ".join([text, *kind.examples()[:1]]))
 
 
 def _word(kind: type[ToolOptions]) -> str:
     """What stands alone, with an example."""
     option = kind.options().get(kind.positional)
-    return f"{option.metavar if option else kind.positional}, as in {kind.examples[0]}"
+    name = option.metavar if option else kind.positional
+    return ", as in ".join([name, *kind.examples()[:1]])
 
 
 def _read(option: Key, text: str) -> Any:

@@ -33,8 +33,8 @@ Number = Annotated[int, Field(ge=1, le=999_999_999)]
 IMAGES = "The images, as for training (pretrain --help)."
 
 
-def flag(help: str) -> Any:
-    return key(False, help, form=FLAG)
+def flag() -> Any:
+    return key(False, form=FLAG)
 
 
 def json_flag() -> Any:
@@ -59,74 +59,82 @@ class JobOptions(ToolOptions):
 
 
 class PretrainOptions(JobOptions):
+    """Pre-train an encoder. The same command resumes an unfinished run.
+
+    Examples:
+        accelerate launch tools/pretrain.py recipe=mpp
+        accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH
+        python tools/pretrain.py recipe=mpp --help
+    """
+
     summary = "pre-train an encoder"
     command = "jobs.cli:pretrain"
     most = (
         *("data.path", "data.size", "objective", "corruption.rate", "optim.steps"),
         *("optim.batch", "optim.lr", "probe.every", "seed", "name"),
     )
-    purpose = "Pre-train an encoder. The same command resumes an unfinished run."
-    examples = (
-        "accelerate launch tools/pretrain.py recipe=mpp",
-        "accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH",
-        "python tools/pretrain.py recipe=mpp --help",
-    )
 
 
 class FinetuneOptions(JobOptions):
+    """Fine-tune an encoder on labels, from the weights that init= names, and measure its accuracy
+    on the test split.
+
+    Examples:
+        accelerate launch tools/finetune.py recipe=finetune init=runs/mpp
+        accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH
+            init=scratch
+    """
+
     summary = "fine-tune an encoder on labels"
     command = "jobs.cli:finetune"
     most = (
         *("init", "data.path", "data.test", "data.share", "optim.steps"),
         *("optim.batch", "optim.lr", "optim.layer_decay", "seed", "name"),
     )
-    purpose = (
-        "Fine-tune an encoder on labels, from the weights that init= names, and measure its"
-        " accuracy on the test split."
-    )
-    examples = (
-        "accelerate launch tools/finetune.py recipe=finetune init=runs/mpp",
-        "accelerate launch tools/finetune.py recipe=paper/finetune_cifar10 data.path=PATH"
-        " init=scratch",
-    )
     positional = "init"
 
 
 class EvaluateOptions(JobOptions):
+    """Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its
+    patches on masks: segmentation.
+
+    Examples:
+        accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp
+        accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10
+            data.path=PATH data.size=32 --json
+        accelerate launch tools/evaluate.py recipe=segment init=runs/mpp
+    """
+
     summary = "measure a frozen encoder"
     command = "jobs.cli:evaluate"
     most = (
         *("init", "data.path", "data.test", "data.size", "probe.measures"),
         *("probe.pool", "probe.layer", "probe.shots", "seed", "name"),
     )
-    purpose = (
-        "Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its"
-        " patches on masks: segmentation."
-    )
-    examples = (
-        "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp",
-        "accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp data=cifar10"
-        " data.path=PATH data.size=32 --json",
-        "accelerate launch tools/evaluate.py recipe=segment init=runs/mpp",
-    )
     positional = "init"
 
 
 class FigureOptions(ToolOptions):
-    """Which figures, of which encoder and images."""
+    """Draw what an encoder has learned, beside fresh weights: filters, positions, attention
+    distance, rollout, the class token's attention, features and what the objective predicts. Each
+    figure is a .png, a .svg and a .npz with its data; figures.html shows them.
+
+    Examples:
+        python tools/figures.py init=runs/mpp
+        python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH
+        python tools/figures.py init=timm:vit_tiny_patch16_224 data.path=PATH
+
+    Attributes:
+        figures: Only these; reconstruction is of objectives that predict patches, predicted of
+            others that draw what they predict.
+        split: The split whose images are looked at; default: the test split, else the held-out
+            images.
+        shown: Images that figures show.
+        name: The folder.
+    """
 
     summary = "draw what an encoder has learned"
     command = "jobs.draw_figures:main"
-    purpose = (
-        "Draw what an encoder has learned, beside fresh weights: filters, positions, attention"
-        " distance, rollout, the class token's attention, features and what the objective predicts."
-        " Each figure is a .png, a .svg and a .npz with its data; figures.html shows them."
-    )
-    examples = (
-        "python tools/figures.py init=runs/mpp",
-        "python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH",
-        "python tools/figures.py init=timm:vit_tiny_patch16_224 data.path=PATH",
-    )
     positional = "init"
     uses = (
         RecipeKeys(
@@ -143,17 +151,8 @@ class FigureOptions(ToolOptions):
         f"The encoder: {PLACES}. Beside a run its fresh weights are of its seed.",
         metavar="PLACE",
     )
-    figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(
-        None,
-        "Only these; reconstruction is of objectives that predict patches, predicted of others"
-        " that draw what they predict.",
-        metavar="NAME,...",
-    )
-    split: str | None = key(
-        None,
-        "The split whose images are looked at; default: the test split, else the held-out images.",
-        metavar="NAME",
-    )
+    figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(None, metavar="NAME,...")
+    split: str | None = key(None, metavar="NAME")
     images: int | None = key(
         None,
         "Images that t-SNE, principal components and, the first 128, attention distances are"
@@ -162,30 +161,35 @@ class FigureOptions(ToolOptions):
         le=2048,
         metavar="N",
     )
-    shown: int = key(6, "Images that figures show.", ge=1, le=64)
+    shown: int = key(6, ge=1, le=64)
     out: NewFolder | None = out(
         "Holds the folder. Default: figures/ in the folder of the run; of another encoder"
         " runs/figures-LABEL.",
         None,
     )
-    name: FolderName | None = key(None, "The folder.", metavar="TEXT")
+    name: FolderName | None = key(None, metavar="TEXT")
 
 
 class EmbedOptions(ToolOptions):
-    """What is embedded, and a query."""
+    """Write the features of every image of a data set in shards of parquet, or resume that; find
+    the images nearest to a query. Several processes share the shards.
+
+    Examples:
+        python tools/embed.py init=runs/mpp data.path=IMAGES
+        python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5
+        accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 data=cifar10
+            data.path=IMAGES split=test probe.layer=6
+
+    Attributes:
+        split: Only these splits; default: all.
+        patches: Write the features of all patches too.
+        query: Images whose nearest are printed and shown in nearest.html: files; also below
+            data.path=.
+        name: The folder; default: features-LABEL-DATA.
+    """
 
     summary = "write the features of every image of a data set"
     command = "jobs.embed:main"
-    purpose = (
-        "Write the features of every image of a data set in shards of parquet, or resume that; find"
-        " the images nearest to a query. Several processes share the shards."
-    )
-    examples = (
-        "python tools/embed.py init=runs/mpp data.path=IMAGES",
-        "python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5",
-        "accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 data=cifar10"
-        " data.path=IMAGES split=test probe.layer=6",
-    )
     positional = "init"
     uses = (
         RecipeKeys(
@@ -222,26 +226,18 @@ class EmbedOptions(ToolOptions):
         ),
     )
     init: Place = key(..., ENCODER, metavar="PLACE")
-    split: list[str] | None = key(
-        None,
-        "Only these splits; default: all.",
-        metavar="NAME,...",
-    )
-    patches: bool = key(False, "Write the features of all patches too.")
+    split: list[str] | None = key(None, metavar="NAME,...")
+    patches: bool = key(False)
     rows: Number | None = key(
         None,
         f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
         " shard are held in memory.",
         metavar="N",
     )
-    query: list[str] | None = key(
-        None,
-        "Images whose nearest are printed and shown in nearest.html: files; also below data.path=.",
-        metavar="IMAGE,...",
-    )
+    query: list[str] | None = key(None, metavar="IMAGE,...")
     top: Number | None = key(None, f"How many for each; default: {TOP}.", metavar="N")
     out: NewFolder = out("Holds the folder.")
-    name: FolderName | None = key(None, "The folder; default: features-LABEL-DATA.", metavar="TEXT")
+    name: FolderName | None = key(None, metavar="TEXT")
 
     @property
     def shard_rows(self) -> int:
@@ -250,57 +246,66 @@ class EmbedOptions(ToolOptions):
 
 
 class ExportOptions(ToolOptions):
+    """Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX.
+
+    Examples:
+        python tools/export.py init=runs/mpp format=transformers out=mpp_transformers
+        python tools/export.py init=runs/mpp format=onnx out=mpp.onnx
+
+    Attributes:
+        init: The encoder: a run's folder, or an export's.
+        format: The format.
+        out: The folder (transformers) or file (onnx) to write.
+    """
+
     summary = "convert a run's encoder to transformers or ONNX"
     command = "models.interop:main"
-    purpose = "Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX."
-    examples = (
-        "python tools/export.py init=runs/mpp format=transformers out=mpp_transformers",
-        "python tools/export.py init=runs/mpp format=onnx out=mpp.onnx",
-    )
     positional = "init"
     init: Annotated[str, Only(is_path, "a run's folder, or an export's")] = key(
-        ...,
-        "The encoder: a run's folder, or an export's.",
-        metavar="FOLDER",
+        ..., metavar="FOLDER"
     )
-    format: Literal["transformers", "onnx"] = key(..., "The format.", metavar="NAME")
-    out: Path = key(..., "The folder (transformers) or file (onnx) to write.", metavar="PATH")
+    format: Literal["transformers", "onnx"] = key(..., metavar="NAME")
+    out: Path = key(..., metavar="PATH")
 
 
 class PushOptions(ToolOptions):
+    """Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final
+    export and, with hub.state=true, its training state.
+
+    Examples:
+        python tools/push.py runs/mpp hub.repo=USER/NAME
+        python tools/push.py runs/mpp
+
+    Attributes:
+        folder: The run's folder.
+    """
+
     summary = "upload a run to the Hugging Face Hub"
     command = "hub.push:main"
-    purpose = (
-        "Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final"
-        " export and, with hub.state=true, its training state."
-    )
-    examples = (
-        "python tools/push.py runs/mpp hub.repo=USER/NAME",
-        "python tools/push.py runs/mpp",
-    )
     positional = "folder"
     uses = (
         RecipeKeys(("hub.repo",), "The repository; default: the run's own."),
         RecipeKeys(("hub.private",), "Create the repository as a private one."),
         RecipeKeys(("hub.state",), "Upload the resumable training state too."),
     )
-    folder: Path = key(..., "The run's folder.", form=WORD, metavar="FOLDER")
+    folder: Path = key(..., form=WORD, metavar="FOLDER")
 
 
 class PullOptions(ToolOptions):
+    """Download an uploaded training state (hub.state=true) as a run that can be resumed.
+
+    Examples:
+        python tools/pull.py hf-hub:USER/NAME
+        python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again
+
+    Attributes:
+        repository: The repository.
+        name: The run's folder; default: its own name.
+    """
+
     summary = "download an uploaded training state"
     command = "hub.pull:main"
-    purpose = "Download an uploaded training state (hub.state=true) as a run that can be resumed."
-    examples = (
-        "python tools/pull.py hf-hub:USER/NAME",
-        "python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again",
-    )
     positional = "repository"
-    repository: str = key(
-        ...,
-        "The repository.",
-        form=WORD,
-        metavar="hf-hub:USER/NAME[@COMMIT]",
-    )
+    repository: str = key(..., form=WORD, metavar="hf-hub:USER/NAME[@COMMIT]")
     out: NewFolder = out()
-    name: RunName | None = key(None, "The run's folder; default: its own name.", metavar="TEXT")
+    name: RunName | None = key(None, metavar="TEXT")

@@ -16,16 +16,26 @@ from ssl_vit.recipe.tools import EmbedOptions
 
 
 class CutOptions(ToolOptions):
-    purpose = "Cut paper."
-    examples = ("python tools/cut.py FOLDER size=3",)
+    """Cut
+    paper.
+
+    Examples:
+        python tools/cut.py FOLDER size=3
+
+    Attributes:
+        size: Of a piece: what is
+            not twice.
+        twice: Again.
+    """
+
     positional = "folder"
     uses = (RecipeKeys(("data", "data.*", "seed"), "Of the paper."),)
     folder: Path = key(..., "The paper's.", form=WORD, metavar="FOLDER")
-    size: int = key(2, "Of a piece.", ge=1, le=9)
+    size: int = key(2, ge=1, le=9)
     angle: float | None = key(None, "Degrees.", gt=0, lt=90, metavar="NUMBER")
     form: Literal["square", "round"] = key("square", "Of a piece.")
     marks: list[Literal["a", "b"]] | None = key(None, "On it.", metavar="NAME,...")
-    twice: bool = key(False, "Again.")
+    twice: bool = key(False)
     quiet: bool = key(False, "Say nothing.", form=FLAG)
 
 
@@ -109,6 +119,8 @@ def test_keys_can_be_left_to_others() -> None:
 
 def test_help_shows_how_each_option_is_typed() -> None:
     shown = tool_help(CutOptions)
+    assert shown.startswith("Cut paper.\n")
+    assert "      Of a piece: what is not twice.\n" in shown  # as its docstring says
     headings = [line for line in shown.splitlines() if line.startswith("  ") and line[2] != " "]
     assert headings[1:] == [
         "  FOLDER",

@@ -15,74 +15,54 @@ LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm"}
 
 
 class StudyOptions(ToolOptions):
+    """Run a study, that is all runs of its file, each after those it needs; or resume it. With the
+    word `sweep`, every combination of the values of the keys after it.
+
+    Examples:
+        python tools/study.py recipe=study/gap
+        python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2
+        python tools/study.py recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1"
+        python tools/study.py recipe=study/worth data.path=IMAGES objective=mae hours=4
+        python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3
+
+    Attributes:
+        recipe: A study of recipes/study/ (study/NAME) or the path of a YAML file; with `sweep`, an
+            ordinary recipe.
+        name: The study's folder; default: the file's name.
+        seeds: The first N seeds, or a list: seeds=0,2.
+        parallel: Runs at once; default: the GPUs, else the cores. With launcher=slurm of each run
+            of the study (sbatch --array=...%N); default: all.
+        match: With `sweep`: exaflop gives each value of the first key as much compute as the recipe
+            has without it.
+        launcher: What starts the runs.
+        slurm: With launcher=slurm: what each task requests, as on sbatch's command line.
+        dry: Print what would be started, and start nothing.
+        device: With --check: the device of whose time the hours are (device=h100).
+        hours: With recipe=study/worth: how long it may take on this machine; default: 4.
+        anyway: With recipe=study/worth: start although the hours are too few to answer.
+        only: With index=: run one of these tasks, as an element of a job array does.
+        index: The task's place in only=, from 0.
+        check: Start nothing: print the first mistake of the study's file, or its tasks and what
+            they cost.
+    """
+
     summary = "run many runs that depend on one another"
     command = "lab.study.tool:main"
     recipes = ALSO
     command_line_only = ("check", "only", "index")
-    purpose = (
-        "Run a study, that is all runs of its file, each after those it needs; or resume it. With"
-        " the word `sweep`, every combination of the values of the keys after it."
-    )
-    examples = (
-        "python tools/study.py recipe=study/gap",
-        "python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2",
-        'python tools/study.py recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1"',
-        "python tools/study.py recipe=study/worth data.path=IMAGES objective=mae hours=4",
-        "python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3",
-    )
     uses = (RecipeKeys(("PLACE",), "Each place that the study's file names under `places`."),)
-    recipe: str | None = key(
-        None,
-        "A study of recipes/study/ (study/NAME) or the path of a YAML file; with `sweep`, an"
-        " ordinary recipe.",
-        metavar="NAME",
-    )
-    name: str | None = key(None, "The study's folder; default: the file's name.", metavar="TEXT")
+    recipe: str | None = key(None, metavar="NAME")
+    name: str | None = key(None, metavar="TEXT")
     out: NewFolder = out("Folder that holds the study's folder.")
-    seeds: str | None = key(
-        None,
-        "The first N seeds, or a list: seeds=0,2.",
-        metavar="N",
-    )
-    parallel: Number | None = key(
-        None,
-        "Runs at once; default: the GPUs, else the cores. With launcher=slurm of each run of the"
-        " study (sbatch --array=...%N); default: all.",
-        metavar="N",
-    )
-    match: Literal["exaflop"] | None = key(
-        None,
-        "With `sweep`: exaflop gives each value of the first key as much compute as the recipe has"
-        " without it.",
-        metavar="NAME",
-    )
-    launcher: Annotated[str, OneOf(lambda: LAUNCHERS)] = key("local", "What starts the runs.")
-    slurm: str = key(
-        "",
-        "With launcher=slurm: what each task requests, as on sbatch's command line.",
-        metavar='"--NAME=VALUE ..."',
-    )
-    dry: bool = key(False, "Print what would be started, and start nothing.")
-    device: str | None = key(
-        None, "With --check: the device of whose time the hours are (device=h100).", metavar="NAME"
-    )
-    hours: float | None = key(
-        None,
-        "With recipe=study/worth: how long it may take on this machine; default: 4.",
-        gt=0,
-        lt=1e6,
-        metavar="NUMBER",
-    )
-    anyway: bool = key(
-        False, "With recipe=study/worth: start although the hours are too few to answer."
-    )
-    only: str | None = key(
-        None,
-        "With index=: run one of these tasks, as an element of a job array does.",
-        metavar="TASK/TASK/...",
-    )
-    index: int | None = key(None, "The task's place in only=, from 0.", ge=0, le=10**9, metavar="N")
-    check: bool = flag(
-        "Start nothing: print the first mistake of the study's file, or its tasks and what they"
-        " cost."
-    )
+    seeds: str | None = key(None, metavar="N")
+    parallel: Number | None = key(None, metavar="N")
+    match: Literal["exaflop"] | None = key(None, metavar="NAME")
+    launcher: Annotated[str, OneOf(lambda: LAUNCHERS)] = key("local")
+    slurm: str = key("", metavar='"--NAME=VALUE ..."')
+    dry: bool = key(False)
+    device: str | None = key(None, metavar="NAME")
+    hours: float | None = key(None, gt=0, lt=1e6, metavar="NUMBER")
+    anyway: bool = key(False)
+    only: str | None = key(None, metavar="TASK/TASK/...")
+    index: int | None = key(None, ge=0, le=10**9, metavar="N")
+    check: bool = flag()

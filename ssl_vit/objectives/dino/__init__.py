@@ -12,57 +12,51 @@ from ...recipe.schema import Recipe
 
 
 class DinoOptions(Keys):
-    prototypes: int = key(65536, "Prototypes that teacher and student choose from.", gt=1, le=2**20)
-    hidden: Width = key(2048, "Width of the head's hidden layers.")
-    width: Width = key(256, "Width of what is compared with the prototypes.")
-    lengths: bool = key(False, "Train the prototypes' lengths; false: all are 1.")
-    freeze: Fraction = key(
-        0.01, "Share of the run at whose beginning the prototypes stay as drawn."
-    )
-    temperature: float = key(0.1, "What the student's similarities are divided by.", gt=0, le=1e3)
+    """DINO: head, temperatures and the teacher.
+
+    Attributes:
+        prototypes: Prototypes that teacher and student choose from.
+        hidden: Width of the head's hidden layers.
+        width: Width of what is compared with the prototypes.
+        lengths: Train the prototypes' lengths; false: all are 1.
+        freeze: Share of the run at whose beginning the prototypes stay as drawn.
+        temperature: What the student's similarities are divided by.
+        teacher_temperature: What the teacher's are divided by, at first and after the warm-up; it
+            rises linearly.
+        warmup: Share of the run after which it has risen.
+        momentum: Momentum of the teacher, a running average of encoder and head, in the first step;
+            it rises to 1 along a cosine.
+        balance: What keeps the teacher from one prototype for all images: centre (a running mean of
+            its similarities is taken off) or sinkhorn (all are equally likely in a batch).
+        centre_momentum: Momentum of that running mean; 1: nothing is taken off.
+        koleo: Weight of KoLeo, which keeps the features of different images apart, of each of the
+            two larger views; 0: none.
+        koleo_group: Images, one after the other in a batch, among which KoLeo looks for the
+            nearest: a divisor of a process's; null: those of all processes.
+    """
+
+    prototypes: int = key(65536, gt=1, le=2**20)
+    hidden: Width = key(2048)
+    width: Width = key(256)
+    lengths: bool = key(False)
+    freeze: Fraction = key(0.01)
+    temperature: float = key(0.1, gt=0, le=1e3)
     teacher_temperature: list[Annotated[float, Field(gt=0, le=1e3)]] = key(
-        [0.04, 0.04],
-        "What the teacher's are divided by, at first and after the warm-up; it rises linearly.",
-        min_length=2,
-        max_length=2,
+        [0.04, 0.04], min_length=2, max_length=2
     )
-    warmup: Share = key(0.1, "Share of the run after which it has risen.")
-    momentum: Share = key(
-        0.996,
-        "Momentum of the teacher, a running average of encoder and head, in the first step; it"
-        " rises to 1 along a cosine.",
-    )
-    balance: Literal["centre", "sinkhorn"] = key(
-        "centre",
-        "What keeps the teacher from one prototype for all images: centre (a running mean of its"
-        " similarities is taken off) or sinkhorn (all are equally likely in a batch).",
-    )
-    centre_momentum: Share = key(
-        0.9,
-        "Momentum of that running mean; 1: nothing is taken off.",
-        requires=("dino.balance", "centre"),
-    )
-    koleo: float = key(
-        0.0,
-        "Weight of KoLeo, which keeps the features of different images apart, of each of the two"
-        " larger views; 0: none.",
-        ge=0,
-        le=1e6,
-    )
-    koleo_group: int | None = key(
-        None,
-        "Images, one after the other in a batch, among which KoLeo looks for the nearest: a divisor"
-        " of a process's; null: those of all processes.",
-        ge=2,
-        le=2**20,
-    )
+    warmup: Share = key(0.1)
+    momentum: Share = key(0.996)
+    balance: Literal["centre", "sinkhorn"] = key("centre")
+    centre_momentum: Share = key(0.9, requires=("dino.balance", "centre"))
+    koleo: float = key(0.0, ge=0, le=1e6)
+    koleo_group: int | None = key(None, ge=2, le=2**20)
 
 
 class DinoDeclaration(ObjectiveDeclaration):
     name = "dino"
     title = "Self-distillation (DINO)"
     paper = "Caron et al., 2021, arXiv:2104.14294"
-    options = Group("dino", DinoOptions, "DINO: head, temperatures and the teacher.")
+    options = Group("dino", DinoOptions)
     shared = ("views", "views.local")
     # The loss is at least the entropy of the teacher's assignments, of one prototype for all 0
     no_measure: tuple[str, ...] = ("loss", "same_prototype")

@@ -12,30 +12,23 @@ from ...recipe.schema import Recipe, build
 
 
 class DistillOptions(Keys):
-    teacher: PathText | None = key(
-        None,
-        "The teacher, as init= names weights; of any size and patch.",
-        names_weights=True,
-    )
-    network: dict[str, Any] | None = key(None, "What the teacher is; distill.teacher sets it.")
-    loss: Literal["cosine", "smooth_l1"] = key(
-        "cosine",
-        "Distance from the teacher's features: cosine (1 - cosine similarity) or smooth_l1 (of"
-        " features normalised over their channels).",
-    )
-    patches: float | None = key(
-        None,
-        "Weight of the patches' distance, beside 1 of the image's; null: 1 where the teacher's grid"
-        " of patches is the student's, else 0.",
-        ge=0,
-        le=1e6,
-    )
-    size: int | None = key(
-        None,
-        "Side in pixels at which the teacher sees an image, resized; null: data.size.",
-        gt=0,
-        le=2**14,
-    )
+    """Distillation: the teacher, and the loss.
+
+    Attributes:
+        teacher: The teacher, as init= names weights; of any size and patch.
+        network: What the teacher is; distill.teacher sets it.
+        loss: Distance from the teacher's features: cosine (1 - cosine similarity) or smooth_l1 (of
+            features normalised over their channels).
+        patches: Weight of the patches' distance, beside 1 of the image's; null: 1 where the
+            teacher's grid of patches is the student's, else 0.
+        size: Side in pixels at which the teacher sees an image, resized; null: data.size.
+    """
+
+    teacher: PathText | None = key(None, names_weights=True)
+    network: dict[str, Any] | None = key(None)
+    loss: Literal["cosine", "smooth_l1"] = key("cosine")
+    patches: float | None = key(None, ge=0, le=1e6)
+    size: int | None = key(None, gt=0, le=2**14)
 
 
 def teacher_of(options: DistillOptions, size: int) -> Recipe:
@@ -48,7 +41,7 @@ class DistillDeclaration(ObjectiveDeclaration):
     name = "distill"
     title = "Distillation of a frozen teacher"
     paper = "Ranzinger et al., 2024, arXiv:2312.06709"
-    options = Group("distill", DistillOptions, "Distillation: the teacher, and the loss.")
+    options = Group("distill", DistillOptions)
     metrics = (
         Metric("token_loss", higher=False, unit=LOSS),
         Metric("patch_loss", higher=False, unit=LOSS),

@@ -13,29 +13,29 @@ from ..dino import DinoDeclaration, DinoOptions
 
 
 class IbotOptions(DinoOptions):
-    prototypes: int = key(8192, "Prototypes that teacher and student choose from.", gt=1, le=2**20)
+    """iBOT: as DINO, and what is masked.
+
+    Attributes:
+        prototypes: Prototypes that teacher and student choose from.
+        patch_temperature: The same of patches.
+        centre_momentum: Momentum of that running mean; 1: nothing is taken off.
+        rate: Smallest and largest share of a view's patches that are masked, in rectangles.
+        whole: Chance that nothing of a view is masked.
+        shared: Patches have the prototypes of images; false: their own.
+        own_head: Patches have a whole head of their own, as in DINOv2.
+        weight: Weight of the loss of patches.
+    """
+
+    prototypes: int = key(8192, gt=1, le=2**20)
     patch_temperature: list[Annotated[float, Field(gt=0, le=1e3)]] = key(
-        [0.04, 0.07], "The same of patches.", min_length=2, max_length=2
+        [0.04, 0.07], min_length=2, max_length=2
     )
-    centre_momentum: Share = key(
-        0.9,
-        "Momentum of that running mean; 1: nothing is taken off.",
-        requires=("ibot.balance", "centre"),
-    )
-    rate: list[Annotated[float, Field(gt=0, lt=1)]] = key(
-        [0.1, 0.5],
-        "Smallest and largest share of a view's patches that are masked, in rectangles.",
-        min_length=2,
-        max_length=2,
-    )
-    whole: Fraction = key(0.5, "Chance that nothing of a view is masked.")
-    shared: bool = key(True, "Patches have the prototypes of images; false: their own.")
-    own_head: bool = key(
-        False,
-        "Patches have a whole head of their own, as in DINOv2.",
-        requires=("ibot.shared", False),
-    )
-    weight: float = key(1.0, "Weight of the loss of patches.", gt=0, le=1e6)
+    centre_momentum: Share = key(0.9, requires=("ibot.balance", "centre"))
+    rate: list[Annotated[float, Field(gt=0, lt=1)]] = key([0.1, 0.5], min_length=2, max_length=2)
+    whole: Fraction = key(0.5)
+    shared: bool = key(True)
+    own_head: bool = key(False, requires=("ibot.shared", False))
+    weight: float = key(1.0, gt=0, le=1e6)
 
 
 class IbotDeclaration(DinoDeclaration):
@@ -43,7 +43,7 @@ class IbotDeclaration(DinoDeclaration):
     title = "Self-distillation with masked patches (iBOT)"
     paper = "Zhou et al., 2022, arXiv:2111.07832"
     no_measure = (*DinoDeclaration.no_measure, "view_loss", "patch_loss")
-    options = Group("ibot", IbotOptions, "iBOT: as DINO, and what is masked.")
+    options = Group("ibot", IbotOptions)
     metrics = (
         Metric("view_loss", higher=False, unit=LOSS),
         Metric("patch_loss", higher=False, unit=LOSS),

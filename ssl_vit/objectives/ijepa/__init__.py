@@ -14,40 +14,33 @@ from .sizes import block_sizes, trimmed_count
 
 
 class IjepaOptions(Keys):
-    blocks: int = key(4, "Target blocks of an image, whose features are predicted.", gt=0, le=64)
-    area: list[Part] = key(
-        [0.15, 0.2],
-        "Smallest and largest share of an image's patches in a target block.",
-        min_length=2,
-        max_length=2,
-    )
+    """I-JEPA: what is predicted, predictor and teacher.
+
+    Attributes:
+        blocks: Target blocks of an image, whose features are predicted.
+        area: Smallest and largest share of an image's patches in a target block.
+        aspect: Smallest and largest height of a target block over its width.
+        context: Smallest and largest share of an image's patches in the context block, a square.
+        visible: Share of an image's patches that the encoder sees, of the context block without the
+            targets.
+        width: Predictor: embedding width.
+        depth: Predictor: number of transformer blocks.
+        heads: Predictor: attention heads.
+        momentum: Momentum of the teacher, a running average of the encoder, in the first step; it
+            rises to 1 linearly.
+    """
+
+    blocks: int = key(4, gt=0, le=64)
+    area: list[Part] = key([0.15, 0.2], min_length=2, max_length=2)
     aspect: list[Annotated[float, Field(gt=0, le=1e3)]] = key(
-        [0.75, 1.5],
-        "Smallest and largest height of a target block over its width.",
-        min_length=2,
-        max_length=2,
+        [0.75, 1.5], min_length=2, max_length=2
     )
-    context: list[Part] = key(
-        [0.85, 1.0],
-        "Smallest and largest share of an image's patches in the context block, a square.",
-        min_length=2,
-        max_length=2,
-    )
-    visible: float = key(
-        0.25,
-        "Share of an image's patches that the encoder sees, of the context block without the"
-        " targets.",
-        gt=0,
-        lt=1,
-    )
-    width: Width = key(384, "Predictor: embedding width.")
-    depth: Depth = key(6, "Predictor: number of transformer blocks.")
-    heads: Width = key(12, "Predictor: attention heads.")
-    momentum: Share = key(
-        0.996,
-        "Momentum of the teacher, a running average of the encoder, in the first step; it rises to"
-        " 1 linearly.",
-    )
+    context: list[Part] = key([0.85, 1.0], min_length=2, max_length=2)
+    visible: float = key(0.25, gt=0, lt=1)
+    width: Width = key(384)
+    depth: Depth = key(6)
+    heads: Width = key(12)
+    momentum: Share = key(0.996)
 
 
 def target_count(recipe: Recipe) -> int:
@@ -69,7 +62,7 @@ class IjepaDeclaration(ObjectiveDeclaration):
         "held-out images, the patches that the encoder saw, and how near the predicted features of"
         " the target blocks are to the teacher's: white the same direction, black the opposite one"
     )
-    options = Group("ijepa", IjepaOptions, "I-JEPA: what is predicted, predictor and teacher.")
+    options = Group("ijepa", IjepaOptions)
     pool = "avg"  # the class token gets no loss
     # One feature for all patches of all images is predicted best
     no_measure = ("loss",)

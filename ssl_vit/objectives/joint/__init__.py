@@ -7,14 +7,21 @@ from ...recipe.schema import Recipe
 
 
 class JointOptions(Keys):
-    mpp: float = key(1.0, "Weight of the MPP loss.", ge=0, le=1e9)
-    supervised: float = key(1.0, "Weight of the supervised loss.", ge=0, le=1e9)
+    """Weights of the losses of objective=joint.
+
+    Attributes:
+        mpp: Weight of the MPP loss.
+        supervised: Weight of the supervised loss.
+    """
+
+    mpp: float = key(1.0, ge=0, le=1e9)
+    supervised: float = key(1.0, ge=0, le=1e9)
 
 
 class JointDeclaration(ObjectiveDeclaration):
     name = "joint"
     title = "Masked patch prediction and supervised training together"
-    options = Group("joint", JointOptions, "Weights of the losses of objective=joint.")
+    options = Group("joint", JointOptions)
     labels = True
     parts = ("mpp", "supervised")
 

@@ -9,26 +9,28 @@ from ...recipe.schema import Recipe
 
 
 class LejepaOptions(Keys):
+    """LeJEPA: trade-off, directions and projector.
+
+    Attributes:
+        weight: Weight of SIGReg, lambda; the prediction has the rest of 1.
+        slices: Random directions, others in each step, along which embeddings are compared with a
+            normal distribution.
+        hidden: Width of the projector's two hidden layers.
+        width: Width of the embeddings.
+    """
+
     # Defaults: section 6.1 of the paper; hidden: the authors' MINIMAL.md; width: lightly's head
-    weight: float = key(
-        0.05, "Weight of SIGReg, lambda; the prediction has the rest of 1.", gt=0, lt=1
-    )
-    slices: int = key(
-        1024,
-        "Random directions, others in each step, along which embeddings are compared with a normal"
-        " distribution.",
-        gt=0,
-        le=2**20,
-    )
-    hidden: Width = key(2048, "Width of the projector's two hidden layers.")
-    width: Width = key(64, "Width of the embeddings.")
+    weight: float = key(0.05, gt=0, lt=1)
+    slices: int = key(1024, gt=0, le=2**20)
+    hidden: Width = key(2048)
+    width: Width = key(64)
 
 
 class LejepaDeclaration(ObjectiveDeclaration):
     name = "lejepa"
     title = "Normally distributed embeddings of views (LeJEPA)"
     paper = "Balestriero and LeCun, 2025, arXiv:2511.08544"
-    options = Group("lejepa", LejepaOptions, "LeJEPA: trade-off, directions and projector.")
+    options = Group("lejepa", LejepaOptions)
     shared = ("views", "views.local")
     no_measure = ("prediction_loss",)  # of one embedding for all images 0
     metrics = (

@@ -9,10 +9,19 @@ from ..targets import FIGURE
 
 
 class MaeOptions(Keys):
-    rate: float = key(0.75, "Share of the patches that are masked.", gt=0, lt=1)
-    width: Width = key(512, "Decoder: embedding width.")
-    depth: Depth = key(8, "Decoder: number of transformer blocks.")
-    heads: Width = key(16, "Decoder: attention heads.")
+    """Masked autoencoder: what is masked, and the decoder.
+
+    Attributes:
+        rate: Share of the patches that are masked.
+        width: Decoder: embedding width.
+        depth: Decoder: number of transformer blocks.
+        heads: Decoder: attention heads.
+    """
+
+    rate: float = key(0.75, gt=0, lt=1)
+    width: Width = key(512)
+    depth: Depth = key(8)
+    heads: Width = key(16)
 
 
 def masked_count(recipe: Recipe) -> int:
@@ -25,7 +34,7 @@ class MaeDeclaration(ObjectiveDeclaration):
     title = "Masked autoencoding"
     paper = "He et al., 2022, arXiv:2111.06377"
     figure = FIGURE
-    options = Group("mae", MaeOptions, "Masked autoencoder: what is masked, and the decoder.")
+    options = Group("mae", MaeOptions)
     shared = ("target",)
     pool = "avg"
 

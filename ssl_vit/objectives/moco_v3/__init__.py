@@ -6,24 +6,29 @@ from ...recipe.schema import Recipe
 
 
 class MocoOptions(Keys):
-    temperature: float = key(0.2, "What similarities are divided by.", gt=0, le=1e3)
-    momentum: Share = key(
-        0.99,
-        "Momentum of the encoder's running average in the first step; it rises to 1 along a"
-        " cosine.",
-    )
-    hidden: Width = key(4096, "Width of the hidden layers of projector and predictor.")
-    width: Width = key(256, "Width of the vectors that are compared.")
-    freeze_patches: bool = key(
-        True, "Do not train the patch projection: it stays as drawn, or as init= has it."
-    )
+    """MoCo v3: what is compared, and the momentum copy.
+
+    Attributes:
+        temperature: What similarities are divided by.
+        momentum: Momentum of the encoder's running average in the first step; it rises to 1 along a
+            cosine.
+        hidden: Width of the hidden layers of projector and predictor.
+        width: Width of the vectors that are compared.
+        freeze_patches: Do not train the patch projection: it stays as drawn, or as init= has it.
+    """
+
+    temperature: float = key(0.2, gt=0, le=1e3)
+    momentum: Share = key(0.99)
+    hidden: Width = key(4096)
+    width: Width = key(256)
+    freeze_patches: bool = key(True)
 
 
 class MocoDeclaration(ObjectiveDeclaration):
     name = "moco_v3"
     title = "Momentum contrast (MoCo v3)"
     paper = "Chen, Xie and He, 2021, arXiv:2104.02057"
-    options = Group("moco", MocoOptions, "MoCo v3: what is compared, and the momentum copy.")
+    options = Group("moco", MocoOptions)
     shared = ("views",)
 
     def check(self, recipe: Recipe) -> None:

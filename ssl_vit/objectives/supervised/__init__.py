@@ -8,26 +8,26 @@ from ...recipe.schema import Recipe
 
 
 class SupervisedOptions(Keys):
-    loss: Literal["softmax", "sigmoid"] = key(
-        "softmax",
-        "Classification loss: softmax, or sigmoid, which takes several labels an image too.",
-    )
-    smoothing: Fraction = key(0.0, "Label smoothing, softmax only.")
-    hidden: bool = key(
-        True, "A hidden tanh layer in the head; false: one linear layer that starts at zero."
-    )
-    pool: Literal["token", "avg"] = key(
-        "token",
-        "Feature of an image: token (the class token) or avg (the mean of the patches); default of"
-        " recipe=finetune: the export's of init=.",
-        from_init=True,
-    )
+    """Training on labels.
+
+    Attributes:
+        loss: Classification loss: softmax, or sigmoid, which takes several labels an image too.
+        smoothing: Label smoothing, softmax only.
+        hidden: A hidden tanh layer in the head; false: one linear layer that starts at zero.
+        pool: Feature of an image: token (the class token) or avg (the mean of the patches); default
+            of recipe=finetune: the export's of init=.
+    """
+
+    loss: Literal["softmax", "sigmoid"] = key("softmax")
+    smoothing: Fraction = key(0.0)
+    hidden: bool = key(True)
+    pool: Literal["token", "avg"] = key("token", from_init=True)
 
 
 class SupervisedDeclaration(ObjectiveDeclaration):
     name = "supervised"
     title = "Training on labels"
-    options = Group("supervised", SupervisedOptions, "Training on labels.")
+    options = Group("supervised", SupervisedOptions)
     shared = ("data.mixup",)
     labels = True
 
