@@ -11,7 +11,7 @@ from ...recipe.tools import Number, flag, out
 WORTH = "study/worth"
 WORTH_TITLE = "Does pre-training help on your own images? In the hours= that it may take"
 # {launcher=: MODULE:CLASS, a launch.Launcher}
-LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm"}
+LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm", "ray": ".ray:Ray"}
 
 
 class StudyOptions(ToolOptions):
