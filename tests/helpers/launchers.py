@@ -171,13 +171,13 @@ class Bench:
         """Run the study in this process, with changes of its job."""
         return start(self.tool, replace(self.job, **changes), self.launcher, memory)
 
-    def start(self, environment=None, **changes) -> Process:
-        """Run it in a process of its own, with more in its environment."""
+    def start(self, first="", **changes) -> Process:
+        """Run it in a process of its own, which does something else first."""
         path = self.notes / "job.pickle"
         path.write_bytes(pickle.dumps((replace(self.job, **changes), self.launcher)))
         tests = str(Path(__file__).parents[1])
         text = STUDY.format(tests=tests, tool=str(self.tool), job=str(path))
-        return launch("-c", text, stderr=True, **(environment or {}))
+        return launch("-c", first + text, stderr=True)
 
     def starts(self) -> list[str]:
         """The tasks that were started, in this order."""

@@ -19,6 +19,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import engine
 from ssl_vit.lab.study.ray import Nodes, Ray, run_task
 
+AT = "import os; os.environ['RAY_ADDRESS'] = '{}'"
 FIRST = ("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1")
 
 
@@ -85,19 +86,21 @@ def test_a_folder_that_a_lost_node_still_writes_is_waited_for(bench, tmp_path):
     folder, log = tmp_path / "run", tmp_path / "log.txt"
     folder.mkdir()
     line = [sys.executable, "-S", "-E", "-c", "import sys; print('it ran'); sys.exit(3)"]
-    found = []
+    held, before = threading.Event(), []
 
-    def call():
-        found.append(run_task(line, {"PATH": ""}, folder, log, tmp_path))
+    def hold():
+        with FileLock(folder / "lock"):
+            held.set()
+            until(log.exists)
+            time.sleep(0.2)
+            before.append(log.read_text())
 
-    thread = threading.Thread(target=call)
-    with FileLock(folder / "lock"):
-        thread.start()
-        until(log.exists)
-        time.sleep(0.2)
-        assert "it ran" not in log.read_text()
-    thread.join(60)
-    assert found == [3] and log.read_text().endswith("it ran\n")
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    assert run_task(line, {"PATH": ""}, folder, log, tmp_path) == 3
+    thread.join()
+    assert "it ran" not in before[0] and log.read_text().endswith("it ran\n")
 
 
 # ---- clusters of this machine
@@ -129,7 +132,7 @@ def test_tasks_of_lost_nodes_go_on_elsewhere_with_the_same_results(bench, tmp_pa
             node: node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()
         }
         bench.behave(dict.fromkeys(FIRST[:3], "sleep"))
-        study = bench.start({"RAY_ADDRESS": cluster.address}, tasks=tasks, parallel=3)
+        study = bench.start(AT.format(cluster.address), tasks=tasks, parallel=3)
         until(lambda: all((bench.runs / name / "asleep").exists() for name in FIRST[:3]))
         places = {name: node_of(bench.runs / name, nodes) for name in FIRST[:3]}
         assert len({*places.values()}) == 3
@@ -151,7 +154,9 @@ def test_tasks_of_lost_nodes_go_on_elsewhere_with_the_same_results(bench, tmp_pa
 def test_ctrl_c_ends_all_tasks(bench):
     pytest.importorskip("ray", reason="the extra [ray] is not installed")
     bench.behave({FIRST[0]: "sleep", FIRST[1]: "deaf"})
-    study = bench.start({"RAY_ADDRESS": "local"})
+    # as under nohup, where Ray's processes inherit that it is ignored
+    ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    study = bench.start(ignored + AT.format("local"))
     until(lambda: all((bench.runs / name / "asleep").exists() for name in FIRST[:2]))
     study.send_signal(signal.SIGINT)
     until(lambda: not is_alive(bench.runs / FIRST[0]))

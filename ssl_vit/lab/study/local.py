@@ -66,12 +66,11 @@ class Local:
 
 
 class Child(Protocol):
-    """A task's process, with the functions of subprocess.Popen."""
+    """A task's process, with functions of subprocess.Popen; `kill` is called until it has ended."""
 
     def poll(self) -> int | None: ...
     def terminate(self) -> None: ...
     def kill(self) -> None: ...
-    def wait(self) -> int: ...
 
 
 class Place(Protocol):
@@ -283,9 +282,10 @@ class _Processes:
                     break
                 time.sleep(0.05)
         finally:
-            for child in children:
-                child.kill()
-                child.wait()
+            while left := [child for child in children if child.poll() is None]:
+                for child in left:
+                    child.kill()
+                time.sleep(0.05)
 
     def _waiting(self) -> list[Task]:
         """Tasks not started, each after those that it needs."""

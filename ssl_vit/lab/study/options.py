@@ -46,8 +46,8 @@ class StudyOptions(ToolOptions):
     )
     parallel: Number | None = key(
         None,
-        "Runs at once; default: the GPUs, else the cores. With launcher=slurm of each run of the"
-        " study (sbatch --array=...%N); default: all.",
+        "Runs at once; default: the GPUs, else the cores, of this machine or of Ray's cluster. With"
+        " launcher=slurm of each run of the study (sbatch --array=...%N); default: all.",
         metavar="N",
     )
     match: Literal["exaflop"] | None = key(

@@ -3,6 +3,7 @@ Ray task with cores and a GPU of its own. Folders are on storage that all nodes 
 node that is lost is started on another one, and its run goes on from its folder."""
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -15,8 +16,6 @@ from ...formatting import PACKAGE, process_environment
 from .. import engine
 from .launch import Job, Outcome
 from .local import Child, Local, begin, largest_need, preview, run
-
-RETRIES = 3  # of a task whose node, or Ray's process on it, is lost
 
 
 class Ray:
@@ -70,7 +69,7 @@ class Nodes:
         self.parallel = job.parallel or max(1, min(fit(CPU=1, memory=need), len(job.tasks)))
         most = int(max(node.get("CPU", 0) for node in nodes))
         self.cores = next((n for n in range(most, 1, -1) if fit(CPU=n) >= self.parallel), 1)
-        asked = {"num_cpus": self.cores, "num_gpus": len(gpu), "max_retries": RETRIES}
+        asked = {"num_cpus": self.cores, "num_gpus": len(gpu), "max_retries": 3}
         self.ray, self.task = ray, ray.remote(**asked)(run_task)
 
     def start(self, line: Sequence[str], folder: Path, log: Path) -> Child:
@@ -98,14 +97,8 @@ class _Remote:
     def terminate(self) -> None:
         self.ray.cancel(self.reference)
 
-    def kill(self) -> None:
+    def kill(self) -> None:  # dropped while `terminate` is on its way
         self.ray.cancel(self.reference, force=True)
-
-    def wait(self) -> int:
-        while (status := self.poll()) is None:
-            self.kill()  # again: while Ray passes on the first request, it drops others
-            time.sleep(0.05)
-        return status
 
 
 def _ray() -> Any:
@@ -118,20 +111,18 @@ def _ray() -> Any:
 
 def _connect(ray: Any) -> str:
     """Connect to a cluster; which it is."""
-    address = os.environ.get("RAY_ADDRESS")
     search = ray.job_config.JobConfig(_py_driver_sys_path=[str(PACKAGE.parent)])
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "job_config": search}
     try:
         try:
-            ray.init("auto", **quiet)
-            return f"at {address}" if address else "that runs on this machine"
-        except ConnectionError:
-            if address:
-                raise
-            ray.init("local", num_cpus=engine.cores(), include_dashboard=False, **quiet)
-            return "of its own, on this machine alone, as none runs here"
+            ray.init(num_cpus=engine.cores(), include_dashboard=False, **quiet)
+            return "of its own, on this machine alone"
+        except ValueError:  # there is one, whose cores are known
+            ray.init(**quiet)
+            return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
     except (ConnectionError, RuntimeError) as error:
-        raise UserError(f"launcher=ray: {reason(error)}") from None
+        other = "RAY_ADDRESS=HOST:PORT names another cluster, RAY_ADDRESS=local starts one here"
+        raise UserError(f"launcher=ray: {reason(error)}; {other}") from None
 
 
 def run_task(
@@ -139,6 +130,7 @@ def run_task(
 ) -> int:
     """Run a task's process on this node; its status. A node that was cut off may still write the
     folder: that is waited for."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what nohup or & started
     doing = "waits for who writes the run" if engine.is_written(folder) else "starts"
     with log.open("a") as file:
         file.write(f"on {socket.gethostname()}: {doing}\n")
