@@ -29,7 +29,7 @@ def bench(tmp_path, monkeypatch):
     return Bench(tmp_path, launcher=Ray)
 
 
-def until(holds, seconds=60.0):
+def until(holds, seconds=300.0):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
@@ -142,7 +142,7 @@ def test_tasks_of_lost_nodes_go_on_elsewhere_with_the_same_results(bench, tmp_pa
                 os.kill(int((bench.runs / name / "pid").read_text()), signal.SIGKILL)
             else:
                 cluster.remove_node(node, allow_graceful=False)
-        printed, errors = study.communicate(timeout=120)
+        printed, errors = study.communicate(timeout=300)
     finally:
         cluster.shutdown()
     assert study.returncode == 0, printed + errors
@@ -154,15 +154,16 @@ def test_tasks_of_lost_nodes_go_on_elsewhere_with_the_same_results(bench, tmp_pa
 def test_ctrl_c_ends_all_tasks(bench):
     pytest.importorskip("ray", reason="the extra [ray] is not installed")
     bench.behave({FIRST[0]: "sleep", FIRST[1]: "deaf"})
-    # as under nohup, where Ray's processes inherit that it is ignored
-    ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    study = bench.start(ignored + AT.format("local"))
+    # as under nohup, where Ray's processes inherit that it is ignored; on any number of cores
+    first = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    first += "from ssl_vit.lab import engine; engine.cores = lambda: 2\n"
+    study = bench.start(first + AT.format("local"))
     until(lambda: all((bench.runs / name / "asleep").exists() for name in FIRST[:2]))
     study.send_signal(signal.SIGINT)
     until(lambda: not is_alive(bench.runs / FIRST[0]))
     assert is_alive(bench.runs / FIRST[1])
     study.send_signal(signal.SIGINT)
-    printed, errors = study.communicate(timeout=60)
+    printed, errors = study.communicate(timeout=300)
     assert study.returncode == 130, printed + errors
     until(lambda: not is_alive(bench.runs / FIRST[1]))
     assert not bench.finished() and len(bench.starts()) == 2

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ...errors import LostError, UserError, one_line, reason
+from ...errors import LostError, UserError, one_line
 from ...formatting import PACKAGE, process_environment
 from .. import engine
 from .launch import Job, Outcome
@@ -120,9 +120,9 @@ def _connect(ray: Any) -> str:
         except ValueError:  # there is one, whose cores are known
             ray.init(**quiet)
             return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
-    except (ConnectionError, RuntimeError) as error:
+    except (ConnectionError, RuntimeError, ValueError) as error:
         other = "RAY_ADDRESS=HOST:PORT names another cluster, RAY_ADDRESS=local starts one here"
-        raise UserError(f"launcher=ray: {reason(error)}; {other}") from None
+        raise UserError(f"launcher=ray: {one_line(error)}; {other}") from None
 
 
 def run_task(
