@@ -59,6 +59,7 @@ from_init = run_identity.from_init
 is_written = lock.is_held
 repository_beside = hub_files.beside
 tensor_bytes = costs.memory_bytes
+wait_until_free = lock.wait_until_free
 work = costs.work
 
 

@@ -93,6 +93,14 @@ def writer(folder: Path) -> str | None:
     return f"process {pid} on {host}{since}"
 
 
+def wait_until_free(folder: Path) -> None:
+    """Wait until nobody holds a folder's lock, on another machine either."""
+    path = folder / FILE
+    if path.is_file():
+        with suppress(OSError), FileLock(path, poll_interval=1.0, fallback_to_soft=False):
+            pass
+
+
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

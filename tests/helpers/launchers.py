@@ -123,7 +123,7 @@ sys.path.insert(0, {tests!r})
 from helpers.launchers import start
 from ssl_vit.errors import report_errors
 with report_errors():
-    sys.exit(1 if start(Path({tool!r}), pickle.loads(Path({job!r}).read_bytes())).failed else 0)
+    sys.exit(1 if start(Path({tool!r}), *pickle.loads(Path({job!r}).read_bytes())).failed else 0)
 """
 RECIPE = engine.resolve(
     ["recipe=mpp", "optim.batch=64", *(f"{k}={v}" for k, v in SMALL.items())], ""
@@ -135,20 +135,21 @@ def process_command(tool: Path, *options: str) -> list[str]:
     return [sys.executable, "-S", "-E", str(tool), *options]
 
 
-def start(tool: Path, job: Job, memory: int = 1 << 50) -> Outcome:
-    """The local launcher with the stand-in tool and so much memory, by default enough for all."""
+def start(tool: Path, job: Job, launcher=local.Local, memory: int = 1 << 50) -> Outcome:
+    """A launcher with the stand-in tool and, here, so much memory, by default enough for all."""
     with mock.patch.multiple(
         local,
         process_command=lambda *options: process_command(tool, *options),
         memory=lambda: memory,
     ):
-        return local.Local().start(job)
+        return launcher().start(job)
 
 
 class Bench:
     """A folder with the stand-in tool, and the study's job, whose runs are in `runs`."""
 
-    def __init__(self, folder: Path, content=GAP) -> None:
+    def __init__(self, folder: Path, content=GAP, launcher=local.Local) -> None:
+        self.launcher = launcher
         self.notes, self.runs = folder / "runs", folder / "runs" / "gap"
         self.notes.mkdir()
         self.tool = folder / "tool.py"
@@ -168,15 +169,15 @@ class Bench:
 
     def run(self, memory: int = 1 << 50, **changes) -> Outcome:
         """Run the study in this process, with changes of its job."""
-        return start(self.tool, replace(self.job, **changes), memory)
+        return start(self.tool, replace(self.job, **changes), self.launcher, memory)
 
-    def start(self, **changes) -> Process:
-        """Run it in a process of its own."""
+    def start(self, first="", **changes) -> Process:
+        """Run it in a process of its own, which does something else first."""
         path = self.notes / "job.pickle"
-        path.write_bytes(pickle.dumps(replace(self.job, **changes)))
+        path.write_bytes(pickle.dumps((replace(self.job, **changes), self.launcher)))
         tests = str(Path(__file__).parents[1])
         text = STUDY.format(tests=tests, tool=str(self.tool), job=str(path))
-        return launch("-c", text, stderr=True)
+        return launch("-c", first + text, stderr=True)
 
     def starts(self) -> list[str]:
         """The tasks that were started, in this order."""

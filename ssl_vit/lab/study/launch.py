@@ -66,7 +66,7 @@ class Outcome:
 
 
 class Launcher(Protocol):
-    """A third one implements these three functions and is named in LAUNCHERS of options.py. It
+    """Another one implements these three functions and is named in LAUNCHERS of options.py. It
     prints what happens as it happens; the tool that calls it prints the Outcome."""
 
     def check(self, job: Job) -> None:

@@ -1,5 +1,5 @@
 """The local launcher: each task is a process, started as soon as those that it needs have
-finished."""
+finished. `run` does so at any `Place`; of this launcher that is `Here`."""
 
 import ctypes
 import os
@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -53,13 +53,7 @@ class Local:
     def preview(self, job: Job) -> list[str]:
         """A line for each task that has not finished, with ? for values that it will choose."""
         self.check(job)
-        lines = [_opening(job)]
-        for name, task in job.tasks.items():
-            if not finished(job.folder, name):
-                words, chosen = planned(task, job.tasks, job.folder)
-                words = [task.tool, *words, *(f"{key}=?" for key in chosen)]
-                lines.append(f"would run   {name}: {' '.join(words)}")
-        return lines
+        return preview(job, f"; up to {Here(job).parallel} at once")
 
     def start(self, job: Job) -> Outcome:
         """Run the tasks that have not finished. Whatever ends this call, they have two minutes to
@@ -68,10 +62,96 @@ class Local:
         Raises:
             KeyboardInterrupt: SIGINT or SIGTERM came, which are handled in the main thread alone.
         """
-        (job.folder / "logs").mkdir(parents=True, exist_ok=True)
-        print(_opening(job), flush=True)
-        failed = _Processes(job).run()
-        return Outcome([name for name in job.tasks if finished(job.folder, name)], failed)
+        return run(job, Here(job))
+
+
+class Child(Protocol):
+    """A task's process, with functions of subprocess.Popen; `kill` is called until it has ended."""
+
+    def poll(self) -> int | None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Place(Protocol):
+    """Where the processes of tasks run.
+
+    Attributes:
+        parallel: how many at once.
+        cores: for each.
+        gpus: whether there are any; each process has one.
+    """
+
+    parallel: int
+    cores: int
+    gpus: bool
+
+    def start(self, line: Sequence[str], folder: Path, log: Path) -> Child:
+        """Start the command of a task, which writes a folder and is to append to a log."""
+
+
+class Here:
+    """This machine (a `Place`): as many tasks at once as are asked for, else as there are GPUs, or
+    cores, and as fit into memory if each needs what the largest does."""
+
+    def __init__(self, job: Job) -> None:
+        self.names: list[str] = gpus()
+        self.gpus = bool(self.names)
+        most = len(self.names) or min(engine.cores(), len(job.tasks))
+        self.parallel = job.parallel or max(1, min(most, memory() // largest_need(job, self.gpus)))
+        self.cores = max(1, engine.cores() // self.parallel)
+        self.begun: list[tuple[subprocess.Popen[bytes], str]] = []  # with its GPU
+
+    def start(self, line: Sequence[str], folder: Path, log: Path) -> Child:
+        environment, gpu = process_environment(), ""
+        if self.gpus:
+            taken = [gpu for process, gpu in self.begun if process.poll() is None]
+            gpu = min(self.names, key=taken.count)
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        self.begun.append((begin(line, environment, log), gpu))
+        return self.begun[-1][0]
+
+
+def run(job: Job, place: Place) -> Outcome:
+    """Run the tasks of a job that have not finished, as `Local.start` does, at a place."""
+    (job.folder / "logs").mkdir(parents=True, exist_ok=True)
+    print(_opening(job, f"; up to {place.parallel} at once"), flush=True)
+    failed = _Processes(job, place).run()
+    return Outcome([name for name in job.tasks if finished(job.folder, name)], failed)
+
+
+def preview(job: Job, how: str = "") -> list[str]:
+    """As `Local.preview`; `how` ends the first line."""
+    lines = [_opening(job, how)]
+    for name, task in job.tasks.items():
+        if not finished(job.folder, name):
+            words, chosen = planned(task, job.tasks, job.folder)
+            words = [task.tool, *words, *(f"{key}=?" for key in chosen)]
+            lines.append(f"would run   {name}: {' '.join(words)}")
+    return lines
+
+
+def begin(
+    line: Sequence[str], environment: dict[str, str], log: Path, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """A process that appends to a log, and that ends with this one."""
+    with log.open("ab") as file:
+        # a session of its own: the terminal signals only this process, which passes it on
+        return subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=_dies_with_us(),
+        )
+
+
+def largest_need(job: Job, gpu: bool) -> int:
+    """Bytes of memory of the task that needs most."""
+    return max(engine.memory_need(one, gpu) for one in job.recipes.values())
 
 
 def gpus() -> list[str]:
@@ -115,20 +195,9 @@ def main_figure(found: TaskResult) -> str:
     return ""
 
 
-def _parallel(job: Job) -> int:
-    """How many tasks run at once: as many as are asked for, else as there are GPUs, or cores, and
-    as fit into memory if each needs what the largest does."""
-    if job.parallel:
-        return job.parallel
-    largest = max(engine.memory_need(one, bool(gpus())) for one in job.recipes.values())
-    most = len(gpus()) or min(engine.cores(), len(job.tasks))
-    return max(1, min(most, memory() // largest))
-
-
-def _opening(job: Job) -> str:
+def _opening(job: Job, how: str) -> str:
     before = sum(finished(job.folder, name) for name in job.tasks)
-    text = f"{len(job.tasks)}, of which {before} are finished; up to {_parallel(job)} at once"
-    return f"tasks       {text}"
+    return f"tasks       {len(job.tasks)}, of which {before} are finished{how}"
 
 
 def _say(what: str, text: str) -> None:
@@ -151,24 +220,23 @@ def _dies_with_us() -> Callable[[], None] | None:
 
 
 @dataclass
-class _Child:
-    """A task's process; its own lines begin in the log at byte `start`."""
+class _Running:
+    """A task that runs; its process's own lines begin in the log at byte `start`."""
 
-    process: subprocess.Popen[bytes]
-    gpu: str | None
+    process: Child
     log: Path
     start: int
     begun: float = field(default_factory=time.monotonic)
 
 
 class _Processes:
-    """The processes of one call of `Local.start`."""
+    """The processes of one call of `run`."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, place: Place) -> None:
         self.tasks, self.folder = job.tasks, job.folder
-        self.parallel, self.gpus = _parallel(job), gpus()
+        self.place, self.parallel = place, place.parallel
         self.begun = self.reported = time.monotonic()
-        self.running: dict[str, _Child] = {}
+        self.running: dict[str, _Running] = {}
         done = [name for name in self.tasks if finished(self.folder, name)]
         self.took = {name: result(self.folder, name).seconds for name in done}
         self.failed: dict[str, str] = {}  # {task: why}, with those that are left out
@@ -214,9 +282,10 @@ class _Processes:
                     break
                 time.sleep(0.05)
         finally:
-            for child in children:
-                child.kill()
-                child.wait()
+            while left := [child for child in children if child.poll() is None]:
+                for child in left:
+                    child.kill()
+                time.sleep(0.05)
 
     def _waiting(self) -> list[Task]:
         """Tasks not started, each after those that it needs."""
@@ -242,32 +311,17 @@ class _Processes:
         except UserError as error:
             self._fail(task.name, str(error))
             return
-        cores = max(1, engine.cores() // self.parallel)
-        own = {"compute.threads": cores}
-        environment = process_environment()
-        gpu = None
-        if self.gpus:  # the cores load its data
-            gpu = min(self.gpus, key=[child.gpu for child in self.running.values()].count)
-            environment["CUDA_VISIBLE_DEVICES"] = gpu
-            own["compute.workers"] = max(1, cores - 1)
+        own = {"compute.threads": self.place.cores}
+        if self.place.gpus:  # the cores load its data
+            own["compute.workers"] = max(1, self.place.cores - 1)
         options += [f"{key}={value}" for key, value in own.items() if key not in task.options]
         line = process_command(*options)
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:
             file.write(f"$ {shell_command(*line)}\n".encode(errors="surrogateescape"))
-            file.flush()
             start = file.tell()
-            # a session of its own: the terminal signals only this process, which passes it on
-            process = subprocess.Popen(
-                line,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env=environment,
-                start_new_session=True,
-                preexec_fn=_dies_with_us(),
-            )
-        self.running[task.name] = _Child(process, gpu, log, start)
+        process = self.place.start(line, self.folder / task.name, log)
+        self.running[task.name] = _Running(process, log, start)
         _say("started", task.name)
 
     def _reap(self) -> None:

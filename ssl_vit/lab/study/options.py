@@ -11,7 +11,7 @@ from ...recipe.tools import Number, flag, out
 WORTH = "study/worth"
 WORTH_TITLE = "Does pre-training help on your own images? In the hours= that it may take"
 # {launcher=: MODULE:CLASS, a launch.Launcher}
-LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm"}
+LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm", "ray": ".ray:Ray"}
 
 
 class StudyOptions(ToolOptions):
@@ -30,8 +30,9 @@ class StudyOptions(ToolOptions):
             ordinary recipe.
         name: The study's folder; default: the file's name.
         seeds: The first N seeds, or a list: seeds=0,2.
-        parallel: Runs at once; default: the GPUs, else the cores. With launcher=slurm of each run
-            of the study (sbatch --array=...%N); default: all.
+        parallel: Runs at once; default: the GPUs, else the cores, of this machine or of Ray's
+            cluster. With launcher=slurm of each run of the study (sbatch --array=...%N); default:
+            all.
         match: With `sweep`: exaflop gives each value of the first key as much compute as the recipe
             has without it.
         launcher: What starts the runs.

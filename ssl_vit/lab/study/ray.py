@@ -1,0 +1,145 @@
+"""The Ray launcher: as the local one, but each task's process runs on a node of a Ray cluster, as a
+Ray task with cores and a GPU of its own. Folders are on storage that all nodes share: the task of a
+node that is lost is started on another one, and its run goes on from its folder."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ...errors import LostError, UserError, one_line
+from ...formatting import PACKAGE, process_environment
+from .. import engine
+from .launch import Job, Outcome
+from .local import Child, Local, begin, largest_need, preview, run
+
+
+class Ray:
+    """Runs tasks on the nodes of a Ray cluster (a `Launcher`)."""
+
+    def check(self, job: Job) -> None:
+        """
+        Raises:
+            UserError: as of `Local`, or Ray is not installed.
+        """
+        Local().check(job)
+        _ray()
+
+    def preview(self, job: Job) -> list[str]:
+        """As of `Local`; no Ray is needed."""
+        Local().check(job)
+        return preview(job)
+
+    def start(self, job: Job) -> Outcome:
+        """As of `Local`. The cluster is that of RAY_ADDRESS, else one that was started on this
+        machine, else one of its own.
+
+        Raises:
+            KeyboardInterrupt: as of `Local`.
+            UserError: the cluster cannot be used.
+        """
+        ray = _ray()
+        try:
+            which = _connect(ray)
+            print(f"cluster     {which}; nodes: {len(ray.nodes())}", flush=True)
+            return run(job, Nodes(job, ray))
+        finally:
+            ray.shutdown()
+
+
+class Nodes:
+    """The nodes of the cluster (a `Place`): as many tasks at once as are asked for, else as there
+    are GPUs, or cores, and as fit into memory; each has a GPU if there are any, and as many cores
+    as let so many run at once."""
+
+    def __init__(self, job: Job, ray: Any) -> None:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self.gpus = any("GPU" in node for node in nodes)
+        gpu = {"GPU": 1} if self.gpus else {}
+
+        def fit(**asked: float) -> int:
+            each = ((node.get(key, 0) // n for key, n in (gpu | asked).items()) for node in nodes)
+            return int(sum(map(min, each)))
+
+        need = largest_need(job, self.gpus)
+        self.parallel = job.parallel or max(1, min(fit(CPU=1, memory=need), len(job.tasks)))
+        most = int(max(node.get("CPU", 0) for node in nodes))
+        self.cores = next((n for n in range(most, 1, -1) if fit(CPU=n) >= self.parallel), 1)
+        asked = {"num_cpus": self.cores, "num_gpus": len(gpu), "max_retries": 3}
+        self.ray, self.task = ray, ray.remote(**asked)(run_task)
+
+    def start(self, line: Sequence[str], folder: Path, log: Path) -> Child:
+        places = folder.resolve(), log.resolve(), Path.cwd()
+        return _Remote(self.ray, self.task.remote(line, process_environment(), *places), log)
+
+
+class _Remote:
+    """A process on a node (a `Child`)."""
+
+    def __init__(self, ray: Any, reference: Any, log: Path) -> None:
+        self.ray, self.reference, self.log = ray, reference, log
+        self.status: int | None = None
+
+    def poll(self) -> int | None:
+        if self.status is None and self.ray.wait([self.reference], timeout=0)[0]:
+            try:
+                self.status = self.ray.get(self.reference)
+            except self.ray.exceptions.RayError as error:
+                with self.log.open("a") as file:
+                    file.write(f"error: Ray: {one_line(getattr(error, 'cause', error))}\n")
+                self.status = LostError.status
+        return self.status
+
+    def terminate(self) -> None:
+        self.ray.cancel(self.reference)
+
+    def kill(self) -> None:  # dropped while `terminate` is on its way
+        self.ray.cancel(self.reference, force=True)
+
+
+def _ray() -> Any:
+    try:
+        return import_module("ray")
+    except ImportError:
+        text = "Ray is not installed; type pip install -e '.[ray]' in the clone"
+        raise UserError(f"launcher=ray: {text}") from None
+
+
+def _connect(ray: Any) -> str:
+    """Connect to a cluster; which it is."""
+    search = ray.job_config.JobConfig(_py_driver_sys_path=[str(PACKAGE.parent)])
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "job_config": search}
+    try:
+        try:
+            ray.init(num_cpus=engine.cores(), include_dashboard=False, **quiet)
+            return "of its own, on this machine alone"
+        except ValueError:  # there is one, whose cores are known
+            ray.init(**quiet)
+            return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        other = "RAY_ADDRESS=HOST:PORT names another cluster, RAY_ADDRESS=local starts one here"
+        raise UserError(f"launcher=ray: {one_line(error)}; {other}") from None
+
+
+def run_task(
+    line: Sequence[str], environment: dict[str, str], folder: Path, log: Path, cwd: Path
+) -> int:
+    """Run a task's process on this node; its status. A node that was cut off may still write the
+    folder: that is waited for."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what nohup or & started
+    doing = "waits for who writes the run" if engine.is_written(folder) else "starts"
+    with log.open("a") as file:
+        file.write(f"on {socket.gethostname()}: {doing}\n")
+    engine.wait_until_free(folder)
+    own = {key: text for key, text in os.environ.items() if key.endswith("_VISIBLE_DEVICES")}
+    process = begin(line, environment | own, log, cwd)
+    try:
+        while process.poll() is None:
+            time.sleep(0.05)
+    except KeyboardInterrupt:  # of `terminate`
+        process.terminate()
+    return process.wait()
