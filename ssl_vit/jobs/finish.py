@@ -13,7 +13,7 @@ from ..data.workers import InterruptibleLoader
 from ..evaluation import classify
 from ..models import weights
 from ..objectives.base import Objective
-from ..recipe.records.run import Best, Measured, Result
+from ..recipe.records.run import Best, Measured, Result, Trunk
 from ..recipe.schema import Recipe
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash, upstream_cost
@@ -97,16 +97,24 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
     split = split_images.held_out_split(recipe)
     probed = job.online.probes.metrics(split) if job.online else {}
     images = state.step * recipe.optim.batch
+    trunk = state.trunk or {"step": 0, "seconds": 0.0, "device_seconds": 0.0}
+    before = initial_weights(run.folder).get("before") or upstream_cost(recipe)
+    shared = costs.exaflop(recipe, trunk["step"] * recipe.optim.batch)
     result = result_record(
         recipe,
         measured(job.held_out.latest, split) | probed | measured(tested, "test"),
         steps=state.step,
         images=images,
-        exaflop=costs.exaflop(recipe, images),
-        seconds=state.seconds,
-        device_seconds=state.device_seconds,
-        before=initial_weights(run.folder).get("before") or upstream_cost(recipe),
+        exaflop=costs.exaflop(recipe, images - trunk["step"] * recipe.optim.batch),
+        seconds=state.seconds - trunk["seconds"],
+        device_seconds=state.device_seconds - trunk["device_seconds"],
+        before={
+            "exaflop": _added(before["exaflop"], shared),
+            "device_hours": _added(before["device_hours"], trunk["device_seconds"] / 3600),
+        },
     )
+    if state.trunk:
+        result.trunk = Trunk(run=trunk["run"], step=trunk["step"])
     result.measured_on = split_images.measured_on(recipe, job.splits)
     seen = [*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen]
     if seen:
@@ -173,7 +181,8 @@ def result_record(
         exaflop: of the run; None: not counted, and so is what is added to it.
         seconds: of the run.
         device_seconds: seconds times processes.
-        before: exaflop and device_hours of the runs that the initial weights come from.
+        before: exaflop and device_hours of the runs that the initial weights come from, and of the
+            steps before its first.
         steps: of the optimiser.
     """
     hours = device_seconds / 3600

@@ -35,6 +35,7 @@ class RunResult(Result):
         best: the evaluation whose weights were chosen (checkpoint.best), else None.
         pool: of an evaluation: what an image's feature was.
         classes: of an evaluation's probes: among how many classes they choose.
+        trunk: of resume=RUN@STEP: that run and the step; what it took up to there is in the totals.
         not_compared: of a training run: why its features were not compared with fresh weights.
         seen: which of the images that it was measured on it, and its initial weights, had seen.
         finished: when, as ISO 8601 in UTC.

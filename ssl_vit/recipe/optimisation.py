@@ -13,10 +13,16 @@ class Optim(Keys):
     batch: int = key(4096, "Global batch size.", gt=0, le=2**22)
     lr: float = key(2e-4, "Peak learning rate, not scaled by the batch.", gt=0, le=1e4)
     warmup: int = key(0, "Steps of linear warm-up.", ge=0)
-    schedule: Literal["cosine", "linear", "steps"] = key(
+    schedule: Literal["cosine", "linear", "steps", "wsd"] = key(
         "cosine",
-        "cosine to 0, linear to 1e-5 (to lr / 2 where that is less), or steps (a tenth after each"
-        " of optim.drops).",
+        "cosine to 0, linear to 1e-5 (to lr / 2 where that is less), steps (a tenth after each of"
+        " optim.drops), or wsd (stable, then to 0 in the last optim.decay).",
+    )
+    decay: Part = key(
+        0.2,  # Hägele et al., 2024
+        "Share of the run at whose end the learning rate decays, as 1 - sqrt of the share of the"
+        " decay that is done.",
+        requires=("optim.schedule", "wsd"),
     )
     drops: list[Annotated[float, Field(gt=0, lt=1)]] = key(
         [0.25, 0.575, 0.75, 0.925],  # BiT-L: after 10, 23, 30 and 37 of 40 epochs
@@ -58,3 +64,8 @@ class Optim(Keys):
         gt=0,
         lt=1,
     )
+
+    @property
+    def decay_from(self) -> int:
+        """Of wsd: the step before which the learning rate begins to decay."""
+        return self.steps - max(1, round(self.decay * self.steps))

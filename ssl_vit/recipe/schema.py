@@ -3,7 +3,8 @@ or by its objective, and nowhere else; docs/options.md lists them all. No torch 
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
@@ -14,7 +15,7 @@ from .images import Data
 from .init_source import InitSource
 from .keys import Key, Keys, OneOf, Values, convert, key, keys_of, validated
 from .model import Model
-from .names import NewFolder, PathText, RunName, has_control
+from .names import NewFolder, PathText, RunAtStep, RunName, has_control
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .optimisation import Optim
 from .parsing import flatten, nested, yaml_text
@@ -36,6 +37,13 @@ def group(kind: type[Keys], about: str) -> Any:
     return Field(default_factory=kind, description=about)
 
 
+class Trunk(NamedTuple):
+    """The run that another one goes on from, and at which step."""
+
+    folder: Path
+    step: int
+
+
 class Recipe(Keys):
     """The keys that every recipe has; `recipe_class` adds the groups that an objective uses."""
 
@@ -47,9 +55,10 @@ class Recipe(Keys):
     )
     out: NewFolder = key("runs", "Folder that holds the runs.", effect="run")
     seed: int = key(0, "Seed of every random choice.", ge=-(2**63), lt=2**63)
-    resume: bool = key(
+    resume: bool | RunAtStep = key(
         True,
-        "Resume the run in the folder; false: refuse a folder that holds a run.",
+        "Resume the run in the folder; false: refuse a folder that holds a run; RUN@STEP: begin a"
+        " run of another length, of optim.schedule=wsd, at that checkpoint of another.",
         effect="run",
     )
     plugin: PathText | None = key(
@@ -168,6 +177,19 @@ class Recipe(Keys):
     def trains(self) -> bool:
         """Whether anything is trained; an evaluation trains nothing."""
         return self.objective != "probe"
+
+    @property
+    def trunk(self) -> Trunk | None:
+        """The run and the step of resume=RUN@STEP."""
+        if isinstance(self.resume, bool):
+            return None
+        run, _, step = self.resume.rpartition("@")
+        return Trunk(Path(run), int(step))
+
+    @property
+    def own_steps(self) -> int:
+        """Its steps without those of its trunk."""
+        return self.optim.steps - (self.trunk.step if self.trunk else 0)
 
     @property
     def pool(self) -> str:

@@ -24,6 +24,8 @@ from ..recipe.recipe_files import read
 from ..recipe.records import Kind
 from ..recipe.records.run import Environment, RunEnvironment, WithRecipe
 from ..recipe.schema import Recipe, all_keys, defaults, sources
+from . import trunk
+from .checkpoint_files import list_checkpoints
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
 
@@ -142,11 +144,23 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     (data.mean, data.std) what the folder's run has measured; weights on the Hub without
     a commit get the folder's commit, or in a new folder the current one.
 
+    A run that has yet to begin at a step of another (resume=RUN@STEP) is completed from that one
+    first.
+
     Raises:
-        UserError: the folder holds a run of another recipe; it names the keys that differ.
+        UserError: the folder holds a run of another recipe; it names the keys that differ. Or the
+            other run does, or has no such step to begin at.
     """
     path = folder / "recipe.yaml"
     _check_unedited(recipe, folder)
+    begun = list_checkpoints(folder / "checkpoints") or (folder / "result.json").exists()
+    if recipe.trunk and not begun:
+        if not (recipe.trunk.folder / "recipe.yaml").exists():
+            raise recipe.error("resume", f"{recipe.trunk.folder}: expected a run's folder")
+        _check_unedited(recipe, recipe.trunk.folder)
+        there = _completed_from(recipe.trunk.folder, recipe)
+        trunk.check(recipe, there)
+        trunk.check_saved(recipe, there)
     if not path.exists():
         _pin(recipe)
         return recipe
@@ -154,18 +168,24 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         raise UserError(
             f"resume=false: {folder} holds a run already; take another name= or remove it"
         )
+    there = _completed_from(folder, recipe)
+    if differ := differences(computed_values(there), computed_values(recipe)):
+        text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
+        raise UserError(f"name={recipe.name}: {text}; take another name=")
+    return recipe
+
+
+def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
+    """The recipe of a folder's run, from which `recipe` is completed."""
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
-    there = resolve([f"recipe={path}", f"out={recipe.out}", *plugin], here=False)
+    there = resolve([f"recipe={folder}/recipe.yaml", f"out={recipe.out}", *plugin], here=False)
     if recipe.compute.precision == "auto":
         recipe.compute.precision = there.compute.precision
     for key in unmeasured(recipe.data):
         setattr(recipe.data, key, getattr(there.data, key))
     _pin(recipe, there)
     _accept_moved_weights(recipe, there, folder)
-    if differ := differences(computed_values(there), computed_values(recipe)):
-        text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
-        raise UserError(f"name={recipe.name}: {text}; take another name=")
-    return recipe
+    return there
 
 
 def planned_differences(

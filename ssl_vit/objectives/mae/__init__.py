@@ -28,6 +28,7 @@ class MaeDeclaration(ObjectiveDeclaration):
     options = Group("mae", MaeOptions, "Masked autoencoder: what is masked, and the decoder.")
     shared = ("target",)
     pool = "avg"
+    any_length = True
 
     def check(self, recipe: Recipe) -> None:
         patches = recipe.patches
