@@ -22,12 +22,19 @@ from ..objectives import building
 from ..objectives.base import Objective
 from ..objectives.building import Settings
 from ..recipe.identity import FACTS
-from ..recipe.records.run import SeenImages
+from ..recipe.records.run import RunEnvironment, SeenImages
 from ..recipe.schema import Recipe, compared_views, learns_labels
 from ..runs.environment import environment
 from ..runs.files import write_atomically
 from ..runs.folder import COMPARED, TRAINED_ON, Run
-from ..runs.identity import check_facts, initial_weights, recipe_hash, recorded, upstream_cost
+from ..runs.identity import (
+    check_facts,
+    initial_weights,
+    read_record,
+    recipe_hash,
+    recorded,
+    upstream_cost,
+)
 from ..runs.trackers import Trackers
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
@@ -315,8 +322,8 @@ def _begin_at_trunk(job: Job) -> None:
     resume=RUN@STEP. Among the images that it has trained on are those of the other's later steps.
 
     Raises:
-        UserError: that checkpoint is damaged, or the other run had other images, initial weights or
-            another plugin.
+        UserError: that checkpoint is damaged or of yet another run, or the other run had other
+            images, initial weights or another plugin.
     """
     run, trunk = job.run, job.recipe.trunk
     if trunk is None or checkpoint.list_checkpoints(run.checkpoints):
@@ -326,10 +333,12 @@ def _begin_at_trunk(job: Job) -> None:
         raise job.recipe.error("resume", f"{path} is damaged; expected another step")
     made = {kind: recorded(run.folder, kind) for kind in FACTS}
     check_facts(job.recipe, trunk.folder, made)
+    saved = checkpoint.load(path)
+    if saved["recipe"] != read_record(trunk.folder / "environment.json", RunEnvironment).recipe:
+        raise job.recipe.error("resume", f"{path} is another run's; remove it")
     for name in (TRAINED_ON, COMPARED, run.metrics.name):
         if (there := trunk.folder / name).exists():
             write_atomically(run.folder / name, there.read_bytes())
-    saved = checkpoint.load(path)
     began = {"run": trunk.folder.name}
     began |= {key: saved[key] for key in ("step", "seconds", "device_seconds")}
     saved |= {"recipe": recipe_hash(job.recipe), "best": None, "trunk": began}

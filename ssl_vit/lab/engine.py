@@ -34,7 +34,7 @@ from ..recipe.schema import Recipe, all_groups
 from ..recipe.schema import uses_labels as uses_labels
 from ..recipe.which_images import image_notice as image_notice
 from ..recipe.words import parse as parse
-from ..runs import environment, lock, trunk
+from ..runs import environment, lock
 from ..runs import identity as run_identity
 from ..runs.folder import Run
 
@@ -52,13 +52,13 @@ NOT_TIMED = (
 )
 
 # as they are
-check_trunk = trunk.check
+check_trunk = run_identity.check_trunk
 cores = environment.cores
 cpu_model = environment.cpu_model
 exaflop = costs.exaflop
 from_init = run_identity.from_init
 is_written = lock.is_held
-keeping = trunk.keeping
+keeping = run_identity.keeping
 repository_beside = hub_files.beside
 tensor_bytes = costs.memory_bytes
 work = costs.work

@@ -91,8 +91,7 @@ class RunEstimate:
         parameters, encoder_parameters: that are trained, and of the encoder.
         patches: of an image, 0 of a convolutional network; `multiply_adds` of its forward pass.
         steps, batch, training_images, epochs: its length, of resume=RUN@STEP from the step
-            `begins_at` on; `images_source` says of the images
-            whether they were counted here.
+            `begins_at` on; `images_source` says of the images whether they were counted here.
         images: forward passes in all; `exaflop` their work.
         precision, device_batch: how it is trained.
         image_bytes: activations of an image; `tensor_bytes` {ZeRO stage: {kind: bytes}}, a process.

@@ -20,8 +20,8 @@ class Optim(Keys):
     )
     decay: Part = key(
         0.2,  # Hägele et al., 2024
-        "Share of the run at whose end the learning rate decays, as 1 - sqrt of the share of the"
-        " decay that is done.",
+        "Share of the run, at its end, in which the learning rate decays: as 1 - sqrt(x), where x"
+        " goes from 0 to 1.",
         requires=("optim.schedule", "wsd"),
     )
     drops: list[Annotated[float, Field(gt=0, lt=1)]] = key(

@@ -56,9 +56,9 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
 
     Raises:
         UserError: options are wrong; or a task goes on from a step of another that takes other
-            ones, or will not have kept its checkpoint; or a run that the report compares measures no test images, or
-            one that is chosen from no held-out images or not the probe that chooses; or two names
-            of an axis are of one run, whose result would count twice.
+            ones, or will not have kept its checkpoint; or a run that the report compares measures
+            no test images, or one that is chosen from no held-out images or not the probe that
+            chooses; or two names of an axis are of one run, whose result would count twice.
     """
     found: Recipes = {}
     same: dict[str, Task] = {}
