@@ -53,7 +53,8 @@ class RunResult(Result):
         compared with, what that says, and what it does not."""
         recipe = recipe_files.read(self.folder / "recipe.yaml")
         page = self.folder / "report.html"
-        took = f"in {duration(self.seconds)}, {self.finished}: "
+        began = f"from step {self.trunk.step:,} of {self.trunk.run} on, " if self.trunk else ""
+        took = f"{began}in {duration(self.seconds)}, {self.finished}: "
         took += str(page if page.exists() else self.folder)
         yield f"finished    {f'{self.steps:,} steps ' if self.steps else ''}{took}{self._chosen()}"
         if self.steps:

@@ -61,9 +61,8 @@ def typed(texts: Mapping[str, str]) -> Values:
 def read(key: Key, text: str) -> Any:
     """The value that a key's text stands for: of a key that takes texts alone it is the text, of
     others what YAML 1.2 reads; of one that takes both the text, unless that is a number, or true or
-    false where it takes those. Nothing
-    stays an empty text, as a shell makes it of a variable that is not set. Whether the value may be
-    the key's is not checked."""
+    false where it takes those. Nothing stays an empty text, as a shell makes it of a variable that
+    is not set. Whether the value may be the key's is not checked."""
     if type(None) in key.types and text.lower() in NULLS:
         return None
     if not text.strip() or (key.types <= {str, Path, type(None)} and not key.is_list):
