@@ -115,10 +115,10 @@ def _test_share(data: Data, count: int) -> int:
 
 
 def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
-    """Images that a run sends through the encoder: steps x batch, or for an evaluation every image
-    once."""
+    """Images that a run sends through the encoder: its own steps x batch, or for an evaluation
+    every image once."""
     if recipe.objective != "probe":
-        return recipe.optim.steps * recipe.optim.batch
+        return recipe.own_steps * recipe.optim.batch
     data = recipe.data
     splits = PUBLISHED.get(data.name, {})
     validation = data.validation if isinstance(data.validation, str) else None

@@ -15,7 +15,7 @@ from ..evaluation import classify, split_images
 from ..evaluation.images import Images
 from ..models import weights
 from ..objectives.base import Objective
-from ..recipe.records.run import Best, Measured, Result, SeenImages
+from ..recipe.records.run import Best, Measured, Result, SeenImages, Trunk
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash, upstream_cost
 from ..runs.trackers import WarningLog
@@ -93,18 +93,26 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
         job.trackers.finish(state.step, values)
     split = split_images.held_out_split(recipe)
     probed = job.online.metrics(split) if job.online else {}
+    trunk = state.trunk or {"step": 0, "seconds": 0.0, "device_seconds": 0.0}
+    before = initial_weights(run.folder).get("before") or upstream_cost(recipe)
+    shared = trunk["step"] * recipe.optim.batch
     result = write_result(
         run,
         job.splits,
         measured(job.held_out.latest, split) | probed | measured(tested, "test"),
         seen=[*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen],
         images=state.step * recipe.optim.batch,
-        seconds=state.seconds,
-        device_seconds=state.device_seconds,
-        before=initial_weights(run.folder).get("before") or upstream_cost(recipe),
+        shared=shared,
+        seconds=state.seconds - trunk["seconds"],
+        device_seconds=state.device_seconds - trunk["device_seconds"],
+        before={
+            "exaflop": _added(before["exaflop"], costs.exaflop(recipe, shared)),
+            "device_hours": _added(before["device_hours"], trunk["device_seconds"] / 3600),
+        },
         steps=state.step,
         best=best,
         not_compared=job.not_compared,
+        trunk=Trunk(run=trunk["run"], step=trunk["step"]) if state.trunk else None,
     )
     run.write_log("finished")
     return result
@@ -132,6 +140,7 @@ def write_result(
     device_seconds: float,
     before: dict[str, float | None],
     steps: int = 0,
+    shared: int = 0,
     **known: Any,
 ) -> Result:
     """Write result.json and the page; the content of result.json.
@@ -143,12 +152,16 @@ def write_result(
         images: that the encoder forwarded.
         seconds: of the run.
         device_seconds: seconds times processes.
-        before: exaflop and device_hours of the runs that the initial weights come from.
+        before: exaflop and device_hours of the runs that the initial weights come from, and of the
+            steps before its first.
         steps: of the optimiser.
+        shared: of the images, those that the run forwarded from which it went on.
         known: more fields of the result; one without a value is left out.
     """
     recipe, hours = run.recipe, device_seconds / 3600
-    exaflop = costs.exaflop(recipe, images)  # None: not counted, and so is what is added to it
+    exaflop = costs.exaflop(
+        recipe, images - shared
+    )  # None: not counted, and so is what is added to it
     known["seen"] = seen_images.without_paths(seen)
     result = Result(
         steps=steps,

@@ -35,6 +35,7 @@ class RunResult(Result):
         best: the evaluation whose weights were chosen (checkpoint.best), else None.
         pool: of an evaluation: what an image's feature was.
         classes: of an evaluation's probes: among how many classes they choose.
+        trunk: of resume=RUN@STEP: that run and the step; what it took up to there is in the totals.
         not_compared: of a training run: why its features were not compared with fresh weights.
         seen: which of the images that it was measured on it, and its initial weights, had seen.
         finished: when, as ISO 8601 in UTC.
@@ -52,7 +53,8 @@ class RunResult(Result):
         compared with, what that says, and what it does not."""
         recipe = recipe_files.read(self.folder / "recipe.yaml")
         page = self.folder / "report.html"
-        took = f"in {duration(self.seconds)}, {self.finished}: "
+        began = f"from step {self.trunk.step:,} of {self.trunk.run} on, " if self.trunk else ""
+        took = f"{began}in {duration(self.seconds)}, {self.finished}: "
         took += str(page if page.exists() else self.folder)
         yield f"finished    {f'{self.steps:,} steps ' if self.steps else ''}{took}{self._chosen()}"
         if self.steps:

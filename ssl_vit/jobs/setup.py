@@ -23,11 +23,20 @@ from ..models import encoder, weights
 from ..objectives import building
 from ..objectives.base import Objective
 from ..objectives.building import Settings
-from ..recipe.records.run import SeenImages
+from ..recipe.identity import FACTS
+from ..recipe.records.run import RunEnvironment, SeenImages
 from ..recipe.schema import Recipe, compared_views, learns_labels
 from ..runs.environment import environment
-from ..runs.folder import Run
-from ..runs.identity import initial_weights, recipe_hash, upstream_cost
+from ..runs.files import write_atomically
+from ..runs.folder import COMPARED, TRAINED_ON, Run
+from ..runs.identity import (
+    check_facts,
+    initial_weights,
+    read_record,
+    recipe_hash,
+    recorded,
+    upstream_cost,
+)
 from ..runs.trackers import Trackers
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
@@ -37,7 +46,7 @@ from . import resources, seen_images
 # Keys, and beginnings of keys, that may differ between the processes of a run, beside those that
 # name weights
 MACHINE_KEYS = (
-    *("out", "plugin", "data.name", "data.path", "hub."),
+    *("out", "resume", "plugin", "data.name", "data.path", "hub."),
     *("compute.workers", "compute.threads"),
 )
 COMPARED_IMAGES = 256  # held-out images whose views are compared with one another, at most
@@ -291,8 +300,10 @@ def resume(job: Job) -> None:
     Rank 0 chooses it.
 
     Raises:
-        UserError: all are damaged, it is another run's, or not every process sees it.
+        UserError: all are damaged, it is another run's, or not every process sees it; as
+            `_begin_at_trunk`.
     """
+    distributed.on_main(job.accelerator, lambda: _begin_at_trunk(job))
     name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job))
     if name is not None:
         path = job.run.checkpoints / name
@@ -303,6 +314,35 @@ def resume(job: Job) -> None:
         job.run.truncate_metrics(job.state.step)
         how = f"{job.batch_layout.processes} processes, {formatting.sharded(job.sharding)}"
         job.run.write_log(f"started at step {job.state.step} on {how}, process {os.getpid()}")
+
+
+def _begin_at_trunk(job: Job) -> None:
+    """Make of a folder without a checkpoint one whose run was stopped at the step of
+    resume=RUN@STEP. Among the images that it has trained on are those of the other's later steps.
+
+    Raises:
+        UserError: that checkpoint is damaged or of yet another run, or the other run had other
+            images, initial weights or another plugin.
+    """
+    run, trunk = job.run, job.recipe.trunk
+    if trunk is None or checkpoint.list_checkpoints(run.checkpoints):
+        return
+    path = checkpoint.folder(trunk.folder / run.checkpoints.name, trunk.step)
+    if not checkpoint.is_intact(path):
+        raise job.recipe.error("resume", f"{path} is damaged; expected another step")
+    made = {kind: recorded(run.folder, kind) for kind in FACTS}
+    check_facts(job.recipe, trunk.folder, made)
+    saved = checkpoint.load(path)
+    if saved["recipe"] != read_record(trunk.folder / "environment.json", RunEnvironment).recipe:
+        raise job.recipe.error("resume", f"{path} is another run's; remove it")
+    for name in (TRAINED_ON, COMPARED, run.metrics.name):
+        if (there := trunk.folder / name).exists():
+            write_atomically(run.folder / name, there.read_bytes())
+    began = {"run": trunk.folder.name}
+    began |= {key: saved[key] for key in ("step", "seconds", "device_seconds")}
+    saved |= {"recipe": recipe_hash(job.recipe), "best": None, "trunk": began}
+    checkpoint.save(run.checkpoints, trunk.step, saved, job.recipe.checkpoint.keep)
+    run.write_log(f"begins at step {trunk.step} of {trunk.folder}")
 
 
 def _newest(job: Job) -> str | None:

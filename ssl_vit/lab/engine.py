@@ -52,11 +52,13 @@ NOT_TIMED = (
 )
 
 # as they are
+check_trunk = run_identity.check_trunk
 cores = environment.cores
 cpu_model = environment.cpu_model
 exaflop = costs.exaflop
 from_init = run_identity.from_init
 is_written = lock.is_held
+keeping = run_identity.keeping
 repository_beside = hub_files.beside
 tensor_bytes = costs.memory_bytes
 wait_until_free = lock.wait_until_free

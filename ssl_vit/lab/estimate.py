@@ -90,8 +90,8 @@ class RunEstimate:
         name, model: of the run and its encoder.
         parameters, encoder_parameters: that are trained, and of the encoder.
         patches: of an image, 0 of a convolutional network; `multiply_adds` of its forward pass.
-        steps, batch, training_images, epochs: its length; `images_source` says of the images
-            whether they were counted here.
+        steps, batch, training_images, epochs: its length, of resume=RUN@STEP from the step
+            `begins_at` on; `images_source` says of the images whether they were counted here.
         images: forward passes in all; `exaflop` their work.
         precision, device_batch: how it is trained.
         image_bytes: activations of an image; `tensor_bytes` {ZeRO stage: {kind: bytes}}, a process.
@@ -114,6 +114,7 @@ class RunEstimate:
     patches: int
     multiply_adds: float | None
     steps: int
+    begins_at: int
     batch: int
     training_images: int | None
     images_source: str
@@ -172,7 +173,10 @@ class RunEstimate:
         if self.training_images:
             images = f"{self.training_images:,} images {self.images_source}"
             epochs = f"epochs={self.epochs:.4g} of {images}"
-        return f"optim.steps={self.steps} x {self.batch} = {length}; {epochs}"
+        steps = f"optim.steps={self.steps + self.begins_at}"
+        if self.begins_at:
+            steps += f", {self.steps} of them after resume="
+        return f"{steps} x {self.batch} = {length}; {epochs}"
 
     def _memory(self) -> str:
         """What the tensors of a process come to, by the stage of ZeRO."""
@@ -270,7 +274,7 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
     exaflop, trains = engine.exaflop(recipe, images), recipe.trains
     hours = None
     if here:
-        hours = here.seconds * recipe.optim.steps / 3600
+        hours = here.seconds * recipe.own_steps / 3600
     elif device and exaflop is not None:
         hours = device.hours(exaflop, recipe.compute.precision, own.efficiency)
     seconds = None if hours is None else hours * 3600 / (1 if here else own.processes)
@@ -283,7 +287,8 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
         encoder_parameters=work.encoder,
         patches=0 if recipe.model.convolutional else recipe.patches,
         multiply_adds=work.forward if trains else work.features,
-        steps=recipe.optim.steps if trains else 0,
+        steps=recipe.own_steps if trains else 0,
+        begins_at=recipe.trunk.step if recipe.trunk else 0,
         batch=recipe.optim.batch if trains else 0,
         training_images=count,
         images_source=source,

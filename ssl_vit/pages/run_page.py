@@ -179,12 +179,14 @@ def how(record: RunRecord) -> Iterator[Block]:
         rows = [(f"images {forwarded}", _number(result.images, ",.0f"))]
         costs = {"exaflop": "compute, exaFLOP", "device_hours": "device-hours"}
         totals = {
-            f"total_{field}": f"{name} with those of the initial weights"
+            f"total_{field}": f"{name} with those before its first step"
             for field, name in costs.items()
         }
         for field, name in (costs | totals).items():
             if field in result:
                 rows.append((name, _number(result[field]) or NOT_COUNTED))
+        if result.trunk:
+            rows.append(("began at", f"step {result.trunk.step:,} of {result.trunk.run}"))
     for name, key, form in (
         ("images per second, median", "images_per_s", ",.4g"),
         ("time waiting for data, median", "data_wait", ".1%"),

@@ -50,7 +50,7 @@ def check(recipe: Recipe) -> None:
     for relation in (
         *(_model, _channels, _args, _encoder, _class_token),
         *(_mixing, _stream, _held_out, _labels, _sizes),
-        *(_corruption, _views, _probe, _lengths),
+        *(_corruption, _views, _probe, _lengths, _trunk),
     ):
         relation(recipe)
     declared = recipe.declared
@@ -364,10 +364,44 @@ def _lengths(r: Recipe) -> None:
     if r.optim.warmup >= steps:
         text = f"not below optim.steps={steps}; add optim.warmup={steps // 10}"
         raise r.error("optim.warmup", text)
+    if r.optim.schedule == "wsd" and r.optim.warmup > r.optim.decay_from:
+        text = f"begins at step {r.optim.decay_from}, before the end of optim.warmup="
+        raise r.error("optim.decay", f"{text}{r.optim.warmup}; expected less of one of them")
     if r.compute.batch and r.optim.batch % r.compute.batch:
         raise r.error("compute.batch", f"does not divide optim.batch={r.optim.batch}")
     if (r.probe.layer or 1) > r.model.depth:
         raise r.error("probe.layer", f"expected at most model.depth={r.model.depth}")
+
+
+def _trunk(r: Recipe) -> None:
+    """That the steps before the one that it begins at are those of its own length, to the bit."""
+    if r.trunk is None:
+        return
+    if r.optim.schedule != "wsd":
+        text = f"expected optim.schedule=wsd, not {r.optim.schedule}, beside a step of another run"
+        raise r.error("resume", text)
+    check_stable(r, r)
+    for key in ("optim.weight_decay_end", "checkpoint.best"):
+        if (value := r.value(key)) is not None:
+            text = f"expected null beside resume={r.resume}, as it depends on the whole run"
+            raise r.error(key, text, value)
+    for one in r.declared.trained(r):
+        if not one.any_length:
+            text = f"objective={one.name} follows the share of the run that is done, so that runs"
+            raise r.error("resume", f"{text} of other lengths do not begin alike; leave it out")
+
+
+def check_stable(recipe: Recipe, other: Recipe) -> None:
+    """Check that a recipe's trunk is left before the decay of one of the two runs.
+
+    Raises:
+        UserError: it is not.
+    """
+    assert recipe.trunk is not None
+    if recipe.trunk.step > other.optim.decay_from:
+        own = f"optim.steps={other.optim.steps} optim.decay={other.optim.decay:g}"
+        text = f"expected a step up to {other.optim.decay_from}, where the decay of {own} begins"
+        raise recipe.error("resume", text)
 
 
 def has_use(recipe: Recipe, key: str) -> bool:

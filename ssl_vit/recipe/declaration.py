@@ -69,6 +69,8 @@ class ObjectiveDeclaration:
         pool: an image's feature in the exported encoder: token (the class token) or avg (the mean
             of the patches); of one whose own group of keys has a `pool`, that is it.
         metrics: its own metrics and baselines (metrics.py).
+        any_length: no step depends on the share of the run that is done (`start_step`, `averages`),
+            so that runs of other lengths can share their beginning (resume=RUN@STEP).
         no_measure: names of metrics whose best value may be that of collapsed features; no
             checkpoint is chosen and no runs are ranked by them.
         parts: the objectives that it is a sum of.
@@ -83,6 +85,7 @@ class ObjectiveDeclaration:
     labels: bool = False
     pool: str = "token"
     metrics: tuple[Metric | Baseline, ...] = ()
+    any_length: bool = False
     no_measure: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
 

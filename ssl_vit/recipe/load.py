@@ -276,6 +276,8 @@ def _make_paths_absolute(recipe: Recipe) -> None:
         recipe.data.path = str(Path(recipe.data.path).resolve())
     if recipe.plugin:
         recipe.plugin = str(Path(recipe.plugin).resolve())
+    if recipe.trunk and recipe.trunk.folder.exists():  # that of a study may not be there yet
+        recipe.resume = f"{recipe.trunk.folder.resolve()}@{recipe.trunk.step}"
     for key, source in recipe.sources().items():
         if source.is_local:
             recipe.set(key, str(Path(source.place).resolve()))

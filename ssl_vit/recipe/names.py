@@ -74,6 +74,9 @@ RunName = Annotated[
         f"a folder's name of at most 200 printable characters, {NOT_BESIDE}",
     ),
 ]
+RunAtStep = Annotated[
+    str, Only(lambda v: is_path(v) and re.fullmatch(r".+@[1-9]\d{0,11}", v, re.ASCII), "RUN@STEP")
+]
 NewFolder = Annotated[str, Only(is_new_path, "a folder")]
 FolderName = Annotated[
     str, Only(lambda v: is_name(v) and len(v.encode()) <= LONGEST_NAME, "a folder's name")

@@ -16,8 +16,10 @@ class Optim(Keys):
         batch: Global batch size.
         lr: Peak learning rate, not scaled by the batch.
         warmup: Steps of linear warm-up.
-        schedule: cosine to 0, linear to 1e-5 (to lr / 2 where that is less), or steps (a tenth
-            after each of optim.drops).
+        schedule: cosine to 0, linear to 1e-5 (to lr / 2 where that is less), steps (a tenth after
+            each of optim.drops), or wsd (stable, then to 0 in the last optim.decay).
+        decay: Share of the run, at its end, in which the learning rate decays: as 1 - sqrt(x),
+            where x goes from 0 to 1.
         drops: Shares of the run after which the learning rate is divided by 10.
         betas: AdamW's betas.
         momentum: SGD's momentum.
@@ -40,7 +42,8 @@ class Optim(Keys):
     batch: int = key(4096, gt=0, le=2**22)
     lr: float = key(2e-4, gt=0, le=1e4)
     warmup: int = key(0, ge=0)
-    schedule: Literal["cosine", "linear", "steps"] = key("cosine")
+    schedule: Literal["cosine", "linear", "steps", "wsd"] = key("cosine")
+    decay: Part = key(0.2, requires=("optim.schedule", "wsd"))  # Hägele et al., 2024
     # BiT-L: after 10, 23, 30 and 37 of 40 epochs
     drops: list[Annotated[float, Field(gt=0, lt=1)]] = key(
         [0.25, 0.575, 0.75, 0.925], requires=("optim.schedule", "steps")
@@ -57,3 +60,8 @@ class Optim(Keys):
     layer_decay: Part | None = key(None)
     nonfinite: Literal["stop", "skip"] = key("stop", effect="result")
     average: float | None = key(None, gt=0, lt=1)
+
+    @property
+    def decay_from(self) -> int:
+        """Of wsd: the step before which the learning rate begins to decay."""
+        return self.steps - max(1, round(self.decay * self.steps))

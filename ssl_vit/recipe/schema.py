@@ -3,7 +3,8 @@ or by its objective, and nowhere else; docs/options.md lists them all. No torch 
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
@@ -14,7 +15,7 @@ from .images import Data
 from .init_source import InitSource
 from .keys import Key, Keys, OneOf, Values, convert, key, keys_of, summary, validated
 from .model import Model
-from .names import NewFolder, PathText, RunName, has_control
+from .names import NewFolder, PathText, RunAtStep, RunName, has_control
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .optimisation import Optim
 from .parsing import flatten, nested, yaml_text
@@ -36,6 +37,13 @@ def group(kind: type[Keys], about: str = "") -> Any:
     return Field(default_factory=kind, description=about or summary(kind))
 
 
+class Trunk(NamedTuple):
+    """The run that another one goes on from, and at which step."""
+
+    folder: Path
+    step: int
+
+
 class Recipe(Keys):
     """The keys that every recipe has; `recipe_class` adds the groups that an objective uses.
 
@@ -44,7 +52,8 @@ class Recipe(Keys):
             computed.
         out: Folder that holds the runs.
         seed: Seed of every random choice.
-        resume: Resume the run in the folder; false: refuse a folder that holds a run.
+        resume: Resume the run in the folder; false: refuse a folder that holds a run; RUN@STEP:
+            begin a run of another length, of optim.schedule=wsd, at that checkpoint of another.
         plugin: Python file that adds objectives or targets (docs/extend.md).
         init: Initial weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a
             Google .npz file.
@@ -55,7 +64,7 @@ class Recipe(Keys):
     name: RunName = key("", effect="run")
     out: NewFolder = key("runs", effect="run")
     seed: int = key(0, ge=-(2**63), lt=2**63)
-    resume: bool = key(True, effect="run")
+    resume: bool | RunAtStep = key(True, effect="run")
     plugin: PathText | None = key(None, effect="run")
     init: PathText = key("scratch", from_init=True, names_weights=True)
     objective: Annotated[str, OneOf(declaration.objectives, declaration.ADDED)] = key(
@@ -160,6 +169,19 @@ class Recipe(Keys):
     def trains(self) -> bool:
         """Whether anything is trained; an evaluation trains nothing."""
         return self.objective != "probe"
+
+    @property
+    def trunk(self) -> Trunk | None:
+        """The run and the step of resume=RUN@STEP."""
+        if isinstance(self.resume, bool):
+            return None
+        run, _, step = self.resume.rpartition("@")
+        return Trunk(Path(run), int(step))
+
+    @property
+    def own_steps(self) -> int:
+        """Its steps without those of its trunk."""
+        return self.optim.steps - (self.trunk.step if self.trunk else 0)
 
     @property
     def pool(self) -> str:

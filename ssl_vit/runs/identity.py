@@ -14,6 +14,7 @@ from typing import Any, cast
 from .. import hub_files
 from ..errors import UserError
 from ..recipe import records
+from ..recipe.check import check_stable
 from ..recipe.identity import Difference, computed_values, counts, differences, facts, of_effect
 from ..recipe.images import PIXEL_KEYS, Data, unmeasured
 from ..recipe.init_source import COSTS, file_hash
@@ -24,8 +25,10 @@ from ..recipe.recipe_files import read
 from ..recipe.records import Kind
 from ..recipe.records.run import Environment, RunEnvironment, WithRecipe
 from ..recipe.schema import Recipe, all_keys, defaults, sources
+from .checkpoint_files import list_checkpoints, step_of
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
+LENGTH = ("optim.steps", "optim.decay")  # in which runs that share their beginning may differ
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -142,11 +145,23 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     (data.mean, data.std) what the folder's run has measured; weights on the Hub without
     a commit get the folder's commit, or in a new folder the current one.
 
+    A run that has yet to begin at a step of another (resume=RUN@STEP) is completed from that one
+    first.
+
     Raises:
-        UserError: the folder holds a run of another recipe; it names the keys that differ.
+        UserError: the folder holds a run of another recipe; it names the keys that differ. Or the
+            other run does, or has no such step to begin at.
     """
     path = folder / "recipe.yaml"
     _check_unedited(recipe, folder)
+    begun = list_checkpoints(folder / "checkpoints") or (folder / "result.json").exists()
+    if recipe.trunk and not begun:
+        if not (recipe.trunk.folder / "recipe.yaml").exists():
+            raise recipe.error("resume", f"{recipe.trunk.folder}: expected a run's folder")
+        _check_unedited(recipe, recipe.trunk.folder)
+        there = _completed_from(recipe.trunk.folder, recipe)
+        check_trunk(recipe, there)
+        _check_saved(recipe, there)
     if not path.exists():
         _pin(recipe)
         return recipe
@@ -154,18 +169,68 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         raise UserError(
             f"resume=false: {folder} holds a run already; take another name= or remove it"
         )
+    there = _completed_from(folder, recipe)
+    if differ := differences(computed_values(there), computed_values(recipe)):
+        text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
+        raise UserError(f"name={recipe.name}: {text}; take another name=")
+    return recipe
+
+
+def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
+    """The recipe of a folder's run, from which `recipe` is completed."""
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
-    there = resolve([f"recipe={path}", f"out={recipe.out}", *plugin], here=False)
+    there = resolve([f"recipe={folder}/recipe.yaml", f"out={recipe.out}", *plugin], here=False)
     if recipe.compute.precision == "auto":
         recipe.compute.precision = there.compute.precision
     for key in unmeasured(recipe.data):
         setattr(recipe.data, key, getattr(there.data, key))
     _pin(recipe, there)
     _accept_moved_weights(recipe, there, folder)
-    if differ := differences(computed_values(there), computed_values(recipe)):
-        text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
-        raise UserError(f"name={recipe.name}: {text}; take another name=")
-    return recipe
+    return there
+
+
+def check_trunk(recipe: Recipe, there: Recipe) -> None:
+    """Check that the run `there` takes the same steps up to the one that a recipe begins at
+    (resume=RUN@STEP).
+
+    Before its decay nothing in a run of optim.schedule=wsd depends on its length. One that goes on
+    from another's checkpoint is therefore, to the bit, the run of its own length and has that run's
+    identity; its training state and its result.json say where it began.
+
+    Raises:
+        UserError: it is of another recipe, or decays before that step.
+    """
+    if differ := differences(computed_values(there), computed_values(recipe), LENGTH):
+        text = f"is of another recipe: {', '.join(map(str, differ))}"
+        raise recipe.error("resume", f"{text}; expected the same but for {' and '.join(LENGTH)}")
+    check_stable(recipe, there)
+
+
+def _check_saved(recipe: Recipe, there: Recipe) -> None:
+    """Check that the checkpoint that a recipe begins at is there.
+
+    Raises:
+        UserError: it is not; it names the keys that keep it.
+    """
+    assert recipe.trunk is not None
+    folder, step = recipe.trunk
+    saved = [step_of(path) for path in list_checkpoints(folder / "checkpoints")]
+    if step not in saved:
+        keys = keeping(there, step)
+        kept = f"; {keys} of that run would have kept it" if keys else ""
+        text = f"expected a step of its checkpoints: {', '.join(map(str, saved)) or 'none'}"
+        raise recipe.error("resume", text + kept)
+
+
+def keeping(there: Recipe, step: int) -> str:
+    """The options with which a run still has the checkpoint of a step when it has finished; empty
+    where it has it as it is."""
+    own, steps = there.checkpoint, there.optim.steps
+    every = step if step % own.every else own.every
+    keep = -(-steps // every) - step // every + 1  # the last step is saved too
+    if every == own.every and keep <= own.keep:
+        return ""
+    return f"checkpoint.every={every} checkpoint.keep={max(keep, own.keep)}"
 
 
 def planned_differences(

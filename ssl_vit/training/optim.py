@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers.optimization import (
     get_cosine_schedule_with_warmup,
     get_polynomial_decay_schedule_with_warmup,
+    get_wsd_schedule,
 )
 
 from ..recipe.schema import Optim
@@ -81,7 +82,8 @@ def _share_of_lr(warmup: int, drops: list[float], step: int) -> float:
 
 def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
     """The optimiser and its schedule, in optimiser steps: linear warm-up from 0, then cosine to 0,
-    linear to LINEAR_END, or a tenth after each share of optim.drops.
+    linear to LINEAR_END, a tenth after each share of optim.drops, or stable until the last share
+    optim.decay and then as 1 - sqrt to 0 (Hägele et al., 2024).
 
     "adamw": Adam with decoupled weight decay, scaled by the learning rate. "sgd": with momentum;
     weight decay as an L2 term.
@@ -97,6 +99,11 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
     if optim.schedule == "steps":
         drops = [share * optim.steps for share in optim.drops]
         return optimizer, LambdaLR(optimizer, partial(_share_of_lr, optim.warmup, drops))
+    if optim.schedule == "wsd":
+        decay = optim.steps - optim.decay_from
+        return optimizer, get_wsd_schedule(
+            optimizer, optim.warmup, decay, num_training_steps=optim.steps, decay_type="1-sqrt"
+        )
     end = min(LINEAR_END, optim.lr / 2)  # transformers refuses an end that is not below lr
     return optimizer, get_polynomial_decay_schedule_with_warmup(
         optimizer, optim.warmup, optim.steps, lr_end=end, power=1.0

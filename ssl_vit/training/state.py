@@ -40,6 +40,8 @@ class State:
     images_unreadable: int = 0  # of those
     unreadable: Counter[str] = field(default_factory=Counter)  # by name, since this start
     best: dict[str, Any] | None = None  # rank 0: the best evaluation so far (checkpoint.best)
+    # of resume=RUN@STEP: the run, its step, and seconds and device_seconds up to it
+    trunk: dict[str, Any] | None = None
 
     @property
     def accelerator(self) -> WatchedAccelerator:
@@ -85,6 +87,7 @@ class State:
             "device_batch": self.strategy.batch_layout.device_batch,
             "stream": stream,
             "best": self.best,
+            "trunk": self.trunk,
         }
 
     def load_weights(self, saved: dict[str, Any]) -> None:
@@ -112,7 +115,7 @@ class State:
         lrs = self.schedule.get_last_lr()
         for group, lr in zip(self.schedule.optimizer.param_groups, lrs, strict=True):
             group["lr"] = lr
-        for name in ("step", "seconds", "device_seconds", "names", "best"):
+        for name in ("step", "seconds", "device_seconds", "names", "best", "trunk"):
             setattr(self, name, saved[name])
         main, device = accelerator.is_main_process, accelerator.device
         self.images_seen = saved["images_seen"] if main else 0

@@ -310,3 +310,81 @@ def test_a_folder_moved_while_it_is_written_stops_the_run_at_its_checkpoint(
     assert str(caught.value).startswith(text) and not place.exists()
     assert checkpoint.step_of(checkpoint.list_checkpoints(new / "checkpoints")[-1]) == 4
     assert_same_end(unbroken, run(altered(words, "name=new")).folder)
+
+
+# ---- a beginning that runs of several lengths share
+
+LONG = altered(
+    WORDS, "optim.schedule=wsd", "optim.decay=0.5", "checkpoint.keep=4", "name=long", "seed=7"
+)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 16 steps, the last 8 of which decay; with checkpoints of steps 4, 8, 12 and 16."""
+    return run(altered(LONG, "optim.steps=16", f"out={tmp_path_factory.mktemp('long')}")).folder
+
+
+@pytest.mark.parametrize(("step", "length"), [(4, ["optim.decay=0.3"]), (8, ["optim.decay=0.2"])])
+def test_a_run_that_goes_on_from_a_longer_one_ends_as_one_of_its_length(
+    long: Path, tmp_path: Path, step: int, length: list[str]
+) -> None:
+    """Killed on its way, and with the trunk gone by then: it has all that it needs. Its own cost is
+    that of its own steps, and the whole is that of the other one."""
+    trunk = shutil.copytree(long, tmp_path / "long")
+    words = altered(LONG, "optim.steps=10", f"out={tmp_path}", *length)
+    whole = run(altered(words, "name=whole")).folder
+    begun = altered(words, f"resume={trunk}@{step}", "checkpoint.every=1", "name=begun")
+    cut_off(begun, 9)
+    shutil.rmtree(trunk)
+    assert_same_end(whole, run(begun).folder)
+    one, other = result(whole), result(tmp_path / "begun")
+    assert other["trunk"] == {"run": "long", "step": step} and other["recipe"] == one["recipe"]
+    assert other["exaflop"] == pytest.approx(one["exaflop"] * (10 - step) / 10)
+    for key in ("exaflop", "device_hours"):
+        assert other[key] < other[f"total_{key}"]
+    assert other["total_exaflop"] == pytest.approx(one["total_exaflop"])
+
+
+NO_TRUNK = {
+    "optim.lr=0.5": r"is of another recipe: optim.lr \(0.001 there, 0.5 here\)",
+    "seed=8": r"is of another recipe: seed \(7 there, 8 here\)",
+    "resume=LONG@12": "a step up to 8, where the decay of optim.steps=16 optim.decay=0.5 begins",
+    "resume=LONG@6": "4, 8, 12, 16; checkpoint.every=6 checkpoint.keep=4 of that run would have",
+    "resume=LONG/export@4": "expected a run's folder",
+}
+
+
+@pytest.mark.parametrize("other", NO_TRUNK)
+def test_a_run_that_took_other_steps_is_no_trunk(long: Path, tmp_path: Path, other: str) -> None:
+    words = altered(LONG, "optim.steps=20", f"out={tmp_path}", "name=begun", "optim.decay=0.1")
+    words = altered(words, f"resume={long}@8", other.replace("LONG", str(long)))
+    with pytest.raises(UserError, match=rf"resume={long}.*@\d+: .*{NO_TRUNK[other]}"):
+        run(words)
+    assert not (tmp_path / "begun").exists()
+
+
+def of_another(trunk: Path) -> None:
+    saved = checkpoint.load(step_folder(trunk, 8))
+    checkpoint.save(trunk / "checkpoints", 8, saved | {"recipe": "another"}, 2)
+
+
+def of_other_images(trunk: Path) -> None:
+    path = trunk / "environment.json"
+    path.write_text(path.read_text().replace('"train": "', '"train": "0'))
+
+
+HARM = {
+    "is damaged": lambda trunk: flip_a_bit(step_folder(trunk, 8)),
+    "is another run's": of_another,
+    "the images of train differ from what .*long was made with": of_other_images,
+}
+
+
+@pytest.mark.parametrize("why", HARM)
+def test_a_trunk_that_is_not_what_it_was_is_refused(long: Path, tmp_path: Path, why: str) -> None:
+    trunk = shutil.copytree(long, tmp_path / "long")
+    HARM[why](trunk)
+    with pytest.raises(UserError, match=why):
+        run(altered(LONG, "optim.steps=20", f"out={tmp_path}", f"resume={trunk}@8", "name=begun"))
+    assert not (tmp_path / "begun").exists()

@@ -19,7 +19,7 @@ from helpers.images import put
 from helpers.options import LOADED, ROOT
 from helpers.serial_launcher import Serial
 from ssl_vit.errors import UserError
-from ssl_vit.lab import engine
+from ssl_vit.lab import compare, engine, results
 from ssl_vit.lab.study import record, tool
 from ssl_vit.lab.study.launch import Outcome
 from ssl_vit.lab.study.options import LAUNCHERS
@@ -317,12 +317,12 @@ def test_a_tiny_study_to_its_end(
     finished: Path, ended: Path, serial: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And again, in another folder: nothing is run twice."""
-    results = {
+    found = {
         path.parent.name: json.loads(path.read_text())
         for path in (finished / "tiny").glob("*/result.json")
     }
-    assert sorted(results) == sorted(NAMES)
-    assert results["final-mpp-0"]["total_exaflop"] > results["final-mpp-0"]["exaflop"]
+    assert sorted(found) == sorted(NAMES)
+    assert found["final-mpp-0"]["total_exaflop"] > found["final-mpp-0"]["exaflop"]
     plan = record.read(finished / "tiny")
     assert {*plan.by_name} == {*NAMES} and plan.rule is not None
     values = plan.by_name["pretrain-mpp-0"].values
@@ -333,6 +333,83 @@ def test_a_tiny_study_to_its_end(
     assert sorted(outcome.finished) == sorted(NAMES) and serial == []
     chosen = r"run final, arm mpp: optim\.lr=1e-0[89], the best accuracy of 2 tries; .* at an edge"
     assert re.search(chosen, capsys.readouterr().out)
+
+
+# Runs of 4 and 8 steps that share their first 2 and 4 steps with one that decays from 4 on
+LENGTHS: dict[str, Any] = {
+    "4": {"length": {"optim.steps": 4, "resume": "{trunk}@2"}},
+    "8": {"length": {"optim.steps": 8, "resume": "{trunk}@4"}},
+}
+OF_LENGTHS: dict[str, Any] = {
+    "title": "lengths",
+    "seeds": 2,
+    "axes": {"steps": LENGTHS},
+    "options": {"recipe": "mpp", "optim.schedule": "wsd", "optim.decay": 0.5, "data.size": 16}
+    | {**LOADED_OPTIONS, **TINY, **SHORT, "eval.knn": False},
+    "runs": {
+        "trunk": {
+            "tool": "pretrain",
+            "options": {"optim.steps": 8, "checkpoint.every": 2, "checkpoint.keep": 4},
+        },
+        "length": {"tool": "pretrain", "over": ["steps"]},
+    },
+    "report": {"test": "length", "measures": ["loss"]},
+}
+
+
+def test_lengths_that_share_a_trunk_are_pairs_of_it_and_take_its_steps_once(
+    tmp_path: Path, serial: list[str]
+) -> None:
+    """As many independent pairs as trunks, and the work that was planned: 8, 2 and 4 steps of 8
+    images of each seed."""
+    words = written(tmp_path, OF_LENGTHS)
+    assert ssl_vit.study(words).failed == {} and serial[:2] == ["trunk-0", "trunk-1"]
+    found = results.load(tmp_path / "tiny")
+    shown = found.rows(run="length", metric="loss")
+    assert {*shown["origin"]} == {"trunk-0", "trunk-1"}
+    apart = compare.compare(shown, "steps", compare.Comparison("8", "4"))
+    assert apart is not None and apart.n == 2
+    # of a length the whole work
+    work = shown.groupby("steps")["exaflop"].mean()
+    assert work["8"] == pytest.approx(2 * work["4"])
+    took = sum(run.result.exaflop or 0 for run in found.finished.values())
+    assert took == pytest.approx(2 * (8 + 2 + 4) / 8 * work["8"])
+    assert ssl_vit.plan(words).in_all["exaflop"] == pytest.approx(took)
+
+
+NO_LENGTHS: dict[str, dict[str, Any]] = {
+    "run length, steps 4: resume=trunk-0@3: trunk does not keep that checkpoint; expected its"
+    " checkpoint.every=3 checkpoint.keep=": {"4": {"resume": "{trunk}@3", "optim.decay": 0.1}},
+    "run length, steps 8: resume=trunk-0@6: expected a step up to 4, where the decay of optim.st": {
+        "8": {"resume": "{trunk}@6", "optim.decay": 0.1}
+    },
+    "run length, steps 8: resume=trunk-0@4: is of another recipe: optim.lr (": {
+        "8": {"optim.lr": 0.1}
+    },
+    "run length, steps 8: is the same run as at 4; leave": {
+        "8": {"optim.steps": 4, "resume": "{trunk}@1"}
+    },
+}
+
+
+@pytest.mark.parametrize("says", NO_LENGTHS)
+def test_what_shares_no_beginning_is_refused_before_anything_starts(
+    says: str, tmp_path: Path
+) -> None:
+    axis = {
+        name: {"length": one["length"] | NO_LENGTHS[says].get(name, {})}
+        for name, one in LENGTHS.items()
+    }
+    with pytest.raises(UserError) as caught:
+        requested(written(tmp_path, OF_LENGTHS | {"axes": {"steps": axis}}))
+    assert says in str(caught.value)
+
+
+def test_a_length_of_a_seed_that_no_trunk_has_is_refused(tmp_path: Path) -> None:
+    runs = {**OF_LENGTHS["runs"], "trunk": {**OF_LENGTHS["runs"]["trunk"], "seeds": [0]}}
+    text = "seed 1 cannot go on from seed 0 of trunk; expected the same seeds"
+    with pytest.raises(UserError, match=text):
+        requested(written(tmp_path, OF_LENGTHS | {"runs": runs}))
 
 
 def would_run(

@@ -1,11 +1,22 @@
-"""What an export keeps of an objective."""
+"""What an export keeps of an objective, and which say rightly that their steps do not depend on the
+share of the run that is done."""
 
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
 from helpers.encoders import net
+from helpers.exports import of_timm
+from helpers.options import TINY, altered
 from ssl_vit.data.batching import Batch
+from ssl_vit.models.encoder import build_encoder
+from ssl_vit.objectives import building
 from ssl_vit.objectives.base import Objective, Output
+from ssl_vit.recipe import declaration
+from ssl_vit.recipe.load import resolve
+from ssl_vit.training.optim import frozen_weights
 
 
 class WithText(Objective):
@@ -25,3 +36,23 @@ def test_heads_are_all_but_encoders_of_images() -> None:
     with torch.no_grad():
         names = WithText().heads()
     assert {name.partition(".")[0] for name in names} == {"text_encoder", "head"}
+
+
+@pytest.mark.parametrize("name", sorted(declaration.objectives().keys() - {"probe"}))
+def test_steps_of_any_length_do_not_know_how_much_is_done(name: str, tmp_path: Path) -> None:
+    words = altered(TINY, f"recipe={name}")
+    if name == "distill":
+        words.append(f"distill.teacher={of_timm(tmp_path, embed_dim=48, num_heads=3)}")
+    if "views.local" in declaration.objectives()[name].shared:
+        words.append("views.local_size=8")
+    recipe = resolve(words)
+    encoder = build_encoder(recipe.model, recipe.data)
+    objective = building.build(building.Settings.of(recipe), encoder, classes=10)
+
+    def scheduled(progress: float) -> list[object]:
+        objective.start_step(progress)
+        buffers = [one.tolist() for one in objective.buffers()]
+        return [buffers, objective.averages(progress)[0], len(frozen_weights(objective, progress))]
+
+    alike = scheduled(0.0) == scheduled(0.002)
+    assert alike == all(one.any_length for one in recipe.declared.trained(recipe))

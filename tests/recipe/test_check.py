@@ -22,6 +22,8 @@ ATTEND = f"{EVALUATE} probe.measures=[attentive]"
 SEGMENT = f"{EVALUATE} probe.measures=[segmentation]"
 HIDDEN = f"{EVALUATE} probe.feature=hidden"
 CONV = f"{EVALUATE} {BIT}"
+WSD = "recipe=mpp optim.schedule=wsd optim.steps=30 optim.warmup=4"
+TRUNK = f"{WSD} resume=runs/long@24"
 DINO, IJEPA, LEJEPA, MOCO = (f"recipe={one}" for one in ("dino", "ijepa", "lejepa", "moco_v3"))
 BROKEN = [
     (f"recipe=mpp {BIT}", "model=bit_r50x1: objective=mpp needs patches"),
@@ -142,6 +144,12 @@ BROKEN = [
     (f"{IJEPA} ijepa.heads=7", "ijepa.width=64: no multiple of ijepa.heads=7"),
     (f"{MOCO} {BIT}", "model=bit_r50x1: objective=moco_v3 needs a"),
     (f"{MOCO} {R50}", "moco.freeze_patches=true: model="),
+    (f"{WSD} optim.decay=0.9", "optim.decay=0.9: begins at step 3, before the end of optim.warmup"),
+    ("recipe=mpp resume=runs/long@24", "resume=runs/long@24: expected optim.schedule=wsd, not cos"),
+    (f"{TRUNK} optim.decay=0.3", "resume=runs/long@24: expected a step up to 21, where"),
+    (f"{TRUNK} optim.weight_decay_end=0.4", "optim.weight_decay_end=0.4: expected null beside res"),
+    (f"{TRUNK} checkpoint.best=loss", "checkpoint.best=loss: expected null beside resume=runs/lo"),
+    (TRUNK.replace("mpp", "lejepa"), "resume=runs/long@24: objective=lejepa follows the share of"),
     ("recipe=mae mae.rate=0.9999", "mae.rate=0.9999: leaves none of an image's "),
     ("recipe=mae mae.width=6 mae.heads=2", "mae.width=6: expected a multiple of 4"),
 ]

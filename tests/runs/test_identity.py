@@ -110,6 +110,7 @@ VALUES = {
     "optim.batch": "8",
     "optim.schedule": "linear",
     "optim.drops": "[0.5]",
+    "optim.decay": "0.5",
     "optim.nonfinite": "skip",
     "optim.betas": "[0.8,0.9]",
     "optim.layer_decay": "0.9",

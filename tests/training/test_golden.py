@@ -29,6 +29,7 @@ CURVES = {
     "mpp": SHORT,
     "mpp_grid_color": [*SHORT, "target=grid_color"],
     "mpp_pixels": [*SHORT, "target=pixels"],
+    "mpp_wsd": [*SHORT, "optim.schedule=wsd"],
     "simmim": altered(SHORT, "recipe=simmim"),
     "mae": altered(SHORT, "recipe=mae"),
     "moco_v3": altered(SHORT, "recipe=moco_v3"),

@@ -18,12 +18,13 @@ from .read import REFERENCE, Best, Study
 from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
-OWN_KEYS = {"name": "", "hub.repo": None}  # keys that each task has of its own
+# keys that each task has of its own, and what decides no result
+OWN_KEYS = {"name": "", "hub.repo": None, "resume": True}
 
 
-def _origin(task: Task, tasks: Tasks) -> Task | None:
-    """The task whose weights a task starts from."""
-    names = REFERENCE.findall(task.options.get("init", ""))
+def _origin(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
+    """The task whose weights a task starts from, or that another key names."""
+    names = REFERENCE.findall(task.options.get(key, ""))
     return next((tasks[name] for name in names if name in tasks), None)
 
 
@@ -33,8 +34,9 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _references(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that name another task."""
-    return {key: text for key, text in options.items() if REFERENCE.search(text)}
+    """The options that name another task, and decide a result."""
+    texts = options.items()
+    return {key: text for key, text in texts if REFERENCE.search(text) and key not in OWN_KEYS}
 
 
 def _judged(tasks: Tasks) -> set[str]:
@@ -53,9 +55,10 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         here: check that images are on this machine.
 
     Raises:
-        UserError: options are wrong; or a run that the report compares measures no test images, or
-            one that is chosen from no held-out images or not the probe that chooses; or two names
-            of an axis are of one run, whose result would count twice.
+        UserError: options are wrong; or a task goes on from a step of another that takes other
+            ones, or will not have kept its checkpoint; or a run that the report compares measures
+            no test images, or one that is chosen from no held-out images or not the probe that
+            chooses; or two names of an axis are of one run, whose result would count twice.
     """
     found: Recipes = {}
     same: dict[str, Task] = {}
@@ -73,6 +76,8 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         if other is not task and task.run == other.run:
             text = f"is the same run as at {', '.join(other.at.values())}"
             raise UserError(f"{place}: {text}; leave a name out, or the axis out of its `over`")
+        if trunk := _origin(task, tasks, "resume"):
+            _check_trunk(task, trunk, found)
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
             text = "the report compares its predictions of test images; expected true"
             raise UserError(f"{place}: eval.test=false: {text}")
@@ -89,6 +94,27 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
             text = "its best values are chosen on held-out images; expected a share or a split"
             raise UserError(f"{place}: data.validation=0: {text}")
     return found
+
+
+def _check_trunk(task: Task, trunk: Task, found: Recipes) -> None:
+    """Check that a task can go on from a step of another (resume).
+
+    Raises:
+        UserError: it cannot.
+    """
+    recipe, there = found[task.name], found[trunk.name]
+    assert recipe.trunk is not None
+    place, step = where(task.run, task.at), recipe.trunk.step
+    if task.seed != trunk.seed:
+        text = f"seed {task.seed} cannot go on from seed {trunk.seed} of {trunk.run}"
+        raise UserError(f"{place}: resume={recipe.resume}: {text}; expected the same seeds of both")
+    try:
+        engine.check_trunk(recipe, there)
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from None
+    if keys := engine.keeping(there, step):
+        text = f"{trunk.run} does not keep that checkpoint"
+        raise UserError(f"{place}: resume={recipe.resume}: {text}; expected its {keys}")
 
 
 def _chooses(best: Best, tool: str, recipe: Recipe) -> None:
@@ -187,6 +213,8 @@ def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
     tried = tasks[task.best[0][0]].tried if task.best else {}
     options |= _known({key: option_text(value) for key, value in tried.items()})
     options.pop("hub.repo", None)  # one for each task
+    if _origin(task, tasks, "resume"):  # by the name of that task
+        options["resume"] = REFERENCE.sub(r"\1", task.options["resume"])
     return words_of(options)
 
 

@@ -42,6 +42,7 @@ class DistillDeclaration(ObjectiveDeclaration):
     title = "Distillation of a frozen teacher"
     paper = "Ranzinger et al., 2024, arXiv:2312.06709"
     options = Group("distill", DistillOptions)
+    any_length = True
     metrics = (
         Metric("token_loss", higher=False, unit=LOSS),
         Metric("patch_loss", higher=False, unit=LOSS),

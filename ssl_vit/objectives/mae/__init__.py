@@ -37,6 +37,7 @@ class MaeDeclaration(ObjectiveDeclaration):
     options = Group("mae", MaeOptions)
     shared = ("target",)
     pool = "avg"
+    any_length = True
 
     def check(self, recipe: Recipe) -> None:
         patches = recipe.patches

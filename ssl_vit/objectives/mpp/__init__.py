@@ -11,6 +11,7 @@ class MppDeclaration(ObjectiveDeclaration):
     figure = FIGURE
     shared = ("corruption", "target")
     pool = "avg"  # the class token gets no loss
+    any_length = True
 
 
 DECLARATION = MppDeclaration()

@@ -30,6 +30,7 @@ class SupervisedDeclaration(ObjectiveDeclaration):
     options = Group("supervised", SupervisedOptions)
     shared = ("data.mixup",)
     labels = True
+    any_length = True
 
     def check(self, recipe: Recipe) -> None:
         own = recipe.group(SupervisedOptions)

@@ -68,6 +68,13 @@ class SeenImages(Record):
     unknown: str = ""
 
 
+class Trunk(Record):
+    """The run that another one went on from, and at which step (resume=RUN@STEP)."""
+
+    run: str
+    step: Whole
+
+
 class Result(WithRecipe):
     """result.json. Exaflop are null where they were not counted; what earlier versions did not
     write is None."""
@@ -84,6 +91,7 @@ class Result(WithRecipe):
     best: MayLack[Annotated[Best, AfterValidator(_is_whole)]] = None
     measured_on: MayLack[dict[str, Whole]] = None
     pool: MayLack[str] = None  # of an evaluation
+    trunk: MayLack[Trunk] = None
     classes: MayLack[Whole] = None  # of one label an image, that probes choose from
     not_compared: MayLack[str] = None  # of a training run: why its features were not probed
     seen: MayLack[list[SeenImages]] = None  # of what it is measured on, by it and by those runs
