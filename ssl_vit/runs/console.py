@@ -4,8 +4,8 @@ plain lines."""
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -55,7 +55,6 @@ class _Progress(Callback, ABC):
 
     start: int
     steps: int
-    baselines: Mapping[str, float] = field(default_factory=dict)
     images: int | None = None
     probed: int = 0
 
@@ -88,7 +87,7 @@ class _Progress(Callback, ABC):
         }
         if "loss" in values:
             of = "" if self.images is None else f" (n = {count_of_images(self.images)})"
-            measured = format_metrics(values, self.baselines)
+            measured = format_metrics(values, values)  # baselines stand among them
             yield f"held out at step {row['step']}: {measured}{of}"
         for name in row:
             if not name.startswith(PROBE) or not is_of_model(name):
@@ -193,7 +192,6 @@ class NotebookBar(ProgressLines):
 def progress(
     start: int,
     steps: int,
-    baselines: Mapping[str, float] | None = None,
     images: int | None = None,
     probed: int = 0,
 ) -> ProgressBar | ProgressLines:
@@ -202,8 +200,7 @@ def progress(
     Args:
         start: step that training begins at.
         steps: of the whole run.
-        baselines: {name: value} that held-out metrics are printed beside.
-        images: how many those are of.
+        images: how many held-out metrics are of.
         probed: how many images probes are measured on.
     """
     kind: type[ProgressBar | ProgressLines] = ProgressLines
@@ -211,4 +208,4 @@ def progress(
         kind = NotebookBar
     elif sys.stdout.isatty():
         kind = ProgressBar
-    return kind(start, steps, baselines or {}, images, probed)
+    return kind(start, steps, images, probed)

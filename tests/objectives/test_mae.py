@@ -16,10 +16,10 @@ from ssl_vit.jobs import draw_figures
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
+from ssl_vit.objectives.building import Settings
 from ssl_vit.objectives.mae.network import MaskedAutoencoder
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
-from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
@@ -167,7 +167,7 @@ def test_another_target_is_learned() -> None:
     """Adam on one batch: the loss falls by a third."""
     torch.manual_seed(0)
     net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
-    built = declaration.target("grid_color").build(4, [0.5] * 3, [0.5] * 3, (0, 255))
+    built = Settings("mae", {}, "grid_color", [0.5] * 3, [0.5] * 3).build_target(net)
     objective = MaskedAutoencoder(net, built, rate=0.5, width=24, depth=1, heads=2)
     optimizer = torch.optim.Adam(objective.parameters(), lr=1e-2)
     given, losses = batch(2), []
