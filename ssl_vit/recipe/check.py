@@ -379,6 +379,10 @@ def why_unused(r: Recipe, key: str) -> str:
     """Why the recipe has no use for a dotted key; empty where it has one."""
     top, objective = key.split(".")[0], f"objective={r.objective}"
     probes = r.objective == "probe"
+    targets = declaration.targets().items()
+    owners = [name for name, one in targets if one.options and one.options.name == top]
+    if owners and not _has_group(r, top):
+        return f"is for target={owners[0]}"
     if not _has_group(r, top) or (key in LABEL_KEYS and not _reads_labels(r)):
         trained = {part.name for part in r.declared.trained(r)}
         left = [part for part in r.declared.parts if part not in trained]
