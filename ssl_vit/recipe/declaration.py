@@ -202,9 +202,11 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
 
 
 def withdraw(name: str) -> None:
-    """Take back the objective or target of that name, as of a plugin that fails after it."""
-    _OBJECTIVES.pop(name, None)
-    _TARGETS.pop(name, None)
+    """Take back what a plugin has declared of that name, as one that fails after it."""
+    all_known: tuple[dict[str, Any], ...] = (_OBJECTIVES, _TARGETS)
+    for known in all_known:
+        if name in known and not type(known[name]).__module__.startswith(FOUND_IN):
+            del known[name]
 
 
 @functools.cache
@@ -223,6 +225,10 @@ def targets() -> Mapping[str, TargetDeclaration]:
     """{name: target}."""
     _find_own()
     return _TARGETS
+
+
+def all_declared() -> list[ObjectiveDeclaration | TargetDeclaration]:
+    return [*objectives().values(), *targets().values()]
 
 
 def objective(name: str) -> ObjectiveDeclaration:
@@ -301,5 +307,4 @@ def _named(key: str, name: str, known: Mapping[str, D]) -> D:
 
 def groups() -> list[Group]:
     """The groups of keys of all objectives and targets, each once: a plugin may take another's."""
-    declared = (*objectives().values(), *targets().values())
-    return list(dict.fromkeys(one.options for one in declared if one.options))
+    return list(dict.fromkeys(one.options for one in all_declared() if one.options))

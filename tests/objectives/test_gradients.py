@@ -105,7 +105,7 @@ def test_the_picture_has_strokes_along_the_edges() -> None:
 
 
 def test_patches_are_whole_cells() -> None:
-    with pytest.raises(UserError, match=r"^target=hog: .* multiple of 8 .*model.patch=4$"):
+    with pytest.raises(UserError, match=r"^target=hog: .* multiple of 8 "):
         resolve(altered(TINY, "target=hog", "name=x"))
     recipe = resolve(altered(TINY, "target=hog", "model.patch=8", "name=x"))
     built = Settings.of(recipe).build_target(SimpleNamespace(patch_size=8))

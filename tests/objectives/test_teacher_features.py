@@ -161,14 +161,9 @@ def test_the_picture_is_three_channels() -> None:
 
 def test_its_keys_are_its_own() -> None:
     resolve(altered(TEACHER, "data2vec.blocks=3", "name=x"))
-    for option, says in {
-        "data2vec.blocks=0": "above 0",
-        "data2vec.momentum=[0.9]": "momentum",
-        "data2vec.blocks=3": "is for target=teacher",
-    }.items():
-        given = TINY if says.startswith("is for") else TEACHER
-        with pytest.raises(UserError, match=says):
-            resolve(altered(given, option, "name=x"))
+    for option in ("data2vec.blocks=0", "data2vec.momentum=[0.9]", "data2vec.momentum=[0.9,2]"):
+        with pytest.raises(UserError, match=f"^{option.partition('=')[0]}"):
+            resolve(altered(TEACHER, option, "name=x"))
     assert "data2vec" not in resolve(altered(TINY, "name=x")).groups
 
 
