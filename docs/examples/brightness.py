@@ -34,9 +34,6 @@ class MeanBrightness(Target):
     def baselines(self, image_B3HW, corrupted_BN):
         return {"variance": (self.ground_truth(image_B3HW) - self.mean).square().mean(-1)}
 
-    def predict(self, output_BKA):
-        return output_BKA.float()
-
     def render(self, truth_BN1):
         level_BN1 = (255 * truth_BN1).round().clamp(0, 255).byte()
         return level_BN1[:, :, None, None].expand(-1, -1, 1, 1, 3)
@@ -46,8 +43,8 @@ class Brightness(TargetDeclaration):
     name = "brightness"
     sentence = "its mean brightness"  # in the help of target=
 
-    def build(self, patch, mean, std, pixel_range):
-        return MeanBrightness(patch)
+    def build(self, settings, encoder):  # settings.pixels: mean, std and range of the input
+        return MeanBrightness(encoder.patch_size)
 
 
 declare(Brightness())

@@ -22,7 +22,8 @@ class HeldOutEvaluator:
         self.baselines: dict[str, tuple[float, int]] = {}
 
     def measure_baselines(self, objective: Objective) -> dict[str, tuple[float, int]]:
-        """Compute the objective's baselines; the images never change, so once is enough."""
+        """Compute the objective's baselines; the images never change, so once is enough, but where
+        they move."""
         self.baselines = self._mean(objective.baselines(self._there(b)) for b in self.batches)
         return self.baselines
 
@@ -33,6 +34,8 @@ class HeldOutEvaluator:
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         self.latest = {}  # after a failure no older values are left
         measured = self._mean(objective(self._there(b)).metrics for b in self.batches)
+        if objective.baselines_move:
+            self.measure_baselines(objective)
         self.latest = measured | self.baselines
         for name, (value, _) in self.latest.items():
             yield f"validation/{name}", value

@@ -260,9 +260,8 @@ def _callbacks(job: Job) -> list[Callback]:
     images = split_images.held_out_images(job.recipe, job.splits)
     if job.trackers:
         callbacks.append(job.trackers)
-    baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
     steps, probed = job.recipe.optim.steps, job.online.images[1] if job.online else 0
-    callbacks.append(console.progress(job.state.step, steps, baselines, images, probed))
+    callbacks.append(console.progress(job.state.step, steps, images, probed))
     callbacks.append(_PageWriter(job.run.folder))
     if job.pusher:
         callbacks.append(job.pusher)

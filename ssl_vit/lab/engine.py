@@ -84,7 +84,9 @@ def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
         return key == "probe.every" or values.get("probe.every") not in (None, "null")
     objective = values.get("objective", schema.DEFAULT_OBJECTIVE)
     declared = declaration.objectives().get(objective)
-    return group not in _of_objectives() or (declared is not None and group in declared.groups)
+    target = values.get("target", schema.DEFAULT_TARGET)
+    used = declared.groups_with(str(target)) if declared is not None else ()
+    return group not in _of_objectives() or group in used
 
 
 def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:
@@ -147,7 +149,8 @@ def keys_of_task(values: Mapping[str, Any]) -> list[str]:
         values: {dotted key: value} of its recipe.
     """
     declared = declaration.objectives().get(str(values.get("objective")))
-    groups = {*declared.groups} if declared else _of_objectives()
+    target = str(values.get("target", schema.DEFAULT_TARGET))
+    groups = {*declared.groups_with(target)} if declared else _of_objectives()
     if declared is None:
         groups &= {key.split(".")[0] for key in values}
         groups |= {key.split(".")[0] for key in values.keys() - schema.all_keys().keys()}
@@ -386,7 +389,8 @@ def is_pretraining(name: str) -> bool:
 
 def groups_of(recipe: str) -> list[str]:
     """The groups of keys that the objective of `recipe=NAME` has of its own, and `target`."""
-    return list(resolve_options([recipe], here=False).declared.groups)
+    found = resolve_options([recipe], here=False)
+    return list(found.declared.groups_with(found.target))
 
 
 def batch(recipe: str) -> int:

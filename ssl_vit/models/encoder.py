@@ -282,6 +282,17 @@ class Encoder(Backbone):
         x_BND = self.patch(self.pixels(images))
         return self(x_BND) if layer is None else self._up_to(x_BND, layer)
 
+    def last_outputs(self, pixels_B3HW: Tensor, count: int) -> list[Tensor]:
+        """All tokens (B, T, D) of uint8 images after each of the last `count` blocks, or of all
+        where there are fewer, without the final norm."""
+        blocks = self.backbone.blocks
+        token_BTD = self._up_to(self.patch(pixels_B3HW), max(0, len(blocks) - count))
+        arguments, found = self.block_arguments(), []
+        for block in blocks[-count:]:
+            token_BTD = block(token_BTD, **arguments)
+            found.append(token_BTD)
+        return found
+
     def pooled(self, h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
         """One feature (B, D) an image of its `tokens` of that layer, as `feature`."""
         if pool not in ("token", "avg"):

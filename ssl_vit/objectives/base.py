@@ -59,6 +59,8 @@ class Objective(nn.Module, ABC):
     encoder: Backbone
     # the option that makes a step depend on which images share a device batch; "" for none
     mixes_images: str = ""
+    # whether `baselines` follow training, as those of a teacher's features
+    baselines_move: bool = False
 
     def __init__(self, encoder: Backbone) -> None:
         super().__init__()

@@ -40,15 +40,18 @@ class Settings:
         pixels = (data.mean, data.std, data.pixel_range)
         return cls(recipe.objective, recipe.groups, recipe.target, *pixels, recipe.seed)
 
+    @property
+    def pixels(self) -> tuple[list[float], list[float], tuple[int, int]]:
+        """Mean, std and pixel_range."""
+        return self.mean, self.std, self.pixel_range
+
     def group(self, kind: type[G]) -> G:
         """The group of keys of that type."""
         return declaration.find_group(self.groups, kind)
 
     def build_target(self, encoder: Encoder) -> Target:
         """What is predicted of a patch of the encoder."""
-        declared = declaration.target(self.target)
-        pixels = (self.mean, self.std, self.pixel_range)
-        return cast(Target, declared.build(encoder.patch_size, *pixels))
+        return cast(Target, declaration.target(self.target).build(self, encoder))
 
 
 def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -> Objective:

@@ -15,6 +15,7 @@ from ..models.encoder import Encoder
 from . import corruption, reconstruction
 from .base import Metrics, Objective, Output
 from .targets.patch_targets import Target
+from .teacher import Averages
 
 KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corruption.KEEP}
 
@@ -34,6 +35,7 @@ class PatchPrediction(Objective):
         super().__init__(encoder)
         self.target = target
         self.rate = rate
+        self.baselines_move = target.moves
 
     @abstractmethod
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:
@@ -54,6 +56,9 @@ class PatchPrediction(Objective):
         num_images = torch.tensor(float(images), device=drawn.corrupted_BK.device)
         metrics["corrupted"] = (num_images * count, num_images)
         return Output(values["loss"].mean(), metrics)
+
+    def averages(self, progress: float) -> Averages:
+        return self.target.averages(progress, self.encoder)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
         self.target.fit_baselines(batch.image for batch in batches)

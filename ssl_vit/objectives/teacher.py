@@ -41,9 +41,10 @@ def pairs(*copies: tuple[nn.Module, nn.Module]) -> Iterator[tuple[nn.Parameter, 
                 yield average, p
 
 
-def linear_momentum(first: float, progress: float) -> float:
-    """From `first` to 1 in proportion to the share of the run (Assran et al., 2023, section 4)."""
-    return first + (1 - first) * progress
+def linear_momentum(first: float, progress: float, last: float = 1.0) -> float:
+    """From `first` to `last` in proportion to the share of the run (Assran et al., 2023, section 4;
+    Baevski et al., 2022, section 3.2)."""
+    return first + (last - first) * progress
 
 
 def cosine_momentum(first: float, progress: float) -> float:

@@ -157,7 +157,7 @@ def written(name: str) -> str:
 
 def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
     """The baselines with the titles of the charts of the metrics that they are compared with, as
-    constants over the run's steps."""
+    constants over the run's steps; as curves those that move."""
     for name, known in curves.items():
         baseline = find_baseline(name)
         if baseline is None or not name.startswith((HELD_OUT, PROBE)):
@@ -170,8 +170,9 @@ def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
         called = f"baseline: {baseline.called}"
         if name.startswith(PROBE):  # of several probes in one chart
             called += f", {label(baseline.compared_with[0])}"
+        level = Line(called, [first, last], [value] * 2, "level")
         for title in dict.fromkeys(_title(f"{part}/{one}") for one in baseline.compared_with):
-            yield title, Line(called, [first, last], [value] * 2, "level")
+            yield title, level if known.is_constant else line(called, thinned(known))
 
 
 def thinned(curve: Curve, most: int = DRAWN) -> Curve:

@@ -105,10 +105,10 @@ def _model(r: Recipe) -> None:
     if predicts and r.model.hybrid:
         text = f"objective={r.objective} needs patches of pixels, not of a ResNet's feature map"
         raise r.error("model", text, r.model.name)
-    cells = declaration.target(r.target).cells if predicts else 1
-    if r.model.patch % cells:
-        text = f"patches of model.patch={r.model.patch} cannot be cut into {cells} x {cells} cells"
-        raise r.error("target", text)
+    multiple = declaration.target(r.target).patch_multiple if predicts else 1
+    if r.model.patch % multiple:
+        text = f"expected patches of a multiple of {multiple} pixels, not model.patch="
+        raise r.error("target", f"{text}{r.model.patch}")
 
 
 def _channels(r: Recipe) -> None:
@@ -229,7 +229,7 @@ def _held_out(r: Recipe) -> None:
     if best is not None and data.validation == 0:
         text = "data.validation=0 holds out no images to choose on; expected null, or a share above"
         raise r.error("checkpoint.best", f"{text} 0")
-    if best in r.declared.no_measure:
+    if best is not None and declaration.tells_nothing(best, r.objective, r.target):
         text = f"of objective={r.objective}, collapsed features may have the best; expected a"
         raise r.error(
             "checkpoint.best", f"{text} probe's accuracy, such as probe/knn with probe.every="
@@ -413,6 +413,10 @@ def why_unused(r: Recipe, key: str) -> str:
     """Why the recipe has no use for a dotted key; empty where it has one."""
     top, objective = key.split(".")[0], f"objective={r.objective}"
     probes = r.objective == "probe"
+    targets = declaration.targets().items()
+    owners = [name for name, one in targets if one.options and one.options.name == top]
+    if owners and not _has_group(r, top):
+        return f"is for target={owners[0]}"
     if not _has_group(r, top) or (key in LABEL_KEYS and not _reads_labels(r)):
         trained = {part.name for part in r.declared.trained(r)}
         left = [part for part in r.declared.parts if part not in trained]
@@ -444,7 +448,7 @@ def _has_group(r: Recipe, top: str) -> bool:
         return r.objective == "probe" or r.probe.every is not None
     if top not in {one.name for one in all_groups()} | {"target"}:
         return True
-    used = {group for one in r.declared.trained(r) for group in one.groups}
+    used = {group for one in r.declared.trained(r) for group in one.groups_with(r.target)}
     own = r.declared.options
     return top in used or (own is not None and top == own.name)
 

@@ -135,6 +135,11 @@ class ObjectiveDeclaration:
         of_parts = (group for part in self.parts for group in objective(part).groups)
         return tuple(dict.fromkeys((*shared, *of_parts, *own)))
 
+    def groups_with(self, target_name: str) -> tuple[str, ...]:
+        """`groups`, and that of what is predicted of a patch, where it is known here."""
+        own = targets()[target_name].options if target_name in targets() else None
+        return (*self.groups, own.name) if own and self.predicts_patches else self.groups
+
     @property
     def predicts_patches(self) -> bool:
         return "target" in self.groups
@@ -146,30 +151,30 @@ class TargetDeclaration(ABC):
     Attributes:
         sentence: what is predicted, for --help: "of each patch the encoder predicts SENTENCE".
         drawn: how its values are drawn, where they are not the patch's own colours: ends captions.
-        cells: cells of a patch's side that it is cut into; model.patch is a multiple.
+        options: its own group of keys.
+        patch_multiple: model.patch is a multiple of it.
         any_channels: whether it is for images other than RGB of 8 bits: of any number of channels,
             the length of mean and std, and any range of values.
-        metrics: as of an objective.
+        metrics, no_measure: as of an objective.
     """
 
     name: str = ""
     sentence: str = ""
     drawn: str = ""
-    cells: int = 1
+    options: Group | None = None
+    patch_multiple: int = 1
     any_channels: bool = False
     metrics: tuple[Metric | Baseline, ...] = ()
+    no_measure: tuple[str, ...] = ()
 
     @abstractmethod
-    def build(
-        self, patch: int, mean: list[float], std: list[float], pixel_range: tuple[int, int]
-    ) -> Any:
-        """It as a module (objectives.targets.patch_targets.Target).
+    def build(self, settings: Any, encoder: Any) -> Any:
+        """It as a module (objectives.targets.patch_targets.Target) of the encoder's patches.
+        Torch is imported here at the earliest.
 
         Args:
-            patch: side of a patch in pixels.
-            mean, std: normalise the model's input, one value a channel.
-            pixel_range: the values of a pixel that stand for 0 and 1; without `any_channels`
-                (0, 255).
+            settings: objectives.building.Settings.
+            encoder: models.encoder.Encoder.
         """
 
 
@@ -201,9 +206,11 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
 
 
 def withdraw(name: str) -> None:
-    """Take back the objective or target of that name, as of a plugin that fails after it."""
-    _OBJECTIVES.pop(name, None)
-    _TARGETS.pop(name, None)
+    """Take back what a plugin has declared of that name, as one that fails after it."""
+    all_known: tuple[dict[str, Any], ...] = (_OBJECTIVES, _TARGETS)
+    for known in all_known:
+        if name in known and not type(known[name]).__module__.startswith(FOUND_IN):
+            del known[name]
 
 
 @functools.cache
@@ -222,6 +229,10 @@ def targets() -> Mapping[str, TargetDeclaration]:
     """{name: target}."""
     _find_own()
     return _TARGETS
+
+
+def all_declared() -> list[ObjectiveDeclaration | TargetDeclaration]:
+    return [*objectives().values(), *targets().values()]
 
 
 def objective(name: str) -> ObjectiveDeclaration:
@@ -248,6 +259,14 @@ def known_or_bare(name: str) -> ObjectiveDeclaration:
     return found
 
 
+def tells_nothing(metric: str, objective_name: str, target_name: str) -> bool:
+    """Whether the best value of a metric may be that of collapsed features (`no_measure`)."""
+    part, _, last = metric.rpartition("/")
+    found = known_or_bare(part or objective_name)
+    predicted = targets().get(target_name) if found.predicts_patches else None
+    return last in (*found.no_measure, *(predicted.no_measure if predicted else ()))
+
+
 def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     """What pages, lists and reports have to know of a plugin's objective and target, which they do
     not run: `adopt` reads it from environment.json.
@@ -261,6 +280,7 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     return {
         "objective": found.name,
         **{key: getattr(found, key) for key in RECORDED},
+        "no_measure": [*found.no_measure, *(predicted.no_measure if predicted else ())],
         "metrics": [asdict(row) for row in rows if isinstance(row, Metric)],
         "baselines": [asdict(row) for row in rows if isinstance(row, Baseline)],
     }
@@ -290,5 +310,5 @@ def _named(key: str, name: str, known: Mapping[str, D]) -> D:
 
 
 def groups() -> list[Group]:
-    """The groups of keys of all objectives, each once: a plugin may take another's."""
-    return list(dict.fromkeys(one.options for one in objectives().values() if one.options))
+    """The groups of keys of all objectives and targets, each once: a plugin may take another's."""
+    return list(dict.fromkeys(one.options for one in all_declared() if one.options))

@@ -48,15 +48,16 @@ def run_plugin(plugin: str | None) -> None:
         return
     module = importlib.util.module_from_spec(spec)
     module.__dict__[CONTENT] = content
-    before = {*declaration.objectives(), *declaration.targets()}
+    before = declaration.all_declared()
     try:
         # not by the loader: its compiled copy would be taken for that of a file of the same size
         # that was changed within a second
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
         schema.all_keys()  # its keys are none of others
     except (Exception, SystemExit) as error:  # whatever is wrong in a user's file
-        for declared in {*declaration.objectives(), *declaration.targets()} - before:
-            declaration.withdraw(declared)
+        for declared in declaration.all_declared():
+            if declared not in before:
+                declaration.withdraw(declared.name)
         text = str(error) if isinstance(error, UserError) else repr(error)
         raise UserError(f"plugin={plugin}: {' '.join(text.split())}") from None
     sys.modules[name] = module

@@ -84,7 +84,7 @@ class Recipe(Keys):
     def __new__(cls, **values: Any) -> "Recipe":
         """`Recipe(objective=NAME)` has the groups of that objective too."""
         if cls is Recipe:
-            cls = recipe_class(values.get("objective", DEFAULT_OBJECTIVE), {})
+            cls = recipe_class(values.get("objective", DEFAULT_OBJECTIVE), values)
         return super().__new__(cls)
 
     def __reduce__(self) -> Any:
@@ -233,8 +233,10 @@ def recipe_class(objective: str, given: Values) -> type[Recipe]:
         given: {dotted key: value} of the recipe.
     """
     found = declaration.objectives().get(objective)
-    used = {name.split(".")[0] for name in given} if found is None else set(found.groups)
     target = given.get("target", DEFAULT_TARGET)
+    used = {name.split(".")[0] for name in given}
+    if found is not None:
+        used = {*found.groups_with(str(target))}
     is_foreign = found is None or (isinstance(target, str) and target not in declaration.targets())
     groups = (one for one in all_groups() if one.name in used)
     return _class(_Foreign if is_foreign else Recipe, *groups)
@@ -276,7 +278,8 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
 
 
 def all_groups() -> list[declaration.Group]:
-    """The groups of keys that not every recipe has: shared ones, then those of each objective."""
+    """The groups of keys that not every recipe has: shared ones, then those of each objective and
+    target."""
     return [*SHARED_GROUPS, *declaration.groups()]
 
 

@@ -4,8 +4,8 @@ plain lines."""
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from ..callbacks import Callback, Row
 from ..formatting import count_of_images, duration
@@ -53,7 +53,6 @@ class ProgressLines(Callback):
 
     start: int
     steps: int
-    baselines: Mapping[str, float] = field(default_factory=dict)
     images: int | None = None
     probed: int = 0
 
@@ -114,7 +113,7 @@ class ProgressLines(Callback):
         }
         if "loss" in values:
             of = "" if self.images is None else f" (n = {count_of_images(self.images)})"
-            measured = format_metrics(values, self.baselines)
+            measured = format_metrics(values, values)  # baselines stand among them
             yield f"held out at step {row['step']}: {measured}{of}"
         for name in row:
             if not name.startswith(PROBE) or not is_of_model(name):
@@ -177,7 +176,6 @@ class NotebookBar(ProgressLines):
 def progress(
     start: int,
     steps: int,
-    baselines: Mapping[str, float] | None = None,
     images: int | None = None,
     probed: int = 0,
 ) -> ProgressLines:
@@ -186,8 +184,7 @@ def progress(
     Args:
         start: step that training begins at.
         steps: of the whole run.
-        baselines: {name: value} that held-out metrics are printed beside.
-        images: how many those are of.
+        images: how many held-out metrics are of.
         probed: how many images probes are measured on.
     """
     kind: type[ProgressLines] = ProgressLines
@@ -195,4 +192,4 @@ def progress(
         kind = NotebookBar
     elif sys.stdout.isatty():
         kind = ProgressBar
-    return kind(start, steps, baselines or {}, images, probed)
+    return kind(start, steps, images, probed)

@@ -49,11 +49,10 @@ def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
 
 
 def free_keys(recipe: Recipe) -> list[str]:
-    """Keys of the objective's own group that do not change what is computed: of a plugin's they
-    are not known without it, and a key that is not known counts."""
-    own = recipe.declared.options
+    """Keys of the objective's own group, or the target's, that do not change what is computed: of
+    a plugin's they are not known without it, and a key that is not known counts."""
     return [
-        key for key in recipe.values() if own and key.startswith(f"{own.name}.") and not counts(key)
+        key for key in recipe.values() if key.split(".")[0] in recipe.groups and not counts(key)
     ]
 
 

@@ -34,8 +34,8 @@ class Twice(ObjectiveDeclaration):
 
 class Brighter(TargetDeclaration):
     name = "brighter_TAG"
-    def build(self, patch, mean, std, pixel_range):
-        return target("mean_color").build(patch, mean, std, pixel_range)
+    def build(self, settings, encoder):
+        return target("mean_color").build(settings, encoder)
 
 declare(Twice())
 declare(Brighter())

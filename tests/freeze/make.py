@@ -37,6 +37,7 @@ STUDIES: dict[str, dict[str, str]] = {
     "masking_rate": {},
     "labels": {},
     "methods": {"cifar10": "CIFAR10"},
+    "target": {"cifar10": "CIFAR10"},
     "further": {"init": "INIT", "images": "IMAGES"},
     "figure4": {},
     "figure5": {},
@@ -47,7 +48,13 @@ STUDIES: dict[str, dict[str, str]] = {
     "vtab": {"init": "INIT", "data": "DATA"},
     "worth": {"cifar10": "CIFAR10", "tinyimagenet": "TINYIMAGENET"},
 }
-MATCHED = ("methods", "figure4", "figure5", "worth")  # studies whose arms have equal compute
+MATCHED = (
+    "methods",
+    "target",
+    "figure4",
+    "figure5",
+    "worth",
+)  # studies whose arms have equal compute
 # which images a run takes, by its options
 DRAWS: list[dict[str, Any]] = [
     {},

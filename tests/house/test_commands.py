@@ -27,9 +27,8 @@ COMMANDS = {c: doc.name for doc in DOCUMENTS for c in commands(doc.read_text()) 
 @pytest.fixture(autouse=True)
 def no_plugin_stays() -> Iterator[None]:
     """A command's plugin runs for that command alone."""
-    before = declaration.objectives().keys() | declaration.targets().keys()
     yield
-    for name in (declaration.objectives().keys() | declaration.targets().keys()) - before:
+    for name in declaration.objectives().keys() | declaration.targets().keys():
         declaration.withdraw(name)
     for name in [name for name in sys.modules if name.startswith("ssl_vit_plugin_")]:
         del sys.modules[name]

@@ -20,9 +20,10 @@ from ssl_vit.inspection import attention, collection, drawing, embeddings, proje
 from ssl_vit.inspection.base import Subject, UnavailableError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption, reconstruction
+from ssl_vit.objectives.building import Settings
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import NORMALIZED, patch_targets
-from ssl_vit.recipe import declaration, tools
+from ssl_vit.recipe import tools
 from ssl_vit.recipe.schema import Data, Model
 
 
@@ -321,7 +322,7 @@ def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
 @pytest.mark.parametrize("name", ["mean_color", "grid_color", "pixels"])
 def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
     net = vit(patch_size=8, img_size=32)
-    target = declaration.target(name).build(8, [0.5] * 3, [0.5] * 3, (0, 255))
+    target = Settings("mpp", {}, name, [0.5] * 3, [0.5] * 3).build_target(net)
     objective = MaskedPatchPrediction(net, target, rate=0.4, mask=0.5, random=0.3, source="image")
     torch.nn.init.normal_(objective.head.weight, std=0.3)
     image = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)

@@ -3,6 +3,7 @@ RGB, and exact fractions; pixel targets of 16 bits against the same shares in 8.
 
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ssl_vit.objectives.building import Settings
 from ssl_vit.objectives.targets import patch_targets
 from ssl_vit.objectives.targets.mean_channels import MeanChannels, channel_bins
-from ssl_vit.recipe import declaration
 
 MEAN, STD = [0.5] * 4, [0.25] * 4
 RANGE = (100, 900)  # bins of 100
@@ -97,8 +98,11 @@ def test_pixels_of_16_bits_are_the_shares_of_8(name: str) -> None:
     random = np.random.default_rng(0)
     small = torch.from_numpy(random.integers(0, 256, (2, 4, 8, 8)).astype(np.uint8))
     large = small.int() * 257
-    declared = declaration.target(name)
-    one, other = (declared.build(4, MEAN, STD, ends) for ends in ((0, 255), (0, 65535)))
+    net = SimpleNamespace(patch_size=4)
+    one, other = (
+        Settings("mpp", {}, name, MEAN, STD, ends).build_target(net)
+        for ends in ((0, 255), (0, 65535))
+    )
     one.fit_baselines([small])
     other.fit_baselines([large])
     # normalised pixels divide by the variance

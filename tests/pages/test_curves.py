@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ssl_vit.metrics import find_baseline
 from ssl_vit.pages import curves
 from ssl_vit.pages.curves import Curve
 
@@ -10,8 +11,8 @@ def levels(**values: float) -> dict[str, list[str]]:
     """{title: the lines that are baselines}, with two underscores for a slash."""
     steps = np.array([10, 20])
     found = {
-        name.replace("__", "/"): Curve(steps, np.array([0.5 * value, value]))
-        for name, value in values.items()
+        name: Curve(steps, np.array([value if find_baseline(name) else 0.5 * value, value]))
+        for name, value in ((name.replace("__", "/"), value) for name, value in values.items())
     }
     charts = curves.charts(found)
     return {
@@ -40,3 +41,12 @@ def test_a_part_of_joint_training_has_its_own_baseline() -> None:
 def test_what_is_not_finite_or_of_training_is_no_level() -> None:
     """A line across at a value that nobody measured on held-out images."""
     assert levels(loss=1.0, entropy=4.0, validation__entropy=float("nan")) == {"Loss": []}
+
+
+def test_a_baseline_that_moves_is_a_curve() -> None:
+    """Of a teacher's features: its last value stood over the whole run."""
+    steps = np.array([10, 20])
+    loss, near = Curve(steps, np.array([0.3, 0.1])), Curve(steps, np.array([0.4, 0.2]))
+    found = {"validation/loss": loss, "validation/neighbors_error": near}
+    lines = {line.name: line for chart in curves.charts(found) for line in chart.lines}
+    assert lines["baseline: the neighbours' mean"].values == [0.4, 0.2]

@@ -31,7 +31,10 @@ BROKEN = [
     (f"recipe=supervised {BIT}", "optim.dropout=0.1: model=bit_r50x1 has no use for it"),
     (f"{RESNET} model.positions=none", "model.positions=none: model=bit_r50x1 has no use for it"),
     (f"{CONV} probe.layer=1", "probe.layer=1: model=bit_r50x1 has no use for it"),
-    ("recipe=mpp model.patch=5 data.size=40 target=grid_color", "target=grid_color: patches of"),
+    (
+        "recipe=mpp model.patch=5 data.size=40 target=grid_color",
+        "target=grid_color: expected patches of a multiple of 4 pixels, not model.patch=5",
+    ),
     ("recipe=mae data.channels=4 data.mean=[0.1,0.2]", "data.mean=[0.1, 0.2]: expected 4 numbers"),
     ("recipe=mae data.std=[0.1]", "data.std=[0.1]: expected 3 numbers beside data.channels=3"),
     (f"{RESNET} data.channels=4", "data.channels=4: model=bit_r50x1 begins with a ResNet"),
@@ -155,6 +158,7 @@ BROKEN = [
 ]
 IGNORED = [
     ("recipe=mpp mae.rate=0.5", "mae.rate=0.5: objective=mpp has no use for it"),
+    ("recipe=mpp data2vec.blocks=3", "data2vec.blocks=3: is for target=teacher"),
     ("recipe=supervised target=pixels", "target=pixels: objective=supervised has no use for it"),
     ("recipe=mpp data.classes=5 eval.knn=false", "data.classes=5: objective=mpp has no use for it"),
     (

@@ -95,9 +95,10 @@ def test_held_out_results_stand_beside_the_best_baseline(
 ) -> None:
     """Of a loss the lowest, of an accuracy the highest; each objective's own."""
     baselines = {"entropy": 5.0, "commonest": 0.015, "neighbors": 0.125, "supervised/chance": 0.1}
-    lines = console.ProgressLines(0, 100, baselines)
+    lines = console.ProgressLines(0, 100)
     supervised = {"validation/supervised/accuracy": 0.25}
-    lines.on_row(held_out(7, loss_masked=2.75) | supervised)
+    beside = {f"validation/{name}": value for name, value in baselines.items()}
+    lines.on_row(held_out(7, loss_masked=2.75) | supervised | beside)
     (text,) = printed(capsys)
     assert text.partition(": ")[2].split(", ") == [
         "loss 2.500",

@@ -30,6 +30,8 @@ CURVES = {
     "mpp_grid_color": [*SHORT, "target=grid_color"],
     "mpp_pixels": [*SHORT, "target=pixels"],
     "mpp_wsd": [*SHORT, "optim.schedule=wsd"],
+    "mpp_hog": altered(SHORT, "target=hog", "model.patch=8"),
+    "mpp_teacher": [*SHORT, "target=teacher"],
     "simmim": altered(SHORT, "recipe=simmim"),
     "mae": altered(SHORT, "recipe=mae"),
     "moco_v3": altered(SHORT, "recipe=moco_v3"),

@@ -399,6 +399,7 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
 
 def tells_nothing(run: ListedRun, metric: str) -> bool:
     """Whether the best value of a metric may be that of collapsed features."""
-    part, _, last = metric.rpartition("/")
-    objective = part or str(run.record.values.get("objective"))
-    return last in declaration.known_or_bare(objective).no_measure
+    values = run.record.values
+    return declaration.tells_nothing(
+        metric, str(values.get("objective")), str(values.get("target"))
+    )

@@ -10,6 +10,7 @@ from ...models.encoder import Backbone
 from .. import building
 from ..base import Metrics, Objective, Output
 from ..building import Settings
+from ..teacher import Averages
 from . import DECLARATION, JointOptions
 
 
@@ -28,7 +29,12 @@ class Joint(Objective):
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
         self.mixes_images = next((p.mixes_images for _, p in self._all() if p.mixes_images), "")
+        self.baselines_move = any(part.baselines_move for _, part in self._all())
         self._freeze_idle()
+
+    def averages(self, progress: float) -> Averages:
+        """Of the part that has a teacher: others have a momentum of 1."""
+        return min((part.averages(progress) for _, part in self._all()), key=lambda found: found[0])
 
     def forward(self, batch: Batch) -> Output:
         steps = {name: part(batch) for name, part in self._all()}

@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from ...recipe.declaration import TargetDeclaration
+from ...metrics import KINDS
+from ...recipe.declaration import Group, TargetDeclaration
+from ...recipe.keys import Depth, Keys, Share, key
 
-Ends = tuple[int, int]  # the values of a pixel that stand for 0 and 1
 BINS = 8  # of a channel: 3 bits
+CELL = 8  # pixels of the side of a histogram's cell (Wei et al., 2022, section 3.2)
 # How NormalizedPixels are drawn
 NORMALIZED = "normalised pixels, without each patch's own brightness and contrast"
 # What the pictures of objectives that predict patches show
@@ -15,19 +17,20 @@ FIGURE = "held-out images, what was corrupted, what is predicted of it and what 
 class MeanColor(TargetDeclaration):
     """Paper, B.1.2."""
 
+    cells = 1  # of a patch's side
     name = "mean_color"
     sentence = "its mean colour, 3 bits a channel (one of 512)"
 
-    def build(self, patch: int, mean: list[float], std: list[float], pixel_range: Ends) -> Any:
+    def build(self, settings: Any, encoder: Any) -> Any:
         from .patch_targets import Colors
 
-        return Colors(patch, self.cells)
+        return Colors(encoder.patch_size, self.cells)
 
 
 class GridColor(MeanColor):
     name = "grid_color"
     sentence = "the 3-bit mean colours of 4 x 4 cells (512 each)"
-    cells = 4
+    cells = patch_multiple = 4
 
 
 class MeanChannels(TargetDeclaration):
@@ -35,10 +38,10 @@ class MeanChannels(TargetDeclaration):
     sentence = "the mean of each channel, 3 bits each (one of 8)"
     any_channels = True
 
-    def build(self, patch: int, mean: list[float], std: list[float], pixel_range: Ends) -> Any:
+    def build(self, settings: Any, encoder: Any) -> Any:
         from . import mean_channels
 
-        return mean_channels.MeanChannels(patch, mean, std, pixel_range)
+        return mean_channels.MeanChannels(encoder.patch_size, *settings.pixels)
 
 
 class SquaredPixels(TargetDeclaration):
@@ -47,12 +50,13 @@ class SquaredPixels(TargetDeclaration):
     any_channels = True
     error = "square"  # of torch
 
-    def build(self, patch: int, mean: list[float], std: list[float], pixel_range: Ends) -> Any:
+    def build(self, settings: Any, encoder: Any) -> Any:
         import torch
 
         from .patch_targets import Pixels
 
-        return Pixels(patch, mean, std, pixel_range, error=getattr(torch, self.error))
+        error = getattr(torch, self.error)
+        return Pixels(encoder.patch_size, *settings.pixels, error=error)
 
 
 class AbsolutePixels(SquaredPixels):
@@ -67,10 +71,60 @@ class NormalizedPixels(TargetDeclaration):
     drawn = NORMALIZED
     any_channels = True
 
-    def build(self, patch: int, mean: list[float], std: list[float], pixel_range: Ends) -> Any:
+    def build(self, settings: Any, encoder: Any) -> Any:
         from . import patch_targets
 
-        return patch_targets.NormalizedPixels(patch, mean, std, pixel_range)
+        return patch_targets.NormalizedPixels(encoder.patch_size, *settings.pixels)
+
+
+class Gradients(TargetDeclaration):
+    name = "hog"
+    sentence = "histograms of its oriented gradients, in cells of 8 x 8 pixels, by squared error"
+    drawn = "histograms of oriented gradients as strokes along the edges"
+    patch_multiple = CELL
+    any_channels = True
+
+    def build(self, settings: Any, encoder: Any) -> Any:
+        from .gradients import GradientHistograms
+
+        return GradientHistograms(encoder.patch_size, len(settings.mean))
+
+
+class TeacherOptions(Keys):
+    blocks: Depth = key(
+        6,
+        "Blocks of the teacher, the last ones, whose outputs are averaged; of a network with fewer,"
+        " all.",
+    )
+    momentum: list[Share] = key(
+        [0.99, 0.999],
+        "Momentum of the teacher, a running average of the encoder, in the first and in the last"
+        " step; it changes linearly between them.",
+        min_length=2,
+        max_length=2,
+    )
+
+
+class TeacherFeatures(TargetDeclaration):
+    name = "teacher"
+    sentence = (
+        "what a running average of the encoder gives it in the whole image, the mean of its last"
+        " normalised blocks, by smooth L1"
+    )
+    drawn = (
+        "three channels of the features as colours, of the teacher's or, where an export is drawn,"
+        " the exported encoder's"
+    )
+    options = Group("data2vec", TeacherOptions, "The teacher of target=teacher.")
+    any_channels = True
+    # One feature for all patches of all images is predicted best
+    no_measure = ("loss", *(f"loss_{kind}" for kind in KINDS))
+
+    def build(self, settings: Any, encoder: Any) -> Any:
+        from . import teacher_features
+
+        own = settings.group(TeacherOptions)
+        return teacher_features.TeacherFeatures(encoder, own.blocks, own.momentum)
 
 
 DECLARATIONS = (
@@ -80,4 +134,6 @@ DECLARATIONS = (
     SquaredPixels(),
     AbsolutePixels(),
     NormalizedPixels(),
+    Gradients(),
+    TeacherFeatures(),
 )

@@ -14,10 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...data.pixel_values import normalisation, shown_channels
+from ...models.encoder import Encoder
 from ...recipe.images import BYTES
+from ..teacher import Averages
 from . import NORMALIZED
 
 COLORS = 512  # 3 bits per channel
+GREY = 128  # 0 as it is shown
+CONTRAST = 48  # levels that one standard deviation is shown as
 
 
 def patch_sums(image_B3HW: Tensor, patch: int) -> Tensor:
@@ -108,12 +112,24 @@ def neighbor_color(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tens
     return color_class(*neighbor_sums(image_B3HW, patch, corrupted_BN))
 
 
+def neighbor_mean(value_BNA: Tensor, near_BNN: Tensor) -> Tensor:
+    """The mean (B, N, A) of a value of each patch's `neighbors`; 0 without any."""
+    near_BNA = near_BNN.to(value_BNA) @ value_BNA
+    return near_BNA / near_BNN.sum(-1, keepdim=True).clamp(min=1)
+
+
+def around_grey(value: Tensor) -> Tensor:
+    """Values of a mean of 0 and a deviation of 1 as uint8 levels."""
+    return (GREY + CONTRAST * value).round().clamp(0, 255).to(torch.uint8)
+
+
 class Target(nn.Module, ABC):
     """The ground truth of a patch, the loss of a prediction, and baselines that a trained model
     must beat. Buffers hold the statistics that `fit_baselines` computes."""
 
     num_outputs: int  # numbers that the head gives for a patch
     drawn: str = ""  # as of its declaration
+    moves: bool = False  # whether the ground truth, and so `baselines`, follow training
 
     @abstractmethod
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
@@ -133,9 +149,13 @@ class Target(nn.Module, ABC):
         """Name -> (B, N): the score of each patch without a model, from its neighbours that are not
         in `corrupted_BN` and from the statistics. Names of rows of metrics.Baseline."""
 
-    @abstractmethod
+    def averages(self, progress: float, encoder: Encoder) -> Averages:
+        """`Objective.averages` of one with a teacher of this encoder."""
+        return 1.0, ()
+
     def predict(self, output_BKA: Tensor) -> Tensor:
-        """The prediction, in the form of `ground_truth`."""
+        """The prediction, in the form of `ground_truth`: by default the outputs themselves."""
+        return output_BKA.float()
 
     def certainty(self, output_BKA: Tensor) -> Tensor | None:
         """The probability that the model gives its prediction: (B, K, c, c) in [0, 1], for each of
@@ -257,9 +277,6 @@ class Pixels(Target):
             "neighbors_error": self.error(truth_BNX3 - near_BN3[:, :, None]).mean((-2, -1)),
         }
 
-    def predict(self, output_BKA: Tensor) -> Tensor:
-        return output_BKA.float()
-
     def render(self, truth_BN: Tensor) -> Tensor:
         std, mean = (torch.tensor(v, device=truth_BN.device) for v in (self.std, self.mean))
         values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
@@ -274,8 +291,6 @@ class NormalizedPixels(Target):
 
     drawn = NORMALIZED
     EPSILON = 1e-6
-    GREY = 128  # a patch's mean as it is shown
-    CONTRAST = 48  # levels that one standard deviation is shown as
 
     def __init__(
         self,
@@ -306,19 +321,13 @@ class NormalizedPixels(Target):
         truth_BNX = self.ground_truth(image_B3HW)
         truth_BNXC = rearrange(truth_BNX, "b n (x c) -> b n x c", c=len(self.mean))
         near_BNN = neighbors(image_B3HW, self.patch, corrupted_BN)
-        near_BNC = near_BNN.to(truth_BNX) @ truth_BNXC.mean(2)
-        near_BNC = near_BNC / near_BNN.sum(-1, keepdim=True).clamp(min=1)
+        near_BNC = neighbor_mean(truth_BNXC.mean(2), near_BNN)
         return {
             "zero": truth_BNX.square().mean(-1),
             "neighbors_error": (truth_BNXC - near_BNC[:, :, None]).square().mean((-2, -1)),
         }
 
-    def predict(self, output_BKA: Tensor) -> Tensor:
-        return output_BKA.float()
-
     def render(self, truth_BN: Tensor) -> Tensor:
-        """The normalised values, without the patch's brightness and contrast: its mean as
-        mid-grey, one standard deviation as CONTRAST levels."""
+        """The normalised values, without the patch's brightness and contrast."""
         values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
-        levels = (self.GREY + self.CONTRAST * values).round().clamp(0, 255).to(torch.uint8)
-        return shown_channels(levels, -1)
+        return shown_channels(around_grey(values), -1)

@@ -1,0 +1,97 @@
+"""Histograms of oriented gradients as target (MaskFeat: Wei et al., 2022, section 3.2).
+
+After the authors' code: SlowFast's models/operators.py (`HOGLayerC`) and models/masked.py. Each
+channel has 3 x 3 Sobel gradients, of the image reflected at its edges; a pixel adds the gradient's
+length to one of 9 bins of its direction, without sign; a cell of 8 x 8 pixels has the sums, of
+length 1. What scales or shifts a channel changes nothing, so bytes are taken as they are.
+
+Legend: B batch, N patches, K corrupted patches, C channels, H W the image's height and width, Y X
+rows and columns of cells, A values of a patch, by channel, bin, row and column of cells.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from einops import einsum, rearrange, reduce
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...data.pixel_values import shown_channels
+from . import CELL
+from .patch_targets import Target, neighbor_mean, neighbors
+
+ORIENTATIONS = 9
+
+
+def cell_histograms(image_BCHW: Tensor) -> Tensor:
+    """Of integers (B, C, H, W) float32 (B, C, Y, X, 9), each of length 1, or 0 in a cell of one
+    grey. The bins are exact for 16 bits and less."""
+    x = F.pad(image_BCHW.float(), (1, 1, 1, 1), mode="reflect")
+    x_sum = x[..., :-2] + 2 * x[..., 1:-1] + x[..., 2:]
+    y_sum = x[..., :-2, :] + 2 * x[..., 1:-1, :] + x[..., 2:, :]
+    dx_BCHW = y_sum[..., :-2] - y_sum[..., 2:]
+    dy_BCHW = x_sum[..., :-2, :] - x_sum[..., 2:, :]
+    length_BCHW = (dx_BCHW.square() + dy_BCHW.square()).sqrt()
+    # of two opposite directions the one below pi, where rounding cannot decide
+    opposite = (dx_BCHW < 0) | ((dx_BCHW == 0) & (dy_BCHW < 0))
+    dx, dy = (torch.where(opposite, -d, d).double() for d in (dx_BCHW, dy_BCHW))
+    bin_BCHW = (torch.atan2(dx, dy) * (ORIENTATIONS / math.pi)).floor()
+    cells = {"p": CELL, "q": CELL}
+    sums = [
+        reduce(length_BCHW * (bin_BCHW == k), "b c (y p) (x q) -> b c y x", "sum", **cells)
+        for k in range(ORIENTATIONS)
+    ]
+    return F.normalize(torch.stack(sums, -1), dim=-1)
+
+
+class GradientHistograms(Target):
+    """The histograms of a patch's cells, by squared error.
+
+    Args:
+        patch: side in pixels, a multiple of CELL.
+        channels: C.
+    """
+
+    mean_A: Tensor
+
+    def __init__(self, patch: int, channels: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.cells = {"y": patch // CELL, "x": patch // CELL}
+        self.num_outputs = channels * ORIENTATIONS * (patch // CELL) ** 2
+        self.register_buffer("mean_A", torch.zeros(self.num_outputs))
+
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
+        histograms = cell_histograms(image_B3HW)
+        return rearrange(histograms, "b c (h y) (w x) k -> b (h w) (c k y x)", **self.cells)
+
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        return {"loss": (output_BKA - truth_BK).square().mean(-1)}
+
+    def fit_baselines(self, images: Iterable[Tensor]) -> None:
+        total, count = torch.zeros_like(self.mean_A), 0
+        for image in images:
+            total, count = total + self.ground_truth(image).mean(1).sum(0), count + len(image)
+        self.mean_A.copy_(total / count)
+
+    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
+        """Of predicting the training images' mean, and the mean of the neighbours."""
+        truth_BNA = self.ground_truth(image_B3HW)
+        near_BNA = neighbor_mean(truth_BNA, neighbors(image_B3HW, self.patch, corrupted_BN))
+        guesses = {"variance": self.mean_A, "neighbors_error": near_BNA}
+        return {name: (truth_BNA - one).square().mean(-1) for name, one in guesses.items()}
+
+    def render(self, truth_BN: Tensor) -> Tensor:
+        """Through each cell a stroke along each bin's edges, as bright as the bin."""
+        bins = torch.arange(ORIENTATIONS, device=truth_BN.device)
+        angle_K = (bins + 0.5) * math.pi / ORIENTATIONS
+        at = torch.arange(CELL, device=truth_BN.device) - (CELL - 1) / 2
+        y, x = at[:, None, None], at[:, None]
+        stroke_PQK = (1 - (x * angle_K.sin() + y * angle_K.cos()).abs()).clamp(min=0)
+        bright = rearrange(
+            truth_BN.float(), "b n (c k y x) -> b n y x k c", k=ORIENTATIONS, **self.cells
+        )
+        drawn = einsum(bright, stroke_PQK, "b n y x k c, p q k -> b n y p x q c")
+        levels = (255 * drawn).round().clamp(0, 255).to(torch.uint8)
+        return shown_channels(rearrange(levels, "b n y p x q c -> b n (y p) (x q) c"), -1)

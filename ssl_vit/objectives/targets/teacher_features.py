@@ -1,0 +1,68 @@
+"""A teacher's features as target (data2vec: Baevski et al., 2022, section 3).
+
+After the authors' code for images: data2vec_vision's beit/engine_for_cyclical.py and the command of
+its README. The teacher, a running average of the encoder, sees the whole image. A patch's target is
+the mean of its last blocks' outputs, each normalised over the channels, normalised again.
+
+Legend: B batch, N patches, K corrupted patches, T tokens, D width.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...data.pixel_values import shown_channels
+from ...models.encoder import Encoder
+from .. import teacher
+from .patch_targets import Target, around_grey, neighbor_mean, neighbors
+
+BETA = 2.0  # of smooth L1, below which the loss is a square (--l1_beta)
+
+
+class TeacherFeatures(Target):
+    """By smooth L1.
+
+    Args:
+        encoder: the teacher begins as its copy.
+        blocks: how many are averaged.
+        momentum: of the teacher, in the first and in the last step.
+    """
+
+    moves = True
+
+    def __init__(self, encoder: Encoder, blocks: int, momentum: list[float]) -> None:
+        super().__init__()
+        self.blocks = blocks
+        self.momentum = momentum
+        self.num_outputs = encoder.width
+        self.teacher = teacher.Teacher(encoder)
+
+    @torch.no_grad()
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
+        """float32 (B, N, D)."""
+        taught = self.teacher.encoder
+        outputs = [h_BTD.float() for h_BTD in taught.last_outputs(image_B3HW, self.blocks)]
+        width = (taught.width,)
+        mean_BTD = torch.stack([F.layer_norm(h_BTD, width) for h_BTD in outputs]).mean(0)
+        return F.layer_norm(mean_BTD[:, taught.prefix :], width)
+
+    def averages(self, progress: float, encoder: Encoder) -> teacher.Averages:
+        first, last = self.momentum
+        momentum = teacher.linear_momentum(first, progress, last)
+        return momentum, teacher.pairs((self.teacher.encoder, encoder))
+
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        loss_BKA = F.smooth_l1_loss(output_BKA, truth_BK, reduction="none", beta=BETA)
+        return {"loss": loss_BKA.mean(-1)}
+
+    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
+        """Of predicting the mean of the neighbours' targets, which are the teacher's of now: near 0
+        where it has collapsed."""
+        truth_BND = self.ground_truth(image_B3HW)
+        near_BNN = neighbors(image_B3HW, self.teacher.encoder.patch_size, corrupted_BN)
+        near_BND = neighbor_mean(truth_BND, near_BNN)
+        return {"neighbors_error": self.metrics(near_BND, truth_BND)["loss"]}
+
+    def render(self, truth_BN: Tensor) -> Tensor:
+        """The first three channels."""
+        return shown_channels(around_grey(truth_BN), -1)[:, :, None, None]
