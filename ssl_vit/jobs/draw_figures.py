@@ -230,7 +230,7 @@ class FigureFolder:
             with self.output.hold():
                 yield
             return
-        with lock.hold(self.run):
+        with lock.hold(self.run, str(self.run.parent)):
             self.path.mkdir(exist_ok=True)
             sweep(self.path, OWN)
             yield

@@ -191,9 +191,9 @@ class Run:
             UserError: another process or thread holds the folder, or it lies in another
                 run's.
         """
-        lock.check_outside(self.folder)
+        lock.check_outside(self.recipe.name, self.folder)
         existed = self.folder.exists()
-        with lock.hold(self.folder) as self.held:
+        with lock.hold(self.folder, self.recipe.out) as self.held:
             self.on_lost = on_lost
             sweep(self.folder, SWEPT, delete=Path.unlink)  # a folder of such a name is none of ours
             try:

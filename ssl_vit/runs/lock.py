@@ -43,7 +43,7 @@ class HeldFolder:
         os.close(self.number)
 
 
-def check_outside(folder: Path) -> None:
+def check_outside(name: str, folder: Path) -> None:
     """Check that a folder lies in no run's folder.
 
     Raises:
@@ -52,7 +52,7 @@ def check_outside(folder: Path) -> None:
     for above in folder.resolve().parents:
         if _is_started(above):
             text = f"lies inside another run's folder, {above}; take another name= or out="
-            raise UserError(f"name={folder.name}: {folder} {text}")
+            raise UserError(f"name={name}: {folder} {text}")
 
 
 def _is_started(folder: Path) -> bool:
@@ -112,17 +112,18 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[HeldFolder]:
+def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
     """Keep other writers out of a folder while the body runs, also other threads of this process.
 
     Args:
-        folder: name= in out=, for errors; created if it does not exist.
+        folder: created if it does not exist.
+        out: the run's out=, for errors.
 
     Raises:
         UserError: another one holds the folder, it cannot be written, or its file system has no
             locks.
     """
-    path, out = folder / FILE, f"out={folder.parent}"
+    path = folder / FILE
     # without a stand-in where there are no locks: such a file outlives a killed process
     lock = FileLock(path, blocking=False, fallback_to_soft=False)
     with ExitStack() as stack:
@@ -130,7 +131,7 @@ def hold(folder: Path) -> Iterator[HeldFolder]:
             folder.mkdir(parents=True, exist_ok=True)
             place = HeldFolder(folder)
         except OSError as error:
-            raise UserError(f"{out}: {folder} cannot be written: {error.strerror}") from None
+            raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
         stack.callback(place.close)
         try:
             stack.enter_context(lock)
@@ -139,7 +140,7 @@ def hold(folder: Path) -> Iterator[HeldFolder]:
             raise UserError(f"name={folder.name}: {text}") from None
         except OSError as error:
             text = "expected a folder that may be written, on a file system that has locks"
-            raise UserError(f"{out}: {path}: {error.strerror}; {text}") from None
+            raise UserError(f"out={out}: {path}: {error.strerror}; {text}") from None
         real = folder.resolve()
         OURS.add(real)
         stack.callback(OURS.discard, real)

@@ -43,9 +43,9 @@ class OutputFolder(Generic[Content]):
             UserError: another process writes it, it lies in a run's, it holds something else, its
                 record is damaged, or it cannot be written.
         """
-        lock.check_outside(self.path)
+        lock.check_outside(self.path.name, self.path)
         self.check()
-        with lock.hold(self.path):
+        with lock.hold(self.path, str(self.path.parent)):
             self.read()
             sweep(self.path, self.own)
             yield

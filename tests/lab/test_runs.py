@@ -291,7 +291,7 @@ def test_what_may_be_needed_is_kept(
     folder = runs / "first"
     spoil(kind, folder)
     before = [*folder.rglob("*")]
-    with lock.hold(folder) if kind == "locked" else nullcontext():
+    with lock.hold(folder, "other") if kind == "locked" else nullcontext():
         done = record(capsys, str(runs), "clean=checkpoints")
     (kept,) = [one for one in done["clean"] if one["kept"]]
     assert kept["name"] == "first" and says in kept["kept"]

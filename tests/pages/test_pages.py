@@ -255,7 +255,7 @@ def test_a_run_that_goes_on(tmp_path):
 @contextmanager
 def held_by_another_process(folder):
     code = "import sys; from pathlib import Path; from ssl_vit.runs import lock\n"
-    code += "with lock.hold(Path(sys.argv[1])): print('held', flush=True); input()"
+    code += "with lock.hold(Path(sys.argv[1]), 'x'): print('held', flush=True); input()"
     call = [sys.executable, "-c", code, str(folder)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE

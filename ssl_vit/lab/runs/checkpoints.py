@@ -42,7 +42,7 @@ def clean(run: ListedRun) -> Cleaned | None:
     if run.record.result is None:
         return found._replace(kept=why_kept(run))
     try:
-        with lock.hold(folder):
+        with lock.hold(folder, str(folder.parent)):
             # as it is now
             if reason := why_kept(ListedRun(run.name, read_run(folder))):
                 return found._replace(kept=reason)
