@@ -106,6 +106,14 @@ def test_a_folder_that_a_lost_node_still_writes_is_waited_for(bench, tmp_path):
 # ---- clusters of this machine
 
 
+def asleep_all(bench, study, names):
+    def holds():
+        assert study.poll() is None, study.communicate()
+        return all((bench.runs / name / "asleep").exists() for name in names)
+
+    until(holds)
+
+
 def node_of(task: Path, raylets):
     """The node whose raylet has started what runs a task."""
     parents = {parent.pid for parent in psutil.Process(int((task / "pid").read_text())).parents()}
@@ -133,7 +141,7 @@ def test_tasks_of_lost_nodes_go_on_elsewhere_with_the_same_results(bench, tmp_pa
         }
         bench.behave(dict.fromkeys(FIRST[:3], "sleep"))
         study = bench.start(AT.format(cluster.address), tasks=tasks, parallel=3)
-        until(lambda: all((bench.runs / name / "asleep").exists() for name in FIRST[:3]))
+        asleep_all(bench, study, FIRST[:3])
         places = {name: node_of(bench.runs / name, nodes) for name in FIRST[:3]}
         assert len({*places.values()}) == 3
         bench.behave()
@@ -158,7 +166,7 @@ def test_ctrl_c_ends_all_tasks(bench):
     first = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     first += "from ssl_vit.lab import engine; engine.cores = lambda: 2\n"
     study = bench.start(first + AT.format("local"))
-    until(lambda: all((bench.runs / name / "asleep").exists() for name in FIRST[:2]))
+    asleep_all(bench, study, FIRST[:2])
     study.send_signal(signal.SIGINT)
     until(lambda: not is_alive(bench.runs / FIRST[0]))
     assert is_alive(bench.runs / FIRST[1])

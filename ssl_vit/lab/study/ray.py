@@ -120,7 +120,7 @@ def _connect(ray: Any) -> str:
         except ValueError:  # there is one, whose cores are known
             ray.init(**quiet)
             return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # of any kind, Ray's own and plain ones
         other = "RAY_ADDRESS=HOST:PORT names another cluster, RAY_ADDRESS=local starts one here"
         raise UserError(f"launcher=ray: {one_line(error)}; {other}") from None
 
