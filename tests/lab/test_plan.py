@@ -53,10 +53,7 @@ STATED = {
     "supervised_b32_jft": (55, 0.015),
     "supervised_b16_jft": (224, 0),
     "supervised_l16_jft": (783, 0),
-    "supervised_h14_jft": (4262, 0),
     "supervised_bit_r50x1_jft": (50, 0.04),
-    "supervised_bit_r152x2_jft": (563, 0.034),
-    "supervised_r50_b32_jft": (106, 0.015),
     "supervised_r50_l16_jft": (859, -0.029),  # half of that of twice the length would be 834
 }
 
