@@ -1,11 +1,15 @@
 """A run's output on the console: tables; a progress bar on a terminal and in a notebook, elsewhere
 plain lines."""
 
-import shutil
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from ..callbacks import Callback, Row
 from ..formatting import count_of_images, duration
@@ -16,9 +20,7 @@ from . import notebook
 LINE_INTERVAL = 5.0  # seconds between plain lines, at least
 # a sixtieth of the time so far, later: a day's log or notebook stays one that can be read
 LINE_SHARE = 1 / 60
-REDRAWN_EVERY = 0.5  # seconds, at least, between two states of a bar
-BAR = 10  # characters of a terminal's
-ERASE = "\x1b[K"  # what is behind the cursor, in its line
+REDRAWN_EVERY = 0.5  # seconds, at least, between two states of a notebook's bar
 
 
 def table(rows: Iterable[tuple[str, str]]) -> None:
@@ -47,30 +49,18 @@ def _summary(row: Row) -> str:
 
 
 @dataclass(eq=False, repr=False)
-class ProgressLines(Callback):
-    """Callback that prints how training goes, as `progress` makes one: a line every few seconds,
-    and less often in a long run; what is measured, notes and warnings at once."""
+class _Progress(Callback, ABC):
+    """As `progress`, which makes one. Subclasses show what training does (`_summarise`) and print
+    what stays (`_say`)."""
 
     start: int
     steps: int
     images: int | None = None
     probed: int = 0
 
-    def __post_init__(self) -> None:
-        self.row, self.row_step = "", self.start
-        self.started_at = time.monotonic()
-        self.printed_at = self.started_at
-
-    def on_step(self, step: int) -> None:
-        # only where rows are further apart
-        if self._waited() >= 2:
-            self._print(step)
-
     def on_row(self, row: Row) -> None:
         if "images_per_s" in row:
-            self.row, self.row_step = _summary(row), row["step"]
-            if self._waited() >= 1 or row["step"] == self.steps:
-                self._print(row["step"])
+            self._summarise(row)
         for text in self._measured(row):
             self._say(text)
 
@@ -80,28 +70,12 @@ class ProgressLines(Callback):
     def on_warning(self, text: str) -> None:
         self._say(f"warning: {text}")
 
+    @abstractmethod
+    def _summarise(self, row: Row) -> None:
+        """Show what training does, of a row of training."""
+
     def _say(self, text: str) -> None:
         print(text, flush=True)
-
-    def _waited(self) -> float:
-        """The time since the last line, in intervals."""
-        now = time.monotonic()
-        return (now - self.printed_at) / self._interval(now)
-
-    def _interval(self, now: float) -> float:
-        """Seconds between two lines."""
-        return max(LINE_INTERVAL, LINE_SHARE * (now - self.started_at))
-
-    def _print(self, step: int) -> None:
-        self.printed_at = time.monotonic()
-        left = (self.printed_at - self.started_at) / max(1, step - self.start) * (self.steps - step)
-        row = self.row
-        if row and self.row_step != step:
-            row = f"at step {self.row_step}: {row}"
-        self._show(step, row, f"left {duration(left)}")
-
-    def _show(self, step: int, row: str, left: str) -> None:
-        print(f"step {step:>6}/{self.steps}  {row}  {left}", flush=True)
 
     def _measured(self, row: Row) -> Iterator[str]:
         """A line of the held-out metrics of a row, and one of each of its probes: value, interval,
@@ -128,33 +102,76 @@ class ProgressLines(Callback):
             yield f"probe at step {row['step']}: {text} (n = {count_of_images(self.probed)})"
 
 
-class ProgressBar(ProgressLines):
-    """Callback that redraws one line of a terminal; what is printed besides stays above it. close()
-    it before anything else is printed."""
+@dataclass(eq=False, repr=False)
+class ProgressBar(_Progress):
+    """Callback that draws a progress bar; close() it before anything else is printed."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self._show(self.start, "", "")
+        # on a narrow screen only the summary is truncated
+        whole = Column(no_wrap=True, min_width=7)
+        columns = (
+            BarColumn(10),
+            TextColumn("{task.completed}/{task.total}", table_column=whole),
+            TimeRemainingColumn(table_column=whole),
+            TextColumn(
+                "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
+            ),
+        )
+        self.progress = Progress(*columns, console=Console(file=sys.stdout))
+        self.progress.start()
+        self.task = self.progress.add_task("", total=self.steps, completed=self.start)
 
-    def _interval(self, now: float) -> float:
-        return REDRAWN_EVERY
+    def on_step(self, step: int) -> None:
+        self.progress.update(self.task, completed=step)
 
-    def _show(self, step: int, row: str, left: str) -> None:
-        done = BAR * step // max(1, self.steps)
-        # what a narrow terminal cuts off comes last
-        self.line = f"{'#' * done}{'.' * (BAR - done)} {step}/{self.steps}  {left}  {row}"
-        self._draw()
-
-    def _draw(self, above: str = "") -> None:
-        """Write over the line that is there; cut, as one that wraps would stay in part."""
-        width = shutil.get_terminal_size().columns - 1
-        print(f"\r{ERASE}{above}{self.line[:width]}", end="", flush=True)
+    def _summarise(self, row: Row) -> None:
+        self.progress.update(self.task, description=_summary(row))
 
     def _say(self, text: str) -> None:
-        self._draw(f"{text}\n")
+        self.progress.console.print(text, highlight=False, markup=False)
 
     def close(self) -> None:
-        print(flush=True)
+        self.progress.stop()
+
+
+@dataclass(eq=False, repr=False)
+class ProgressLines(_Progress):
+    """Callback that prints a line every few seconds, and less often in a long run."""
+
+    def __post_init__(self) -> None:
+        self.row, self.row_step = "", self.start
+        self.started_at = time.monotonic()
+        self.printed_at = self.started_at
+
+    def on_step(self, step: int) -> None:
+        # only where rows are further apart
+        if self._waited() >= 2:
+            self._print(step)
+
+    def _summarise(self, row: Row) -> None:
+        self.row, self.row_step = _summary(row), row["step"]
+        if self._waited() >= 1 or row["step"] == self.steps:
+            self._print(row["step"])
+
+    def _waited(self) -> float:
+        """The time since the last line, in intervals."""
+        now = time.monotonic()
+        return (now - self.printed_at) / self._interval(now)
+
+    def _interval(self, now: float) -> float:
+        """Seconds between two lines."""
+        return max(LINE_INTERVAL, LINE_SHARE * (now - self.started_at))
+
+    def _print(self, step: int) -> None:
+        self.printed_at = time.monotonic()
+        left = (self.printed_at - self.started_at) / max(1, step - self.start) * (self.steps - step)
+        row = self.row
+        if row and self.row_step != step:
+            row = f"at step {self.row_step}: {row}"
+        self._show(step, f"step {step:>6}/{self.steps}  {row}  left {duration(left)}")
+
+    def _show(self, step: int, line: str) -> None:
+        print(line, flush=True)
 
 
 class NotebookBar(ProgressLines):
@@ -163,14 +180,13 @@ class NotebookBar(ProgressLines):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.output = notebook.RedrawnOutput()
-        self._show(self.start, "", "")
+        self._show(self.start, f"step {self.start:>6}/{self.steps}")
 
     def _interval(self, now: float) -> float:
         return REDRAWN_EVERY
 
-    def _show(self, step: int, row: str, left: str) -> None:
-        text = f"step {step:>6}/{self.steps}  {row}  {left}"
-        self.output.draw(notebook.progress_html(step, self.steps, text))
+    def _show(self, step: int, line: str) -> None:
+        self.output.draw(notebook.progress_html(step, self.steps, line))
 
 
 def progress(
@@ -178,7 +194,7 @@ def progress(
     steps: int,
     images: int | None = None,
     probed: int = 0,
-) -> ProgressLines:
+) -> ProgressBar | ProgressLines:
     """A bar on a terminal and in a notebook, else lines.
 
     Args:
@@ -187,7 +203,7 @@ def progress(
         images: how many held-out metrics are of.
         probed: how many images probes are measured on.
     """
-    kind: type[ProgressLines] = ProgressLines
+    kind: type[ProgressBar | ProgressLines] = ProgressLines
     if notebook.in_notebook():
         kind = NotebookBar
     elif sys.stdout.isatty():
