@@ -259,6 +259,19 @@ def test_of_images_that_are_not_measured_nothing_is_told(runs: dict[str, Path]) 
     assert seen_images.seen_images(recipe, nothing) == []
 
 
+def test_held_out_images_are_counted_as_far_as_they_are_measured(words: list[str]) -> None:
+    """A training run measures eval.images of them; an evaluation chooses on all."""
+    words = altered(words, APART, "data.validation=0.4", "eval.images=4")
+    recipe = resolve(words)
+    splits = run_splits.load(recipe.data, test=True)
+    assert len(splits.validation) > 8
+    evaluation = [word for word in words if word.startswith(("data.", "model."))]
+    evaluation += ["recipe=evaluate", "init=scratch", "probe.measures=[linear]"]
+    for one, count in (recipe, 4), (resolve(evaluation), len(splits.validation)):
+        found = seen_images.MeasuredImages(one, splits)
+        assert len(found.parts["validation"][1]) == count
+
+
 def test_after_a_kill_the_record_has_both_halves(
     words: list[str], place: Path, tmp_path: Path
 ) -> None:

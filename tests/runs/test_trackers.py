@@ -223,6 +223,15 @@ def test_no_tracker_brings_a_folder_back(tmp_path: Path, how: str) -> None:
     assert not run.folder.exists() and warnings == []
 
 
+def test_the_figures_of_the_test_split_are_the_last_row(fake: type[Fake], tmp_path: Path) -> None:
+    """They were not looked at: a change that left them out had passed."""
+    run = made(tmp_path, "wandb")
+    with run.lock():
+        found = trackers.Trackers(run, [].append)
+        found.finish(4, {"top1": 0.5})
+    assert fake.made[0].rows == [(4, {"test/top1": 0.5})] and fake.made[0].finished
+
+
 def test_a_run_ends_whose_tracker_fails(
     fake: type[Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
