@@ -44,12 +44,12 @@ BUDGETS = {
         "pages": 1050,
         "recipe": 2270,
         "results": 130,
-        "robustness": 420,
+        "robustness": 310,
         "runs": 1250,
         "training": 2130,
     },
 }
-FILES = {"ssl_vit": 236, "tests": 206}
+FILES = {"ssl_vit": 236, "tests": 205}
 
 
 @pytest.mark.parametrize("root", BUDGETS)
