@@ -72,8 +72,9 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
     )
     if objective == "distill":
         smaller += ["distill.teacher=timm:vit_tiny_patch16_224", "distill.size=32"]
+    if declaration.objective(objective).predicts_patches:
+        smaller += [f"target={target}", "model.patch=8"]
     recipe = resolve(altered(TINY, f"recipe={objective}", *smaller))
-    recipe.target = target
     made = building.build(
         building.Settings.of(recipe), build_encoder(recipe.model, recipe.data), 10
     )

@@ -61,8 +61,8 @@ def test_a_value_that_is_missing_or_another_one_is_a_difference() -> None:
 def test_so_much_is_frozen() -> None:
     assert len(RECIPES) == len(COSTS["recipes"]) == 60
     assert sum(len(group) for groups in RECIPES.values() for group in groups.values()) > 4000
-    assert sum(len(study["tasks"]) for study in STUDIES.values()) == 533
-    assert len(STUDIES) == 10 and len(IMAGES["folders"]) == len(FOLDERS) > 50
+    assert sum(len(study["tasks"]) for study in STUDIES.values()) == 603
+    assert len(STUDIES) == 11 and len(IMAGES["folders"]) == len(FOLDERS) > 50
     assert sum(len(rows) for measures in PAIRED.values() for rows in measures.values()) == 123
 
 
