@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.batching import Batch
+from ..errors import UserError
 from ..metrics import PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..recipe.schema import Probe
@@ -144,15 +145,16 @@ def all_right(
     probe: Probe,
     classes: int,
     picks: Picks | None = None,
+    error: type[Exception] = UserError,
 ) -> dict[str, Right]:
     """{reader: what `run_probes` gives} of {split: {reader: its features}}. Of the pixels k-NN
-    alone: without a network there is nothing else to fit. A baseline that cannot be measured is
-    left out with a warning; of the encoder it is an error."""
+    alone: without a network there is nothing else to fit. A baseline that fails by `error` is left
+    out with a warning (`failing_left_out`)."""
     right: dict[str, Right] = {}
     for name in seen["test"]:
         of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
         own = {split: found[name] for split, found in seen.items()}
-        with failing_left_out(name, Exception):
+        with failing_left_out(name, error):
             right[name] = dict(run_probes(own, of, classes, picks))
     return right
 

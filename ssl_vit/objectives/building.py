@@ -51,7 +51,10 @@ class Settings:
 
     def build_target(self, encoder: Encoder) -> Target:
         """What is predicted of a patch of the encoder."""
-        return cast(Target, declaration.target(self.target).build(self, encoder))
+        declared = declaration.target(self.target)
+        found = cast(Target, declared.build(self, encoder))
+        found.drawn = declared.drawn
+        return found
 
 
 def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -> Objective:

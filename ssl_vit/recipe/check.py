@@ -385,10 +385,13 @@ def _trunk(r: Recipe) -> None:
         if (value := r.value(key)) is not None:
             text = f"expected null beside resume={r.resume}, as it depends on the whole run"
             raise r.error(key, text, value)
-    for one in r.declared.trained(r):
-        if not one.any_length:
-            text = f"objective={one.name} follows the share of the run that is done, so that runs"
-            raise r.error("resume", f"{text} of other lengths do not begin alike; leave it out")
+    trained = r.declared.trained(r)
+    follows = [f"objective={one.name}" for one in trained if not one.any_length]
+    if any(one.predicts_patches for one in trained) and not declaration.target(r.target).any_length:
+        follows.append(f"target={r.target}")
+    if follows:
+        text = f"{follows[0]} follows the share of the run that is done, so that runs of other"
+        raise r.error("resume", f"{text} lengths do not begin alike; leave it out")
 
 
 def check_stable(recipe: Recipe, other: Recipe) -> None:

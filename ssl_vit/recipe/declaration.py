@@ -155,6 +155,7 @@ class TargetDeclaration(ABC):
         patch_multiple: model.patch is a multiple of it.
         any_channels: whether it is for images other than RGB of 8 bits: of any number of channels,
             the length of mean and std, and any range of values.
+        any_length: as of an objective: of one with a teacher (`averages`) often not so.
         metrics, no_measure: as of an objective.
     """
 
@@ -164,6 +165,7 @@ class TargetDeclaration(ABC):
     options: Group | None = None
     patch_multiple: int = 1
     any_channels: bool = False
+    any_length: bool = True
     metrics: tuple[Metric | Baseline, ...] = ()
     no_measure: tuple[str, ...] = ()
 

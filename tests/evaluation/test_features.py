@@ -22,9 +22,11 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
 from ssl_vit.evaluation.images import Images
 from ssl_vit.jobs import evaluate
+from ssl_vit.metrics import FRESH
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.probe import Probe
 from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator
@@ -123,6 +125,20 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
         assert not lost & set(rows)
         assert [row % 3 for row in rows] == [0] * key[0] + [1] * key[0]
         assert set(sound[key]) - lost <= set(rows)  # the others stay
+
+
+def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program() -> None:
+    """It ended well, without the row of fresh weights."""
+    label_N = torch.arange(8) % 2
+    whole, fewer = (torch.randn(8, width) for width in (4, 3))
+    seen = {
+        "train": {"": (whole, label_N), FRESH: (whole, label_N)},
+        "test": {"": (whole, label_N), FRESH: (fewer, label_N)},
+    }
+    probe = Probe(measures=["knn"], neighbors=1)
+    with pytest.raises(RuntimeError):
+        features.all_right(seen, probe, 2)
+    assert features.all_right(seen, probe, 2, error=Exception).keys() == {""}
 
 
 def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from ssl_vit.data.batching import Batch
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.base import Objective, Output
+from ssl_vit.objectives.targets.patch_targets import Target
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
 from ssl_vit.training.optim import frozen_weights
@@ -38,9 +39,17 @@ def test_heads_are_all_but_encoders_of_images() -> None:
     assert {name.partition(".")[0] for name in names} == {"text_encoder", "head"}
 
 
-@pytest.mark.parametrize("name", sorted(declaration.objectives().keys() - {"probe"}))
-def test_steps_of_any_length_do_not_know_how_much_is_done(name: str, tmp_path: Path) -> None:
-    words = altered(TINY, f"recipe={name}")
+TARGETS = [f"mpp target={name} model.patch=8" for name in sorted(declaration.targets())]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [*sorted(declaration.objectives().keys() - {"probe"}), *TARGETS, "joint target=teacher"],
+)
+def test_steps_of_any_length_do_not_know_how_much_is_done(asked: str, tmp_path: Path) -> None:
+    """A teacher of target=teacher was moved by the share that is done, and mpp said otherwise."""
+    name, *others = asked.split()
+    words = altered(TINY, f"recipe={name}", *others)
     if name == "distill":
         words.append(f"distill.teacher={of_timm(tmp_path, embed_dim=48, num_heads=3)}")
     if "views.local" in declaration.objectives()[name].shared:
@@ -55,4 +64,11 @@ def test_steps_of_any_length_do_not_know_how_much_is_done(name: str, tmp_path: P
         return [buffers, objective.averages(progress)[0], len(frozen_weights(objective, progress))]
 
     alike = scheduled(0.0) == scheduled(0.002)
-    assert alike == all(one.any_length for one in recipe.declared.trained(recipe))
+    parts = recipe.declared.trained(recipe)
+    known = all(one.any_length for one in parts)
+    if any(one.predicts_patches for one in parts):
+        declared = declaration.target(recipe.target)
+        known = known and declared.any_length
+        drawn = [one.drawn for one in objective.modules() if isinstance(one, Target)]
+        assert drawn == [declared.drawn]  # which figures say
+    assert alike == known

@@ -153,6 +153,7 @@ BROKEN = [
     (f"{TRUNK} optim.weight_decay_end=0.4", "optim.weight_decay_end=0.4: expected null beside res"),
     (f"{TRUNK} checkpoint.best=loss", "checkpoint.best=loss: expected null beside resume=runs/lo"),
     (TRUNK.replace("mpp", "lejepa"), "resume=runs/long@24: objective=lejepa follows the share of"),
+    (f"{TRUNK} target=teacher", "resume=runs/long@24: target=teacher follows the share of the run"),
     ("recipe=mae mae.rate=0.9999", "mae.rate=0.9999: leaves none of an image's "),
     ("recipe=mae mae.width=6 mae.heads=2", "mae.width=6: expected a multiple of 4"),
 ]

@@ -117,6 +117,7 @@ class TeacherFeatures(TargetDeclaration):
     )
     options = Group("data2vec", TeacherOptions, "The teacher of target=teacher.")
     any_channels = True
+    any_length = False  # its momentum changes with the share of the run that is done
     # One feature for all patches of all images is predicted best
     no_measure = ("loss", *(f"loss_{kind}" for kind in KINDS))
 

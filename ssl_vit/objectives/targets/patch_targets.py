@@ -17,7 +17,6 @@ from ...data.pixel_values import normalisation, shown_channels
 from ...models.encoder import Encoder
 from ...recipe.images import BYTES
 from ..teacher import Averages
-from . import NORMALIZED
 
 COLORS = 512  # 3 bits per channel
 GREY = 128  # 0 as it is shown
@@ -289,7 +288,6 @@ class NormalizedPixels(Target):
     (`norm_pix_loss`: He et al., 2022, section 3). Mean and unbiased variance (+ 1e-6) are over the
     patch's C P^2 values in the model's input range, as in the authors' code."""
 
-    drawn = NORMALIZED
     EPSILON = 1e-6
 
     def __init__(
