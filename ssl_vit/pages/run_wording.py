@@ -46,7 +46,8 @@ def course(record: RunRecord) -> str:
         trained = "after"
         if result.steps:
             seen = f" on {result.images:,.0f} images" if result.images else ""
-            trained = f"after {result.steps:,} steps{seen} in"
+            began = f", from step {result.trunk.step:,} on" if result.trunk else ""
+            trained = f"after {result.steps:,} steps{seen}{began} in"
         took = f"{trained} {duration(result.seconds)}{times}{_chosen(result)}"
         return f"It finished on {_when(result.finished)}, {took}."
     of = f" of {record.steps:,}" if record.steps else ""

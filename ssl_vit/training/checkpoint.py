@@ -46,7 +46,7 @@ def _facts(path: Path) -> dict[str, Any]:
         }
 
 
-def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
+def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1) -> Path:
     """Write a checkpoint, then remove all but the newest `keep` and the best ones that these name
     (`state["best"]["step"]`): after damage the one before the newest finds its best one, too.
 
@@ -58,6 +58,8 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
         step: optimiser step.
         state: tensors in plain containers.
         keep: checkpoints to keep.
+        every: one between its multiples, of a run that was stopped, takes no place of one at them,
+            at which other runs may begin (resume=RUN@STEP).
 
     Raises:
         OSError, RuntimeError: it cannot be written, such as on a full disk; earlier checkpoints are
@@ -74,7 +76,8 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     _sync(root)
     known = list_checkpoints(root)
     index = known.index(final)
-    newest = known[max(0, index + 1 - keep) : index + 1]
+    before = sorted(known[:index], key=lambda path: (step_of(path) % every == 0, path))
+    newest = [*before[max(0, index + 1 - keep) :], final]
     kept = {*newest, *(folder(root, best) for best in map(_best_step, newest) if best is not None)}
     for old in known:
         if old not in kept:
@@ -206,7 +209,7 @@ class Saver:
     def _save(self, step: int, state: dict[str, Any]) -> None:
         before = time.perf_counter()
         try:
-            path = save(self.root, step, state, self.settings.keep)
+            path = save(self.root, step, state, self.settings.keep, self.settings.every)
             size = (path / STATE).stat().st_size / 2**20
             self.note(f"saved {path.name}, {size:.1f} MiB, in {time.perf_counter() - before:.2f} s")
             self.failed = 0

@@ -18,7 +18,7 @@ from helpers.reports import table
 from ssl_vit.hub import card, push
 from ssl_vit.models import encoder, weights
 from ssl_vit.objectives.supervised import SupervisedOptions
-from ssl_vit.recipe.records.run import Measured, Result
+from ssl_vit.recipe.records.run import Measured, Result, Trunk
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import proportion
 
@@ -195,6 +195,15 @@ def test_numbers_are_told_as_people_tell_them(run: Run) -> None:
     run.finish(result_of(run).model_copy(update={"seconds": 0.2}))
     text = card.write(run, run.export)
     assert "less than a second on 1 x cpu" in text and "thousand parameters" in text
+
+
+def test_the_cost_of_a_run_that_went_on_from_another_is_of_its_own_steps(run: Run) -> None:
+    took = {"steps": 10, "images": 80, "exaflop": 2.0, "device_hours": 1, "total_device_hours": 5}
+    trunk = Trunk(run="long", step=8)
+    run.finish(result_of(run).model_copy(update=took | {"trunk": trunk}))
+    text = card.write(run, run.export)
+    assert "10 steps on 80 images, the first 8 of another run; the rest was 2 exaFLOP" in text
+    assert "1 device-hours, after 4 for those steps and" in text
 
 
 @pytest.mark.parametrize(

@@ -60,10 +60,10 @@ def cut_off(out: Path, at: int = 12) -> Path:
     """A run that was killed before the checkpoint of that step was written."""
     save = checkpoint.save
 
-    def dying(root, step, state, keep):
+    def dying(root, step, state, *kept):
         if step == at:
             raise Killed
-        return save(root, step, state, keep)
+        return save(root, step, state, *kept)
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
         patched.setattr(checkpoint, "save", dying)

@@ -82,6 +82,17 @@ def test_the_newest_are_kept_in_the_order_of_their_steps(
         assert steps(root) == at[:i][-keep:]
 
 
+def test_that_of_a_stop_takes_no_place_of_one_at_which_others_begin(tmp_path: Path) -> None:
+    """As where a trunk is stopped twice: keep=4 is what its first steps need without that. Never
+    fewer than `keep` are left."""
+    for step in (4, 6, 8, 12, 14, 16):
+        checkpoint.save(tmp_path, step, state(step), 4, every=4)
+    assert steps(tmp_path) == [4, 8, 12, 16]
+    checkpoint.save(tmp_path, 18, state(18), 4, every=4)
+    checkpoint.save(tmp_path, 19, state(19), 4, every=4)
+    assert steps(tmp_path) == [8, 12, 16, 19]
+
+
 def test_a_step_that_is_saved_again_is_replaced(tmp_path: Path) -> None:
     path = save(tmp_path, 5)
     damage(path)
