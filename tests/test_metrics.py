@@ -33,7 +33,7 @@ from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import MEASURES
-from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.records.run import Declared, Measured
 from ssl_vit.runs import console
 from ssl_vit.training.distributed import WatchedAccelerator
 
@@ -153,6 +153,29 @@ def test_a_plugins_runs_are_shown_as_it_declares_where_it_is_not_given(
     assert find_metric("mistaken").label == "mistakes" and find_baseline("at_random") == rows[1]
     metrics.adopt(Metric("turned"), Metric("turned", higher=False), Metric("turned"))
     assert not metrics.has_direction("turned")
+
+
+def test_a_plugins_target_is_not_ranked_by_its_loss_where_it_is_not_given() -> None:
+    """The objective is the package's, and so its record was not read; two targets of one plugin's
+    objective had one record."""
+    try:
+        for name, refused in (("moving", ("loss",)), ("still", ())):
+            kind = type("Own", (declaration.TargetDeclaration,), {"build": print})
+            one = kind()
+            one.name, one.no_measure = name, refused
+            declaration.declare(one)
+        records = [declaration.to_record("mpp", name) for name in ("moving", "still")]
+    finally:
+        for name in ("moving", "still"):
+            declaration.withdraw(name)
+    for record in json.loads(json.dumps(records)):
+        declaration.adopt(Declared(**record), [])
+    told = {
+        (metric, name): declaration.tells_nothing(metric, "joint", name)
+        for metric in ("mpp/loss", "supervised/loss")
+        for name in ("moving", "still")
+    }
+    assert [key for key, nothing in told.items() if nothing] == [("mpp/loss", "moving")]
 
 
 def test_one_row_shows_a_metric_everywhere(

@@ -17,8 +17,15 @@ HEADS = 4  # of the predictor
 
 
 class TeacherOptions(Keys):  # teacher.rate=, teacher.momentum=: --help, bounds, recipe.yaml
-    rate: float = key(0.6, "Share of the patches that are hidden.", gt=0, lt=1)
-    momentum: Share = key(0.996, "Of the teacher in the first step; it rises to 1 linearly.")
+    """What is hidden, and the teacher.
+
+    Attributes:
+        rate: Share of the patches that are hidden.
+        momentum: Of the teacher in the first step; it rises to 1 linearly.
+    """
+
+    rate: float = key(0.6, gt=0, lt=1)
+    momentum: Share = key(0.996)
 
 
 def predictor_size(width, depth):
@@ -33,7 +40,7 @@ def hidden_patches(recipe):
 class TeacherDeclaration(ObjectiveDeclaration):
     name = "teacher"
     title = "Prediction of an EMA teacher's features"
-    options = Group("teacher", TeacherOptions, "What is hidden, and the teacher.")
+    options = Group("teacher", TeacherOptions)
     pool = "avg"  # an image's feature in the export: the class token has no loss
     figure = (
         "held-out images, and how near the predicted features of hidden patches are to the"

@@ -159,9 +159,8 @@ def write_result(
         known: more fields of the result; one without a value is left out.
     """
     recipe, hours = run.recipe, device_seconds / 3600
-    exaflop = costs.exaflop(
-        recipe, images - shared
-    )  # None: not counted, and so is what is added to it
+    # None: not counted, and so is what is added to it
+    exaflop = costs.exaflop(recipe, images - shared)
     known["seen"] = seen_images.without_paths(seen)
     result = Result(
         steps=steps,

@@ -34,12 +34,10 @@ SHARED = ("corruption", "target", "views", "views.local", "data.mixup", "probe")
 
 @dataclass(frozen=True)
 class Group:
-    """Keys `NAME.FIELD`: their model, and what they are about where its docstring does not begin
-    with that."""
+    """Keys `NAME.FIELD`, and their model, whose docstring begins with what they are about."""
 
     name: str
     kind: type[Keys]
-    about: str = ""
 
 
 def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
@@ -183,7 +181,9 @@ class TargetDeclaration(ABC):
 D = TypeVar("D", ObjectiveDeclaration, TargetDeclaration)
 _OBJECTIVES: dict[str, ObjectiveDeclaration] = {}
 _TARGETS: dict[str, TargetDeclaration] = {}
-_RECORDED: dict[str, ObjectiveDeclaration] = {}  # what runs of plugins have recorded
+# What runs of plugins have recorded of their objectives, and of their targets `no_measure`
+_RECORDED: dict[str, ObjectiveDeclaration] = {}
+_RECORDED_TARGETS: dict[str, tuple[str, ...]] = {}
 RECORDED = ("title", "figure", "labels", "no_measure")  # attributes that these have
 
 
@@ -264,9 +264,15 @@ def known_or_bare(name: str) -> ObjectiveDeclaration:
 def tells_nothing(metric: str, objective_name: str, target_name: str) -> bool:
     """Whether the best value of a metric may be that of collapsed features (`no_measure`)."""
     part, _, last = metric.rpartition("/")
-    found = known_or_bare(part or objective_name)
-    predicted = targets().get(target_name) if found.predicts_patches else None
-    return last in (*found.no_measure, *(predicted.no_measure if predicted else ()))
+    name = part or objective_name
+    found = known_or_bare(name)
+    if last in found.no_measure:
+        return True
+    if name in objectives() and not found.predicts_patches:
+        return False  # such as the labels' part of a sum
+    predicted = targets().get(target_name)
+    recorded = _RECORDED_TARGETS.get(target_name, ())
+    return last in (predicted.no_measure if predicted else recorded)
 
 
 def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
@@ -282,7 +288,8 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     return {
         "objective": found.name,
         **{key: getattr(found, key) for key in RECORDED},
-        "no_measure": [*found.no_measure, *(predicted.no_measure if predicted else ())],
+        "target": predicted.name if predicted else None,
+        "target_no_measure": [*predicted.no_measure] if predicted else [],
         "metrics": [asdict(row) for row in rows if isinstance(row, Metric)],
         "baselines": [asdict(row) for row in rows if isinstance(row, Baseline)],
     }
@@ -297,6 +304,8 @@ def adopt(recorded: "Declared", rows: list[Metric | Baseline]) -> None:
         setattr(found, key, recorded[key])
     found.name = recorded.objective
     _RECORDED[found.name] = found
+    if recorded.target:
+        _RECORDED_TARGETS[recorded.target] = tuple(recorded.target_no_measure)
 
 
 def describe_targets() -> str:

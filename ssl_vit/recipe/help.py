@@ -20,7 +20,7 @@ def groups() -> dict[str, str]:
     found = {"": "The run."}
     for name, info in Recipe.model_fields.items():
         if name == "target":
-            found |= {one.name: one.about or summary(one.kind) for one in all_groups()}
+            found |= {one.name: summary(one.kind) for one in all_groups()}
         if isinstance(info.annotation, type) and issubclass(info.annotation, Keys):
             found[name] = info.description or ""
     return found

@@ -32,9 +32,9 @@ PRIVATE = ("out", "resume", "plugin", "data.path", "eval.real", "hub")
 G = TypeVar("G")
 
 
-def group(kind: type[Keys], about: str = "") -> Any:
-    """A field for a group of keys; `about`: what these are, by default as its docstring begins."""
-    return Field(default_factory=kind, description=about or summary(kind))
+def group(kind: type[Keys]) -> Any:
+    """A field for a group of keys; its docstring begins with what these are."""
+    return Field(default_factory=kind, description=summary(kind))
 
 
 class Trunk(NamedTuple):
@@ -244,7 +244,7 @@ def recipe_class(objective: str, given: Values) -> type[Recipe]:
 
 @functools.cache
 def _class(base: type[Recipe], *groups: declaration.Group) -> type[Recipe]:
-    fields: dict[str, Any] = {one.name: (one.kind, group(one.kind, one.about)) for one in groups}
+    fields: dict[str, Any] = {one.name: (one.kind, group(one.kind)) for one in groups}
     found: type[Recipe] = create_model("Recipe", __base__=base, **fields)
     return found
 

@@ -3,6 +3,7 @@
 import json
 import pickle
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -214,3 +215,11 @@ def is_alive(task: Path) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def until(holds, seconds=300.0):
+    """Wait until it holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)

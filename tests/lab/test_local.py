@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 
 import ssl_vit
-from helpers.launchers import GAP, RECIPE, Bench, is_alive
+from helpers.launchers import GAP, RECIPE, Bench, is_alive, until
 from helpers.launching import launch
 from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
@@ -50,13 +50,6 @@ def undisturbed(tmp_path_factory):
     other = Bench(tmp_path_factory.mktemp("undisturbed"), ONE_ARM)
     assert not other.run().failed
     return other.made()
-
-
-def until(holds, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # ---- order

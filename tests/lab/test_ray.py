@@ -14,7 +14,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from helpers.launchers import RECIPE, Bench, is_alive
+from helpers.launchers import RECIPE, Bench, is_alive, until
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine
 from ssl_vit.lab.study.ray import Nodes, Ray, run_task
@@ -27,13 +27,6 @@ FIRST = ("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain
 def bench(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return Bench(tmp_path, launcher=Ray)
-
-
-def until(holds, seconds=300.0):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_without_ray_one_line_says_what_to_install(bench, monkeypatch):

@@ -205,12 +205,18 @@ from ssl_vit.recipe.keys import Keys, key
 from ssl_vit.metrics import Metric
 
 class TurnOptions(Keys):
-    turns: int = key(2, "Ways that an image may stand.", gt=1, le=2)
+    '''Which way up an image stands.
+
+    Attributes:
+        turns: Ways that an image may stand.
+    '''
+
+    turns: int = key(2, gt=1, le=2)
 
 class Turned(ObjectiveDeclaration):
     name = "turned"
     title = "Which way up"
-    options = Group("turned", TurnOptions, "Which way up an image stands.")
+    options = Group("turned", TurnOptions)
     metrics = (Metric("upright", "upright ones"),)
     def build(self, settings, encoder, classes):
         import torch
@@ -348,7 +354,7 @@ def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
     assert differs["objective"] == "mpp" and differs["joint.mpp"] == 1.0
 
 
-TURNS = 'key(2, "Ways that an image may stand.", gt=1, le=2)'
+TURNS = "key(2, gt=1, le=2)"
 NO_GROUP = "no name of a group of keys"
 WRONG = [
     ('name = "turned"', 'name = ""', "the declaration of an objective lacks its name"),

@@ -91,18 +91,17 @@ class Gradients(TargetDeclaration):
 
 
 class TeacherOptions(Keys):
-    blocks: Depth = key(
-        6,
-        "Blocks of the teacher, the last ones, whose outputs are averaged; of a network with fewer,"
-        " all.",
-    )
-    momentum: list[Share] = key(
-        [0.99, 0.999],
-        "Momentum of the teacher, a running average of the encoder, in the first and in the last"
-        " step; it changes linearly between them.",
-        min_length=2,
-        max_length=2,
-    )
+    """The teacher of target=teacher.
+
+    Attributes:
+        blocks: Blocks of the teacher, the last ones, whose outputs are averaged; of a network with
+            fewer, all.
+        momentum: Momentum of the teacher, a running average of the encoder, in the first and in the
+            last step; it changes linearly between them.
+    """
+
+    blocks: Depth = key(6)
+    momentum: list[Share] = key([0.99, 0.999], min_length=2, max_length=2)
 
 
 class TeacherFeatures(TargetDeclaration):
@@ -115,7 +114,7 @@ class TeacherFeatures(TargetDeclaration):
         "three channels of the features as colours, of the teacher's or, where an export is drawn,"
         " the exported encoder's"
     )
-    options = Group("data2vec", TeacherOptions, "The teacher of target=teacher.")
+    options = Group("data2vec", TeacherOptions)
     any_channels = True
     any_length = False  # its momentum changes with the share of the run that is done
     # One feature for all patches of all images is predicted best

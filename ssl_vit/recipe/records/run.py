@@ -135,6 +135,8 @@ class Declared(Record):
     figure: str
     labels: bool
     no_measure: list[str]
+    target: str | None
+    target_no_measure: list[str]
     metrics: list[dict[str, Any]]
     baselines: list[dict[str, Any]]
 
