@@ -3,7 +3,7 @@ wall time, between two numbers of steps.
 
     python benchmarks/runs.py install=stable_pretraining,lightly,lightly_train,transformers,timm
     python benchmarks/runs.py rounds=5 threads=1 device=cpu precision=float32 save=false
-    python benchmarks/runs.py cases=table_mae,files_dino peers=stable_pretraining rounds=5
+    taskset -c 1 python benchmarks/runs.py cases=table_mae,files_dino together=true
     python benchmarks/runs.py device=cuda model=vit_s16 batch=256 steps=50,250 photos=4096
 
 Each peer is a script of benchmarks/peers/, as a user of that library would write it, with its own
@@ -16,11 +16,12 @@ threads for all. Sets of images:
 - files: 8,192 of the same images as a folder of JPEG files, 64 px
 - photos: a folder of JPEG files of 500 x 375 px, made of them, for 224 px (`photos` of them)
 
-A run of A steps and one of B steps are taken in turn, for this project and every peer of a case, in
-each round. What both have (the start, the first and the last evaluation, the export) goes out in the
-difference: an image costs (cpu(B) - cpu(A)) / ((B - A) batch), with the CPU time of all of the run's
-processes, and likewise of wall time, which is what counts on a GPU. This project evaluates and
-saves nothing between; images are decoded at each step (compute.resident=false), its other options
+A run of A steps and one of B steps are taken, of this project and every peer of a case, in each
+round: in turn, or with together=true all at the same time, so that what else the machine does meets
+all alike (with `taskset` they share one core; wall time is not reported then). What both have (the
+start, the first and the last evaluation, the export) goes out in the difference: an image costs
+(cpu(B) - cpu(A)) / ((B - A) batch), with the CPU time of all of the run's processes, and likewise
+of wall time, which is what counts on a GPU. This project evaluates and saves nothing between; images are decoded at each step (compute.resident=false), its other options
 are the defaults of its recipes. `workers` are the data workers of the peers: none by default on one
 thread, else one for each core; this project chooses its own.
 
@@ -41,6 +42,7 @@ import sys
 import tempfile
 import time
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,6 +75,7 @@ DEFAULTS = {
     "data": os.environ.get("SSL_VIT_DATA", "data"),
     "environments": str(ROOT / "runs" / "peers"),
     "work": str(ROOT / "runs" / "beside"),
+    "together": "false",
     "save": "false",
 }
 SMALL = ["data=tinyimagenet", "model=vit_n8", "optim.batch=128"]
@@ -226,6 +229,7 @@ class Runs:
             self.rows = [json.loads(line) for line in self.file.read_text().splitlines()]
         workers = 0 if given["threads"] == "1" and given["device"] == "cpu" else os.cpu_count()
         self.workers = int(given["workers"] or workers or 0)
+        self.together = given["together"] == "true"
 
     def named(self, name: str, case: Case) -> str:
         """The name of a case in the report, with what it was measured at."""
@@ -245,12 +249,17 @@ class Runs:
         steps = self.steps(case)
         ways = ["ssl_vit", *self.peers(case)]
         order = ways if round_ % 2 else ways[::-1]
-        for way in order:
-            for count in steps if round_ >= 0 else [2]:  # round -1 fills caches
-                key = {"case": self.named(name, case), "way": way, "round": round_, "steps": count}
-                if not any(key.items() <= row.items() for row in self.rows):
-                    with tempfile.TemporaryDirectory(dir=self.work) as out:
-                        self.write(key | self.run(way, case, words, count, Path(out)))
+        fixed = {"case": self.named(name, case), "round": round_, "together": self.together}
+
+        def run(way: str) -> None:
+            with tempfile.TemporaryDirectory(dir=self.work) as out:
+                self.write(key | {"way": way} | self.run(way, case, words, count, Path(out)))
+
+        for count in steps if round_ >= 0 else [2]:  # round -1 fills caches
+            key = fixed | {"steps": count}
+            done = [row["way"] for row in self.rows if key.items() <= row.items()]
+            with ThreadPoolExecutor(len(order) if self.together else 1) as pool:
+                list(pool.map(run, [way for way in order if way not in done]))
 
     def steps(self, case: Case) -> tuple[int, int]:
         few, many = map(int, self.given["steps"].split(",")) if self.given["steps"] else case.steps
@@ -367,7 +376,10 @@ def summarized(rows: list[dict[str, Any]]) -> dict[str, Any]:
             for way in sorted({row["way"] for row in of_case}, key=lambda way: way != "ssl_vit")
         }
         entry: dict[str, Any] = {}
-        for clock, title in (("cpu_s", "CPU time"), ("wall_s", "wall time")):
+        clocks = {"cpu_s": "CPU time"}
+        if not any(row["together"] for row in of_case):
+            clocks["wall_s"] = "wall time"
+        for clock, title in clocks.items():
             speeds = {way: images_a_second(own, clock) for way, own in ways.items()}
             speeds = {way: own for way, own in speeds.items() if own}
             entry[f"images/s, {title}"] = {
@@ -389,6 +401,7 @@ def summarized(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 "version": longest.get("version"),
             }
         entry["commits"] = sorted({row["commit"] for row in of_case})
+        entry["together"] = any(row["together"] for row in of_case)
         entry["load"] = round(max((row["load"] for row in of_case), default=0), 1)
         report[name] = entry
     return report

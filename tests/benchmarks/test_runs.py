@@ -4,6 +4,7 @@ needed."""
 import math
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,25 @@ def test_time_and_memory_of_all_processes_count(tmp_path: Path):
     code = "raise SystemExit(3)"
     found = runs.timed([sys.executable, "-c", code], dict(os.environ), tmp_path, tmp_path / "log")
     assert found["code"] == 3
+
+
+def test_together_all_of_a_case_run_at_the_same_time(tmp_path: Path, monkeypatch):
+    both = threading.Barrier(2, timeout=60)
+
+    def run(self, way: str, case: runs.Case, words: list[str], steps: int, out: Path) -> dict:
+        both.wait()
+        return {"cpu_s": float(steps)}
+
+    monkeypatch.setattr(runs.Runs, "run", run)
+    monkeypatch.setattr(runs.Runs, "peers", lambda self, case: ["peer"])
+    given = runs.DEFAULTS | {"work": str(tmp_path), "together": "true"}
+    beside = runs.Runs(given)
+    beside.case("table_mpp", 0)
+    ways = [(row["way"], row["steps"]) for row in beside.rows]
+    assert sorted(ways) == [("peer", 10), ("peer", 50), ("ssl_vit", 10), ("ssl_vit", 50)]
+    again = runs.Runs(given)
+    again.case("table_mpp", 0)
+    assert again.rows == beside.rows
 
 
 @pytest.mark.parametrize("name", runs.CASES)
