@@ -208,7 +208,7 @@ def beside_text(name: str, metrics: Mapping[str, Measured], measured_on: Images 
     if found := interval(name, entry, measured_on):
         text += f" ({found.low:.1%} to {found.high:.1%})"
     where = SPLIT_NAMES.get(entry.split, entry.split)
-    parts = [f"{text} of {entry.n or 0:,} {where} images"]
+    parts = [f"{text} of {independent_cases(entry, measured_on):,} {where} images"]
     for other in comparisons(metrics, measured_on):
         if other.measure != name:
             continue

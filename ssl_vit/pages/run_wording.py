@@ -102,7 +102,10 @@ def outcome(record: RunRecord) -> str:
     probed = record.values.get("objective") == "probe"
     named = [name for name in main_metrics() if name in metrics]
     main = [name for name in named if probed or metrics[name].split == "test"]
-    found = [f"{_headline(record, name)}." for name in main[:1]]
+    found = []
+    for name in main[:1]:
+        beside = metric_tables.beside_text(name, metrics, record.measured_on)
+        found.append(f"{label(name)}: {beside}.")
     compared = [*metric_tables.comparisons(metrics, record.measured_on)]
     if record.recipe is not None and record.recipe.fine_tunes:
         text = f"{metric_tables.NOT_KNOWN}: it was not compared with tuned training from scratch."
@@ -113,20 +116,9 @@ def outcome(record: RunRecord) -> str:
             found.append("Fine-tuning was not compared.")
     if record.result.not_compared:
         found.append(f"Its features were not compared: {record.result.not_compared}.")
-    measured = format_metrics({name: entry.value for name, entry in metrics.items()})
-    return " ".join(found) or (f"Measured: {measured}." if measured else "")
-
-
-def _headline(record: RunRecord, name: str) -> str:
-    """A metric of the result with its interval."""
-    entry = record.metrics()[name]
-    value = metric_tables.number(name, entry.value)
-    text = f"On the {entry.split} split {label(name)} is {value}"
-    found = metric_tables.interval(name, entry, record.measured_on)
-    if found is None:
-        return text
-    n = metric_tables.independent_cases(entry, record.measured_on)
-    return f"{text} (95% interval {found.low:.2%} to {found.high:.2%}, n = {n:,})"
+    if not found and metrics:
+        found = [f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."]
+    return " ".join(found)
 
 
 def machine(environment: Environment) -> str:
