@@ -15,6 +15,7 @@ from ..data.batching import Batch
 from ..errors import UserError
 from ..metrics import PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
+from ..models.full_precision import full_precision
 from ..recipe.schema import Probe
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
@@ -116,10 +117,15 @@ def run_probes(
 ) -> Iterator[tuple[str, Tensor]]:
     """Each of probe.measures, trained on seen["train"], and whether it is right of each image of
     seen["test"]: bool (trials, M), on the CPU. The linear probe's learning rate is chosen on
-    seen["validation"]. `picks`: few-shot's rows, where they are sampled already."""
+    seen["validation"]. `picks`: few-shot's rows, where they are sampled already.
+
+    All are computed in float32, under a caller's autocast too: in bfloat16 similarities are equal
+    that are not, and other neighbours are the nearest.
+    """
     if not seen:
         return
     (train_ND, label_N), (test_ND, test_N) = seen["train"], seen["test"]
+    exact = full_precision(test_ND.device)
 
     def right(*predictions: Tensor) -> Tensor:
         return torch.stack([pred_N == test_N for pred_N in predictions]).cpu()
@@ -128,15 +134,19 @@ def run_probes(
         rows = _picks(label_N, probe, classes) if picks is None else picks
         for shots in probe.shots:
             chosen = [rows[shots, trial] for trial in range(probe.trials)]
-            predictions = (
-                probes.least_squares(train_ND[row_S], label_N[row_S], test_ND, classes=classes)
-                for row_S in chosen
-            )
+            with exact:
+                predictions = [
+                    probes.least_squares(train_ND[row_S], label_N[row_S], test_ND, classes=classes)
+                    for row_S in chosen
+                ]
             yield f"few_shot_{shots}", right(*predictions)
     if "linear" in probe.measures:
-        yield "linear", right(probes.linear_probe(seen, classes, probe))
+        with exact:
+            classified = probes.linear_probe(seen, classes, probe)
+        yield "linear", right(classified)
     if "knn" in probe.measures:
-        nearest = probes.knn(train_ND, label_N, test_ND, classes=classes, k=probe.neighbors)
+        with exact:
+            nearest = probes.knn(train_ND, label_N, test_ND, classes=classes, k=probe.neighbors)
         yield "knn", right(nearest)
 
 

@@ -221,6 +221,12 @@ class Fsdp2Strategy(ShardedStrategy):
         for group in self.optimizer.param_groups:
             # the fused kernel for SGD does not support DTensor
             group["fused"] = self.settings.name == "adamw"
+        # by what this network's blocks are, in place of the name in launch/fsdp2.yaml: timm's Eva
+        # has another one, a ResNet none, and Accelerate refuses a name that it does not find
+        lists = [getattr(module, "blocks", None) for module in self.objective.modules()]
+        found = [blocks for blocks in lists if isinstance(blocks, nn.Module)]
+        names = {type(block).__name__ for blocks in found for block in blocks.children()}
+        self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = sorted(names)
         prepared, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.init_moments(p for group in self.optimizer.param_groups for p in group["params"])
         return prepared

@@ -34,12 +34,14 @@ from ssl_vit.training import checkpoint, distributed, sharding
 
 ZERO = ("zero1", "zero2", "zero3")
 SHARDED = ("zero2", "zero3", "fsdp2")  # the steps of ZeRO 1 DeepSpeed makes as those of ZeRO 2
+OTHERS = ("_spoilt", "_moco", "_dino", "_lejepa", "_teacher", "_eva")
 FEW = "optim.steps=4"
 # the first image of the second process at step 5
 SPOILT = int(samples_at(5 * 16, 16, 50_000, 0).index[8])
 DINO = ("recipe=dino", "views.local_size=8", "dino.prototypes=32", "eval.collapse=null")
 # Stopped after every 4 steps, the last to the end; prototypes are frozen for 9 of 24
 LEGS = ("ddp", "zero2", "fsdp2", "zero3", "zero3", "zero1")
+BROUGHT = [word for word in LONG if not word.startswith("model.")]  # the encoder's shape
 RELAY = altered(LONG, *DINO, "dino.freeze=0.35", "optim.steps=24")
 ALONE = altered(LONG, "optim.steps=12", "optim.name=adamw")
 
@@ -50,6 +52,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     out = tmp_path_factory.mktemp("sharded")
     series: list[tuple] = []
     teacher = of_timm(out / "teacher", embed_dim=48, num_heads=3)
+    eva = of_timm(out / "eva", "eva02_tiny_patch14_224")
 
     def add(name: str, way: str, *own: str, common=LONG, stop=False, spoil=None) -> None:
         options = [*altered(common, *own), f"out={out}", f"name={name}"]
@@ -66,6 +69,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         idle = ("recipe=joint", "joint.supervised=0", "optim.weight_decay=0.5", "optim.lr=0.01")
         add(f"{way}_bfloat16", way, *idle, "compute.precision=bfloat16")
         add(f"{way}_moco", way, "recipe=moco_v3", "optim.name=sgd", FEW)
+        add(f"{way}_lejepa", way, "recipe=lejepa", "views.local_size=8", "optim.name=sgd", FEW)
+        add(f"{way}_teacher", way, "target=teacher", "optim.name=sgd", FEW)
+        add(f"{way}_eva", way, f"init={eva}", "optim.name=sgd", FEW, common=BROUGHT)
         if way in ("ddp", "zero3"):  # which gathers the teacher's weights too
             own = ("recipe=distill", f"distill.teacher={teacher}", "optim.name=sgd", FEW)
             add(f"{way}_distill", way, *own)
@@ -98,7 +104,7 @@ def saved(folder: Path, step: int | None = None) -> dict:
     ("way", "what"),
     [
         *((way, "") for way in (*ZERO, "fsdp2")),
-        *((way, what) for way in SHARDED for what in ("_spoilt", "_moco", "_dino")),
+        *((way, what) for way in SHARDED for what in OTHERS),
         ("zero3", "_distill"),
     ],
 )

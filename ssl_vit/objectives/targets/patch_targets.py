@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from ...data.pixel_values import normalisation, shown_channels
 from ...models.encoder import Encoder
+from ...models.full_precision import full_precision
 from ...recipe.images import BYTES
 from ..teacher import Averages
 
@@ -113,7 +114,8 @@ def neighbor_color(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tens
 
 def neighbor_mean(value_BNA: Tensor, near_BNN: Tensor) -> Tensor:
     """The mean (B, N, A) of a value of each patch's `neighbors`; 0 without any."""
-    near_BNA = near_BNN.to(value_BNA) @ value_BNA
+    with full_precision(value_BNA.device):
+        near_BNA = near_BNN.to(value_BNA) @ value_BNA
     return near_BNA / near_BNN.sum(-1, keepdim=True).clamp(min=1)
 
 
