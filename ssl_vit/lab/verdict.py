@@ -227,12 +227,11 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
     tasks, found = results.plan.by_name, dict[str, None]()
     for one, both in asked.items():
         for folders in ((a.folder, b.folder) for a, b in both.values()):
-            if any(name not in tasks or tasks[name].tool != "evaluate" for name in folders):
-                continue
             pools = [results.finished[name].result.pool for name in folders]
             sizes = [tasks[name].values.get("data.size") for name in folders]
             for key, values in (("probe.pool", pools), ("data.size", sizes)):
-                if None not in values and values[0] != values[1]:
+                # no pool: of a fine-tuning; no size: that of the weights
+                if None not in (*pools, *values) and values[0] != values[1]:
                     texts = zip((one.a, one.b), values, strict=True)
                     found |= dict.fromkeys(f"{name} by {key}={value}" for name, value in texts)
     if found:

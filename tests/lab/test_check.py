@@ -213,7 +213,7 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
 
 def compared(**changed: Any) -> list[str]:
     study, tasks = planned(**changed)
-    return [*check.encoders(study, tasks, check.recipes(study, tasks))]
+    return [*check.architectures(study, tasks, check.recipes(study, tasks))]
 
 
 @pytest.mark.parametrize(
@@ -250,5 +250,7 @@ def test_a_name_of_fresh_weights_that_is_read_otherwise_is_named(
     fresh = {"fin": {"init": "scratch", "model": "vit_p8"}}
     trained = own(PRE, model="vit_p8") | {"only": {"arm": ["a"]}}
     probe = PROBE | {"options": PROBE["options"] | options}
-    lines = compared(axes={"arm": {"fresh": fresh, "a": {}}}, runs={"pre": trained, "fin": probe})
+    arms = {"fresh": fresh, "a": {}}
+    study, tasks = planned(axes={"arm": arms}, runs={"pre": trained, "fin": probe})
+    lines = check.features(study, tasks, check.recipes(study, tasks))
     assert [line.rpartition(": ")[2] for line in lines] == ([says] if says else [])

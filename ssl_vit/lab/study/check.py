@@ -14,7 +14,9 @@ from ...formatting import option_text, some
 from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, has_direction
 from ...recipe.schema import Recipe, sources
 from .. import engine
-from .read import REFERENCE, Best, Setting, Study
+from ..compare import Place
+from .read import REFERENCE, Best, Study
+from .record import rule_of
 from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
@@ -257,37 +259,46 @@ def not_here(found: Recipes) -> list[str]:
     return [f"{text} {some([*away])}"] if away else []
 
 
-def encoders(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
-    """A line where the report compares encoders of different architectures, and one where it
-    compares other features of them, unless that is what its axis is about: each of its names says
-    keys of that group."""
+def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
+    """A line where the report compares encoders of different architectures, unless that is what its
+    axis is about: each of its names says the model."""
     test = study.report.test
     axis = next(iter(study.runs[test].over), None) if test else None
     if axis is None:
         return
     own = [task for task in tasks.values() if task.run == test]
-    models: dict[str, dict[str, Any]] = {}
-    features: dict[str, dict[str, Any]] = {}
-    for task in own:
-        recipe, origin = found[task.name], _origin(task, tasks)
-        model = recipe.model.model_dump() | {"name": ""}
-        models[task.at[axis]] = {f"model.{key}": value for key, value in model.items()}
-        if task.tool == "evaluate":
+    models = {task.at[axis]: found[task.name].model.model_dump() | {"name": ""} for task in own}
+    says = [
+        any(key.split(".")[0] == "model" for one in settings.values() for key in one.options)
+        for name, settings in study.axes[axis].items()
+        if name in models
+    ]
+    first = next(iter(models.values()))
+    differ = [key for key in first if any(one[key] != first[key] for one in models.values())]
+    if differ and not all(says):
+        texts = [f"{name} model.{differ[0]}={one[differ[0]]}" for name, one in models.items()]
+        yield f"{test} compares encoders of different architectures: {', '.join(texts)}"
+
+
+def features(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
+    """A line where the report compares frozen encoders that are not measured alike, as far as that
+    is known before."""
+    rule = rule_of(study)
+    if rule is None:
+        return
+    read: dict[tuple[str, Place], dict[str, Any]] = {}
+    for task in tasks.values():
+        if task.run == rule.test and task.tool == "evaluate":
+            recipe, origin = found[task.name], _origin(task, tasks)
             pool = engine.pool(recipe, found[origin.name] if origin else None)
-            features[task.at[axis]] = {"probe.pool": pool, "data.size": recipe.data.size}
-    named = "encoders of different architectures", "different features of encoders"
-    for what, of_names in zip(named, (models, features), strict=True):
-        for key in next(iter(of_names.values()), {}):
-            known = {name: one[key] for name, one in of_names.items() if one[key] is not None}
-            says = [_says(study.axes[axis][name], key) for name in known]
-            if len({*map(str, known.values())}) > 1 and not all(says):
-                texts = (f"{name} {key}={value}" for name, value in known.items())
-                yield f"{test} compares {what}: {', '.join(texts)}"
-                break
-
-
-def _says(settings: Mapping[str, Setting], key: str) -> bool:
-    """Whether a name of an axis has an option of a key's group."""
-    group = key.partition(".")[0]
-    options = (option for one in settings.values() for option in one.options)
-    return any(option.partition(".")[0] == group for option in options)
+            place = tuple((axis, name) for axis, name in task.at.items() if axis != rule.axis)
+            values = {"probe.pool": pool, "data.size": recipe.data.size}
+            read[task.at.get(rule.axis or "", ""), place] = values
+    differ: dict[str, None] = {}
+    for one in rule.asked:
+        a, b = (read.get((name, one.at), {}) for name in (one.a, one.b))
+        for key in [key for key in a if key in b and a[key] != b[key]]:
+            if None not in (a[key], b[key]):
+                differ |= {f"{one.a} {key}={a[key]}": None, f"{one.b} {key}={b[key]}": None}
+    if differ:
+        yield f"{rule.test} compares what is not measured alike: {some([*differ])}"

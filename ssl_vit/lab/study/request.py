@@ -94,7 +94,8 @@ def requested(
     if look:
         lines += check.images(study, tasks, recipes)
         lines += check.not_here(recipes)
-    lines += check.encoders(study, tasks, recipes)
+    lines += check.architectures(study, tasks, recipes)
+    lines += check.features(study, tasks, recipes)
     folder = Path(own.out) / name
     return Request(study, tasks, recipes, name, folder, own, given.get("plugin"), lines, opening)
 
