@@ -26,8 +26,10 @@ from ..recipe.load import resolve as resolve_options
 from ..recipe.parsing import exists as exists
 from ..recipe.parsing import load_yaml
 from ..recipe.plugins import run_plugin as run_plugin
+from ..recipe.probe import CHOSEN as CHOSEN
 from ..recipe.probe import MEASURES as MEASURES
 from ..recipe.probe import SEGMENTATION as SEGMENTATION
+from ..recipe.probe import TOKENS
 from ..recipe.recipe_files import file_values, find_recipe
 from ..recipe.recipe_files import recipe_names as recipe_names
 from ..recipe.schema import Recipe, all_groups
@@ -138,6 +140,20 @@ def computed_values(recipe: Recipe) -> dict[str, Any]:
     values = recipe.values().items()
     apart = recipe.sources()
     return {key: one for key, one in values if key not in apart and (counts(key) or key in results)}
+
+
+def pool(recipe: Recipe, origin: Recipe | None) -> str | None:
+    """The feature of an image that an evaluation will read, where that is known without its
+    weights: None of tokens, and of weights of another place.
+
+    Args:
+        recipe: of the evaluation.
+        origin: of the run that the weights come from, if any.
+    """
+    if recipe.probe.feature != "encoder" or {*recipe.probe.measures} <= TOKENS:
+        return None
+    whole = origin.pool if origin else "token" if recipe.init_source.is_scratch else None
+    return recipe.probe.pool or whole
 
 
 def keys_of_task(values: Mapping[str, Any]) -> list[str]:

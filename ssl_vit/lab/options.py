@@ -19,7 +19,7 @@ class PlanOptions(ToolOptions):
 
     Attributes:
         device: The device, as in device=h100; an unknown name lists them.
-        processes: Devices that train together.
+        processes: Devices that train a run together; not of a study.
         price: Price of a device-hour, in any currency.
         efficiency: Share of the device's peak that training reaches.
         epochs: In place of optim.steps.

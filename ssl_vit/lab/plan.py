@@ -45,6 +45,9 @@ def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
     texts, rest = tool.split(PlanOptions, words, leave)
     own = tool.build(PlanOptions, texts)
     if of_study:
+        if own.processes > 1:
+            text = "is of one run; a study's hours are those of its devices"
+            raise UserError(f"processes={own.processes}: {text}, however many there are")
         return of_request(requested(rest, stand_ins=True, look=own.probe), own)
     return _run(rest, own)
 

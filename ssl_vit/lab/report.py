@@ -5,7 +5,7 @@ exploratory. Markdown, HTML, LaTeX, CSV, the terminal and JSON show the same tab
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from .. import stats
-from ..formatting import FEW_IMAGES, figure_label, plain_table, some, text_line
+from ..formatting import FEW_IMAGES, few_images, figure_label, plain_table, some, text_line
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
@@ -22,6 +22,7 @@ from ..pages.run_page import INDEX, PAGE
 from ..pages.run_wording import machine
 from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
+from . import engine
 from .compare import numbers
 from .results import Results, load
 from .tables import Shown, as_text, cells, tables, untrained
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # columns that a phone shows last
-BEHIND = frozenset({"n", "sd", "images", "exaFLOP", "paper", "level", "over"})
+BEHIND = frozenset({"n", "pairs", "sd", "images", "exaFLOP", "paper", "level", "over", "metric"})
 LATEX = re.compile(r"([&%$#_{}])")  # what a caption escapes
 WIDE = 10  # ratio of the ends of an axis from which it is logarithmic
 BESIDE = 0.6  # of the space between two names, what lines at one name share
@@ -66,6 +67,10 @@ class Report:
         """What the command line prints."""
         yield from map(text_line, self.verdict.sentences)
         yield from plain_table(*cells(as_text(next(iter(self.tables.values())))))
+        if self.results.missing and self.verdict.looks:
+            of = f"{len(self.results.missing)} of {len(self.results.plan.tasks)} tasks"
+            text = f"this report counted as look {len(self.verdict.looks)} at an incomplete study"
+            yield f"look        {text}, without {of}; each look makes intervals wider"
         yield f"report      {self.folder / PAGE}, {self.folder / 'report.md'}"
 
     def __repr__(self) -> str:
@@ -109,13 +114,15 @@ def write(folder: Path) -> Report:
 
 
 def page(report: Report) -> list[Section]:
-    """What the page shows: the sentences, one table and one figure; then all else."""
+    """What the page shows: the sentences, one table and one figure, and the differences that the
+    sentences are about; then all else."""
     results, verdict, rest = report.results, report.verdict, dict(report.tables)
     seen = list(_seen(results, verdict))
     opening: list[Block] = [Text(text, warning=True) for text, unsound in seen if unsound]
     opening += map(Text, verdict.sentences)
     if "compared" in rest:
         opening += [*_table(rest.pop("compared")), _figure(results, verdict)]
+    differences = _table(rest.pop("differences")) if "differences" in rest else []
     cost = _table(rest.pop("cost"))
     limits = [*_limits(results, verdict), *(text for text, unsound in seen if not unsound)]
     exploratory: list[Block] = []
@@ -126,6 +133,7 @@ def page(report: Report) -> list[Section]:
     machines = sorted({machine(run.environment) for run in results.finished.values()})
     found = [
         Section("", opening),
+        Section("Differences", differences),
         Section("What limits it", [Listing(limits)] if limits else []),
         Section("Exploratory", exploratory),
         Section("How it was made", [*cost, Text(text), Listing(machines)]),
@@ -264,12 +272,32 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
     best = [task.best[0] for task in plan.tasks if task.name in through and task.best]
     chose = {name for among in best for name in among}
+    yield from _few_choose(results, chose)
     options = [task.options for task in tested]
     seeds = {task.seed for task in plan.tasks if task.name in chose} & {one.seed for one in tested}
     if seeds:
         yield f"Seeds that chose values are compared too: {some([*map(str, sorted(seeds))])}."
     if any("data.share" in one and "data.share_seed" not in one for one in options):
         yield "All seeds learn from one draw of the labels; what another draw gives is not known."
+
+
+def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:
+    """That something was chosen on few held-out images.
+
+    Args:
+        results: of the study.
+        chose: the tasks among which others chose values.
+    """
+    lines: dict[str, None] = {}
+    for name, run in results.finished.items():
+        task = results.plan.by_name[name]
+        probes = task.values.get("probe.measures", ()) if task.tool == "evaluate" else ()
+        chosen = [engine.CHOSEN[one] for one in probes if one in engine.CHOSEN]
+        chosen += ["the best of what is tried"] if name in chose else []
+        counts = run.result.measured_on or run.environment.measured_on or {}
+        held_out = {split: count for split, count in counts.items() if split != "test" and chosen}
+        lines |= {f"{task.run}: {text}.": None for text in few_images(held_out, chosen)}
+    yield from lines
 
 
 def latex(report: Report) -> str:

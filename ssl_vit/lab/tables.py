@@ -87,7 +87,8 @@ def _summary(
     minus: Callable[[Comparison], Difference | None],
 ) -> pd.DataFrame:
     """The mean of every name at every place, in order of the mean, and what it is minus the
-    baseline; how many images each was tested on where that differs."""
+    baseline, in how many pairs where these are not all that it has; how many images each was tested
+    on where that differs."""
     axis, places = verdict.rule.axis or "run", verdict.rule.axes_of_places
     found = []
     for key, own in rows.groupby([*places, axis], sort=False):
@@ -96,7 +97,7 @@ def _summary(
         row = {**dict(place), axis: name, "n": values.n, "mean": values.mean, "sd": values.sd}
         if baseline is not None:
             one = minus(Comparison(name, baseline, place))
-            row |= {f"minus {baseline}": one and one.mean, **_ends(one)}
+            row |= {f"minus {baseline}": one and one.mean, **_ends(one), "pairs": one and one.n}
         row |= {"images": own["n"].min()} if rows["n"].nunique() > 1 else {}
         row |= {"exaFLOP": own["exaflop"].mean()}
         found.append(row | {"paper": results.plan.report.get("paper", {}).get(name)})
@@ -107,7 +108,12 @@ def _summary(
             -measure.sign * row["mean"],
         )
     )
-    return pd.DataFrame(found)
+    frame = pd.DataFrame(found)
+    if baseline is not None:
+        frame["pairs"] = frame["pairs"].astype("Int64")
+        if not (frame["pairs"] != frame["n"]).any():
+            del frame["pairs"]
+    return frame
 
 
 def _ends(one: Difference | None) -> dict[str, float | None]:
@@ -127,7 +133,7 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
         {"difference": f"{one.asked.a} minus {one.asked.b}", **dict(one.asked.at)}
         | {"n": one.n, "mean": one.mean, "sd": one.sd, **_ends(one), "level": _level(family)}
         | {"half-width": one.interval and (one.interval.high - one.interval.low) / 2}
-        | {"over": "seeds and images" if one.over_images else "seeds"}
+        | {"over": "seeds and images" if one.over_images else "seeds", "metric": measure.name}
         for one, family in every
     ]
     caption = "Pairs of the same seed; n counts seeds that go on from one pre-training once. At a"

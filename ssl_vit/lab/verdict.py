@@ -11,7 +11,7 @@ multiplied by the number of looks so far, so that k looks claim what is not so i
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -185,6 +185,7 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
     opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
     why = f": {apart.a} and {apart.b} {reasons[apart]}" if apart else ""
     sentences = [sentence(opening, found, *about) if asked else f"Nothing is compared{why}."]
+    sentences += _measured_otherwise(results, asked)
     if fresh is None:
         sentences.append("What training without pre-training reaches was not measured.")
     elif fresh:
@@ -219,6 +220,22 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     split = next((one for one in ("test", "validation", "train") if one in splits), min(splits))
     in_percent = (100, " points", 2) if row.in_per_cent else ()
     return Measure(name, split, label(name), 1 if row.higher else -1, *in_percent)
+
+
+def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
+    """A sentence where frozen encoders that are compared were measured by other features."""
+    tasks, found = results.plan.by_name, dict[str, None]()
+    for one, both in asked.items():
+        for folders in ((a.folder, b.folder) for a, b in both.values()):
+            pools = [results.finished[name].result.pool for name in folders]
+            sizes = [tasks[name].values.get("data.size") for name in folders]
+            for key, values in (("probe.pool", pools), ("data.size", sizes)):
+                # no pool: of a fine-tuning; no size: that of the weights
+                if None not in (*pools, *values) and values[0] != values[1]:
+                    texts = zip((one.a, one.b), values, strict=True)
+                    found |= dict.fromkeys(f"{name} by {key}={value}" for name, value in texts)
+    if found:
+        yield f"These are not measured alike, which is part of their difference: {some([*found])}."
 
 
 def _apart(both: Pairs, measure: Measure, tasks: Tasks) -> str:

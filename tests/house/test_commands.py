@@ -38,7 +38,7 @@ def no_plugin_stays() -> Iterator[None]:
 def nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """study/worth times runs before it is planned."""
     clocks = dict.fromkeys(("pretrain", "own", "tune", "final", "frozen"), worth.Clock(1e-4, 0.1))
-    monkeypatch.setattr(worth, "measure", lambda question, parallel, folder: clocks)
+    monkeypatch.setattr(worth, "measure", lambda *given: clocks)
 
 
 @pytest.mark.parametrize(("command", "document"), COMMANDS.items())

@@ -237,3 +237,20 @@ def test_arms_that_end_in_other_encoders_are_named(
 def test_a_study_about_the_model_compares_encoders_without_a_line() -> None:
     arms = {"a": {"pre": {"model": "vit_p8"}}, "b": {"pre": {"model.depth": 2}}}
     assert compared(axes={"arm": arms}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({}, "fresh probe.pool=token, a probe.pool=avg"), ({"probe.pool": "avg"}, "")],
+)
+def test_a_name_of_fresh_weights_that_is_read_otherwise_is_named(
+    options: dict[str, Any], says: str
+) -> None:
+    """The class token of fresh weights against the mean of patches of MPP's, in silence."""
+    fresh = {"fin": {"init": "scratch", "model": "vit_p8"}}
+    trained = own(PRE, model="vit_p8") | {"only": {"arm": ["a"]}}
+    probe = PROBE | {"options": PROBE["options"] | options}
+    arms = {"fresh": fresh, "a": {}}
+    study, tasks = planned(axes={"arm": arms}, runs={"pre": trained, "fin": probe})
+    lines = check.features(study, tasks, check.recipes(study, tasks))
+    assert [line.rpartition(": ")[2] for line in lines] == ([says] if says else [])

@@ -217,6 +217,7 @@ def test_a_study_is_the_sum_of_its_tasks(planned: Planned) -> None:
     # the last column has a unit beside its number
     shown = dict(zip(row(lines, "run").split(), row(lines, "pretrain").split(), strict=False))
     assert shown["tasks"] == str(count)
+    assert float(shown["device-hours"]) == pytest.approx(runs["pretrain"]["device_hours"], rel=0.01)
     assert shown["exaFLOP"] == f"{runs['pretrain']['exaflop']:.3g}"
 
 
@@ -332,6 +333,7 @@ WRONG = {
     "device=v100_32 compute.precision=bfloat16": "device=v100_32 is not planned in it; say float32",
     "data=jft --probe": "data=jft lies nowhere yet",
     "recipe=study/gap epochs=3": "unknown option epochs",
+    "recipe=study/gap processes=16": "processes=16: is of one run",
     "recipe=study/gap optim.clip=x": "arm scratch: optim.clip=x: expected a number",
     "recipe=study/ga": "no such study; did you mean study/gap?",
     "recipe=evaluate epochs=3": "an evaluation has none",

@@ -68,7 +68,11 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("runs/tune/try", {"optim.lr": [0.1, 0.1]}, "runs.tune.try: optim.lr: [0.1, 0.1]: a value is"),
     ("runs/tune/seeds", [True], "runs.tune.seeds: [True]: expected how many"),
     ("runs/untrained", PRETRAIN, "runs: untrained: expected another"),  # the run of fresh weights
-    ("options", {"plugin": "own.py"}, "options: plugin: own.py: that is the command line's"),
+    (
+        "options",
+        {"plugin": "own.py"},
+        "options: plugin: own.py: that is the command line's (study.py recipe=THIS plugin=FILE)",
+    ),
     ("axes", ["arm"], "axes: expected a mapping, not ['arm']"),
     ("axes/arm", {}, "axes.arm: expected names, each with the options of"),
     ("axes/arm/a", {"pretrain": {"out": "x"}}, "axes.arm.a.pretrain: out: x: that is the study's"),

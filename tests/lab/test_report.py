@@ -229,6 +229,33 @@ def test_all_forms_show_the_same_tables(whole):
     assert "fill: none" in drawn and "#ffffff" not in drawn
 
 
+def test_what_is_claimed_is_not_called_exploratory(whole):
+    before, _, behind = (whole / "report.md").read_text().partition("## Exploratory")
+    assert "mpp minus scratch" in before and "mpp minus scratch" not in behind
+
+
+def test_fewer_pairs_than_seeds_are_said(tmp_path):
+    """82, 84, 86% and 50, 54%: 84 and 52, and the two pairs differ by 31."""
+    values = {"mpp": (0.82, 0.84, 0.86), "scratch": (0.50, 0.54, None), "mae": (0.6, 0.6, None)}
+
+    def measured(task):
+        if task.tool == "pretrain":
+            return {"loss": (2.0, "validation")}
+        value = values[task.at["arm"]][task.seed]
+        return value and {"accuracy": (value, "test")}
+
+    folder = study(tmp_path / "s", TUNED, measured)
+    found = report.write(folder)
+    head, *rows = table((folder / "report.md").read_text(), "arm")
+    shown = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+    assert (shown["mpp"]["n"], shown["mpp"]["mean"], shown["mpp"]["minus scratch"]) == (
+        *("3", "84.00", "+31.00"),
+    )
+    assert [shown[name]["pairs"] for name in ("mpp", "mae", "scratch")] == ["2", "2", ""]
+    # and the look at what is not whole is said where it is taken
+    assert "look 1 at an incomplete study" in str(found)
+
+
 def test_results_and_differences_as_csv(whole):
     rows = list(csv.DictReader(io.StringIO((whole / "results.csv").read_text())))
     assert [float(row["value"]) for row in rows if row["metric"] == "top1"] == [
@@ -238,6 +265,7 @@ def test_results_and_differences_as_csv(whole):
     assert [row["difference"] for row in rows] == ["mpp minus scratch", "mae minus scratch"]
     assert float(rows[0]["mean"]) == pytest.approx(5)
     assert [row["level"] for row in rows] == ["97.5%", "97.5%"]
+    assert [row["metric"] for row in rows] == ["top1", "top1"]
     for row in rows:
         mean, high, half = (float(row[key]) for key in ("mean", "high", "half-width"))
         assert row["over"] != "seeds" or high - mean == pytest.approx(half)
@@ -298,6 +326,16 @@ def test_what_limits_the_answer_is_said(tmp_path):
     assert images["1%", "mpp"] == "40" and images["10%", "mpp"] == "400"
     content["runs"]["final"]["options"]["data.share_seed"] = "{seed}"
     assert "one draw" not in markdown(study(tmp_path / "t", content, by_share))
+
+
+def test_few_images_that_chose_are_said(tmp_path):
+    """A probe's learning rate by 50 held-out images; not those of a k-NN, which chooses nothing."""
+    few = {"measured_on": {"test": 400, "validation": 50}}
+    for probe, said in (("linear", True), ("knn", False)):
+        content = changed(FROZEN, runs__probe__options__probe={"measures": [probe]})
+        folder = study(tmp_path / probe, content, counted(FRESH, probe), **few)
+        text = markdown(folder).partition("What limits it")[2]
+        assert ("probe: held-out images: 50" in text and "linear probe is chosen" in text) is said
 
 
 @pytest.mark.parametrize("labels", [0, 7])

@@ -98,7 +98,8 @@ def test_a_job_array_for_each_run(bench, slurm, monkeypatch):
     order = [*found]
     assert sorted(order) == sorted(RUNS)
     numbers = {run: str(101 + place) for place, run in enumerate(order)}
-    assert outcome.submitted == numbers and (outcome.finished, outcome.failed) == ([], {})
+    of_tasks = {name: numbers[task.run] for name, task in job.tasks.items()}
+    assert outcome.submitted == of_tasks and (outcome.finished, outcome.failed) == ([], {})
     waits = {
         run: {*options.pop("--dependency", "").removeprefix("afterany:").split(":")} - {""}
         for run, (options, _) in found.items()
@@ -249,6 +250,17 @@ def test_nothing_is_submitted_twice_while_it_is_in_the_queue(bench, slurm):
     assert queued(slurm) == [one for one in EVERYTHING if one != ("sweep", 5)]
 
 
+def test_a_submission_says_what_was_submitted_and_not_that_it_has_finished(tmp_path, slurm, capsys):
+    """The report of nothing was the next step after `finished 0 of 18 tasks`."""
+    words = ["name=gap", f"out={tmp_path}", "launcher=slurm"]
+    probe = GAP["runs"]["probe"] | {"options": {"recipe": "evaluate", "init": "{pretrain}"}}
+    content = GAP | {"runs": GAP["runs"] | {"probe": probe}, "options": {"data": "shapes"}}
+    assert len(tool.study(words, content).submitted) == 18
+    text = capsys.readouterr().out
+    assert "18 tasks in 4 jobs" in text and "\nfinished" not in text
+    assert text.index("the same command") < text.index("\nnext ")
+
+
 def test_a_study_that_is_given_again_with_more_submits_what_is_new(bench, slurm):
     """What is in the queue keeps its index, though others stand before it now."""
     few = bench.only("pretrain-mpp-1", "probe-mpp-1")
@@ -272,7 +284,7 @@ def test_a_study_that_is_given_again_with_more_submits_what_is_new(bench, slurm)
 def test_another_folders_study_of_the_same_name_is_another(bench, slurm, tmp_path):
     SLURM.start(bench.job)
     other = replace(bench.job, folder=tmp_path / "other" / "gap")
-    assert SLURM.start(other).submitted.keys() == {*RUNS}
+    assert SLURM.start(other).submitted.keys() == {*other.tasks}
 
 
 SUBMIT = """

@@ -280,34 +280,49 @@ def test_a_sweep_takes_the_plugin_that_the_command_line_names(
 def test_a_check_prints_tasks_and_hours_and_starts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], serial: list[str]
 ) -> None:
-    """Also without its places, and without a torch to measure with."""
+    """Also of a place that is not on this machine, of which it says what was not checked."""
     options = STUDY["options"] | {"data.path": "{images}"}
     words = written(tmp_path, STUDY | {"places": ["images"], "options": options})
-    assert tool.main([*words, "seeds=2", "--check", "device=h100"]) == 0
-    rows = {row[0]: row[1:] for row in map(str.split, capsys.readouterr().out.splitlines())}
+    # one that is not given is missed as by the start
+    for more in ([], ["--check"]):
+        with pytest.raises(UserError, match="images= is missing"):
+            tool.main([*words, *more])
+    away = f"images={tmp_path}/nothing"
+    assert tool.main([*words, away, "seeds=2", "--check", "device=h100"]) == 0
+    text = capsys.readouterr().out
+    rows = {row[0]: row[1:] for row in map(str.split, text.splitlines())}
     assert [rows[run][0] for run in ("pretrain", "tune", "final", "frozen")] == [*"2422"]
     assert float(rows["pretrain"][2]) > 0 and rows["in"][:2] == ["all", "10"]
     assert not (tmp_path / "tiny").exists() and serial == []
-    # and with one that is not on this machine, of which it says what was not checked
-    assert tool.main([*words, "--check", f"images={tmp_path}/nothing"]) == 0
-    assert "not checked, as they are not here: splits, labels and numbers of the images of" in (
-        capsys.readouterr().out
-    )
+    assert "not checked, as they are not here: splits, labels and numbers of the images" in text
     with pytest.raises(UserError, match="nothing: no such"):
-        tool.main([*words, f"images={tmp_path}/nothing"])
+        tool.main([*words, away])
 
 
-def test_initial_weights_that_are_not_given_yet_are_no_fresh_ones(
+def test_a_check_says_what_will_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """By the axis that stands first in the file, whatever the order of `over`."""
+    axes = {"kind": {name: {"probe": {}} for name in "ab"}, "rate": {"1": {}, "2": {}}}
+    axes["kind"]["a"]["probe"]["probe.neighbors"] = 3  # type: ignore[index]
+    axes["rate"]["1"] = {"probe": {"data.share": 0.1}}
+    options = {"recipe": "evaluate", "init": "scratch", "model": "vit_p8", "data": "shapes"}
+    probe = {"tool": "evaluate", "over": ["rate", "kind"], "options": options}
+    study = {"title": "t", "axes": axes, "runs": {"probe": probe}, "report": {"test": "probe"}}
+    assert tool.main([*written(tmp_path, study), "--check"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("compared ")]
+    assert "a minus b at 1, a minus b at 2" in line and "1 minus 2" not in line
+
+
+def test_initial_weights_that_are_not_given_yet_are_no_fresh_ones(tmp_path: Path) -> None:
     """Nor are their encoders compared."""
     arms = {"start": {"final": {"init": "{start}"}}, "on": {"final": {"init": "{pretrain}"}}}
     final = {"tool": "finetune", "over": ["arm"], "options": {"recipe": "finetune"}}
     pretrain = {"tool": "pretrain", "options": {"recipe": "mpp", "init": "{start}"}}
     study = {"title": "t", "places": ["start"], "axes": {"arm": arms}, "report": {"test": "final"}}
     study["runs"] = {"pretrain": pretrain, "final": final}
-    assert tool.main([*written(tmp_path, study), "--check"]) == 0
-    assert "warning" not in capsys.readouterr().out
+    assert requested(written(tmp_path, study), stand_ins=True).cautions == []
 
 
 # ---- a study to its end

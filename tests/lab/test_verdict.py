@@ -23,6 +23,7 @@ from ssl_vit.lab.study import read, record
 
 # of 400, by seed
 FRESH = {**RIGHT, "untrained": (190, 200, 190)}
+MPP = {"pretrain": {"recipe": "mpp"}}
 LEVEL = {"mpp": (220, 226, 226), "mae": (223, 221, 228)}
 TRAINED = changed(
     TUNED,
@@ -71,6 +72,24 @@ def test_every_name_is_compared_with_the_baseline(tmp_path):
         f" mae is 25.50 points above scratch (+23.71 to +27.29, n = 3) (95% in all, 2 comparisons).",
     )
     assert (found.found.size, len(found.looks)) == (2, 1)
+
+
+def test_names_that_are_measured_by_other_features_are_said(tmp_path):
+    """Fresh weights by the class token, and others minus these, as if by one measure."""
+    content = changed(
+        FROZEN,
+        axes__arm={"fresh": {"probe": {"init": "scratch", "model": "vit_p8"}}, "mpp": MPP},
+        runs__pretrain__only={"arm": ["mpp"]},
+        report__baseline="fresh",
+    )
+    right = {"fresh": RIGHT["scratch"], "mpp": RIGHT["mpp"]}
+    folder = study(tmp_path / "s", content, counted(right, "knn"))
+    assert not any("probe.pool" in text for text in decide(folder).sentences)
+    for path in folder.glob("probe-fresh-*/result.json"):
+        write(path, json.loads(path.read_text()) | {"pool": "token"})
+    first, second, *_ = decide(folder).sentences
+    assert "above fresh" in first
+    assert "fresh by probe.pool=token" in second and "mpp by probe.pool=avg" in second
 
 
 def test_pairs_go_before_the_baseline(tmp_path):

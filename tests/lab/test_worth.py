@@ -246,6 +246,29 @@ def test_runs_are_timed_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert ["eval.test=false" in words for words in timed] == [False, False, True, False, False]
 
 
+def test_timing_ends_when_the_hours_are_too_few_and_says_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three runs of 100 s and more of pre-training alone are over 0.01 hours: nothing else is
+    timed, and what was stays for a --check or a start with more hours."""
+    timed: list[str] = []
+
+    def stand_in(words: list[str], out: str, parallel: int) -> tuple[float, list[str]]:
+        timed.append(words[0])
+        return 100, [json.dumps({"probe": {"seconds": 1}})]
+
+    monkeypatch.setattr(worth, "_timed", stand_in)
+    words = ["recipe=study/worth", "data=shapes", f"out={tmp_path}", "parallel=1"]
+    with pytest.raises(UserError, match=r"hours=0\.01: .* needs more than"):
+        requested([*words, "hours=0.01", "--check"])
+    assert timed == ["plan", "pretrain"]
+    assert re.search(r"^measured .*pretrain 1 s", capsys.readouterr().out, re.MULTILINE)
+    requested([*words, "hours=300", "--check"])
+    assert len(timed) == 8 and not (tmp_path / "worth" / "worth.json").exists()
+    requested([*words, "hours=300"])
+    assert len(timed) == 8 and (tmp_path / "worth" / "worth.json").exists()
+
+
 SAYS = "import sys; print(sorted(sys.argv[1:]))"
 FAILS = "import sys; print('warning: x', 'error: y=1: no', sep='\\n', file=sys.stderr); sys.exit(2)"
 
@@ -400,7 +423,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     """The questions whose runs were timed."""
     asked: list[Question] = []
 
-    def measure(question: Question, parallel: int, folder: Path | None) -> dict[str, Clock]:
+    def measure(question: Question, parallel: int, folder: Path | None, _: Any) -> dict[str, Clock]:
         asked.append(question)
         return CLOCKS
 
@@ -418,7 +441,8 @@ def test_too_few_hours_are_said_on_the_page(timed: list[Question], words: list[s
     found = requested([*words, "hours=0.01", "anyway=true"])
     takes = re.search(r"^hours +([\d.]+) of 0.01:", "\n".join(found.opening), re.MULTILINE)
     said = re.fullmatch(
-        r"With ([\d.]+) hours \([\d.]+ epochs, too few to answer\) of vit_n8 at 64 px",
+        r"With ([\d.]+) hours, the least that it takes \([\d.]+ epochs, too few to answer\)"
+        r" of vit_n8 at 64 px",
         found.study.report.condition,
     )
     assert takes and said and float(said[1]) == pytest.approx(float(takes[1]), rel=0.1)

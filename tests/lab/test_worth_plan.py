@@ -20,7 +20,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many at once the runs were timed with, each time."""
     asked: list[int] = []
 
-    def measure(question: Any, parallel: int, folder: Any) -> dict[str, Clock]:
+    def measure(question: Any, parallel: int, folder: Any, enough: Any) -> dict[str, Clock]:
         asked.append(parallel)
         return dict.fromkeys(RUNS, Clock(1, 10))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...formatting import NOT_COUNTED, format_bytes, plain_table
+from ...formatting import NOT_COUNTED, format_bytes, plain_table, some
 from .. import engine
 from ..estimate import (
     Device,
@@ -17,6 +17,7 @@ from ..estimate import (
     number,
 )
 from ..options import PlanOptions
+from .record import rule_of
 from .request import Request
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tasks": ("tasks", str),
     "exaflop": ("exaFLOP", number),
-    "device_hours": ("hours", number),
+    "device_hours": ("device-hours", number),
     "price": ("price", number),
     "disk_bytes": ("disk", format_bytes),
 }
@@ -41,6 +42,7 @@ class StudyEstimate:
         asked: the tool's options.
         device: of device=.
         runs: {name: what its tasks will cost, as `sum_up` gives it}; `in_all` all of them.
+        compared: what the report will compare; empty where it compares nothing.
         warnings: common mistakes, a line each, after the runs that they are of.
         opening: lines to say before it.
     """
@@ -51,6 +53,7 @@ class StudyEstimate:
     device: Device | None
     runs: dict[str, dict[str, Any]]
     in_all: dict[str, Any]
+    compared: str
     warnings: list[str]
     opening: list[str]
 
@@ -66,6 +69,8 @@ class StudyEstimate:
         return as_lines(lines, self._rows(), self.warnings)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
+        if self.compared:
+            yield "compared", self.compared
         timed, uncounted = self.in_all["device_hours"] is not None, self.in_all["uncounted"]
         if self.device:
             yield "time", f"on {self.device.name}: {assumed(self.asked)} of its peak"
@@ -106,9 +111,18 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
         device=find_device(own.device),
         runs={run: sum_up(ones) for run, ones in found.items()},
         in_all=sum_up(every),
+        compared=_compared(request),
         warnings=[*request.cautions, *lines],
         opening=request.opening,
     )
+
+
+def _compared(request: Request) -> str:
+    rule = rule_of(request.study)
+    if rule is None or not rule.asked:
+        return ""
+    texts = some([str(one) for one in rule.asked])
+    return f"{texts}, of {rule.test}{f' by {rule.measure}' if rule.measure else ''}"
 
 
 def sum_up(found: Sequence[RunEstimate]) -> dict[str, Any]:

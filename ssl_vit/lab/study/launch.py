@@ -57,7 +57,7 @@ class Outcome:
     Attributes:
         finished: tasks that have a result.
         failed: {task: why it has none}, of this call.
-        submitted: {run: number of the job} of a launcher that waits for none of them.
+        submitted: {task: number of the job}, by this call of a launcher that waits for none.
     """
 
     finished: list[str]

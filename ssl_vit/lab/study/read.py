@@ -41,7 +41,7 @@ OURS = {
     "name": "the task's",
     "out": "the study's folder",
     "seed": "the study's seeds",
-    "plugin": "the command line's",
+    "plugin": "the command line's (study.py recipe=THIS plugin=FILE)",
 }
 # of places, axes and runs; a name of an axis may have a percent sign too
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")

@@ -53,8 +53,10 @@ def requested(
 
     Args:
         words, content: as of `study`.
-        stand_ins: places that are not given are made up, and images need not be here.
+        stand_ins: places that are not given are made up.
         look: at the images that are here.
+
+    With `stand_ins` or --check images need not be here.
 
     Raises:
         UserError: an option or the study's file is wrong.
@@ -87,12 +89,13 @@ def requested(
     else:
         study, lines = without_missing(study, places)
     tasks = plan(study, places, options)
-    recipes = check.recipes(study, tasks, here=not stand_ins)
+    recipes = check.recipes(study, tasks, here=not (stand_ins or own.check))
     tasks = check.with_values(tasks, recipes)
     if look:
         lines += check.images(study, tasks, recipes)
         lines += check.not_here(recipes)
     lines += check.architectures(study, tasks, recipes)
+    lines += check.features(study, tasks, recipes)
     folder = Path(own.out) / name
     return Request(study, tasks, recipes, name, folder, own, given.get("plugin"), lines, opening)
 
@@ -141,7 +144,10 @@ def _worth(
     own: StudyOptions, given: Mapping[str, str], keep: bool
 ) -> tuple[StudyOptions, dict[str, Any], list[str]]:
     """The options of study/worth as those of a mapping, the mapping, and lines about it. Runs are
-    timed as they are started: one at once, or on each GPU."""
+    timed as they are started: one at once, or on each GPU.
+
+    With `keep` timings stay in the study's folder, and unless --check is given so does the plan.
+    """
     parallel = own.parallel
     if parallel is None:
         from .local import gpus
@@ -149,7 +155,8 @@ def _worth(
         parallel = len(gpus()) or 1
     name = own.name or worth.NAME.rpartition("/")[2]
     hours = worth.HOURS if own.hours is None else own.hours
-    planned = worth.build(given, hours, own.anyway, Path(own.out) / name, parallel, keep)
+    folder, planned_too = Path(own.out) / name, keep and not own.check
+    planned = worth.build(given, hours, own.anyway, folder, parallel, keep, planned_too)
     own = own.model_copy(update={"recipe": None, "name": name, "parallel": parallel})
     return own, planned.study, planned.lines
 

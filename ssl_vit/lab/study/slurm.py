@@ -17,6 +17,7 @@ from ...formatting import process_command, process_environment, shell_command
 from ...runs.files import write_atomically
 from .. import engine
 from .launch import Job, Outcome, finished
+from .tasks import Task
 
 SCRIPT = Path(__file__).with_name("slurm_array.sh")
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
@@ -84,9 +85,10 @@ class Slurm:
                 print(f"in queue    {run}: {text}", flush=True)
             if words := _command(job, run, numbers, queue[run]):
                 # of several clusters it prints NUMBER;CLUSTER
-                submitted[run] = _output(words, f"run {run}").strip().partition(";")[0]
-                numbers[run].append(submitted[run])
-                print(f"submitted   {run}: job {submitted[run]}", flush=True)
+                number = _output(words, f"run {run}").strip().partition(";")[0]
+                submitted |= {task.name: number for _, task in _left(job, run, queue[run])}
+                numbers[run].append(number)
+                print(f"submitted   {run}: job {number}", flush=True)
         ready = [name for name in job.tasks if finished(job.folder, name)]
         return Outcome(ready, submitted=submitted)
 
@@ -149,6 +151,15 @@ def _output(words: Sequence[str], what: str) -> str:
     return done.stdout
 
 
+def _left(job: Job, run: str, queued: Collection[int]) -> list[tuple[str, Task]]:
+    """The tasks of a run that are neither finished nor in the queue, each with its index."""
+    return [
+        (str(index), job.tasks[name])
+        for index, name in enumerate(_elements(job, run))
+        if name in job.tasks and index not in queued and not finished(job.folder, name)
+    ]
+
+
 def _command(
     job: Job, run: str, numbers: Mapping[str, Sequence[str]], queued: Collection[int]
 ) -> list[str]:
@@ -161,11 +172,7 @@ def _command(
             not keep all others from starting (afterok would): each checks for itself.
         queued: indices of its tasks that are in the queue.
     """
-    left = [
-        (str(index), job.tasks[name])
-        for index, name in enumerate(_elements(job, run))
-        if name in job.tasks and index not in queued and not finished(job.folder, name)
-    ]
+    left = _left(job, run, queued)
     if not left:
         return []
     needed = dict.fromkeys(job.tasks[one].run for _, task in left for one in task.needs)

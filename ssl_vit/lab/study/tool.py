@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
         UserError: an option or the study's file is wrong; nothing was started.
     """
     if CHECK in words:
-        request = requested(words, stand_ins=True)
+        request = requested(words)
         print(of_request(request, PlanOptions(device=request.own.device)))
         return 0
     if any(word.startswith(ARRAY_OPTIONS) for word in words):
@@ -103,7 +103,13 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
     for line in _choices(job):
         print(f"chosen      {line}")
     done, took = _finished(job), duration(time.monotonic() - started)
-    print(f"finished    {len(done)} of {len(job.tasks)} tasks in {took}: {job.folder}")
+    ended = f"{len(done)} of {len(job.tasks)} tasks"
+    if len(done) + len(outcome.failed) < len(job.tasks):  # the launcher does not wait for them
+        jobs = len({*outcome.submitted.values()})
+        print(f"submitted   {len(outcome.submitted)} tasks in {jobs} jobs; {ended} have finished")
+        print("then        the same command, which submits what is missing; after it the report")
+    else:
+        print(f"finished    {ended} in {took}: {job.folder}")
     for name, why in outcome.failed.items():
         print(f"not there   {name}: {why}")
     print(f"next        {shell_command(sys.executable, *tool_command('report'), job.folder)}")

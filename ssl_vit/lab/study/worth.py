@@ -64,6 +64,7 @@ RATES = {
 MIXUP = ["0.0", "0.8"]  # texts: neither is an edge beyond which more could be tried
 MIXED = {"data.mixup": 0.8, "data.cutmix": 1.0}  # of supervised training: results/worth.yaml
 SHORT = 8  # steps of the runs that are timed
+SHORTEST = 2  # steps of a run
 ASSUMED_SDS = (0.3, 0.7, 1.2)  # points, of paired differences over seeds
 ASSUMED_SEEDS = (3, 5, 8)
 ASSUMED_APART = 0.2  # share of test images of which one arm alone is right
@@ -174,6 +175,7 @@ def build(
     folder: Path,
     parallel: int = 1,
     keep: bool = True,
+    fix: bool = True,
 ) -> Worth:
     """The study for the options of a command. What was planned in the study's folder for the same
     options is taken as it is, also where fewer runs go at once by now: a step measured again, or
@@ -185,7 +187,8 @@ def build(
         anyway: start although they are too few to answer.
         folder: of the study.
         parallel: how many runs at once.
-        keep: write it into the folder.
+        keep: write timings into the folder, for other calls.
+        fix: write the study too.
 
     Raises:
         UserError: an option is wrong, there are too few images, the hours are too few, or another
@@ -203,14 +206,24 @@ def build(
         raise UserError(f"{folder}: a study of other options is going on; take another name=")
     began = time.perf_counter()
     question = ask(given)
-    clocks = measure(question, parallel, folder if keep else None)
+    least = Extent(min(RATES), FEWEST, question.least_steps)
+
+    def too_long(clocks: Clocks) -> bool:
+        spent = time.perf_counter() - began
+        return not anyway and spent + seconds(question, least, clocks, parallel) > 3600 * hours
+
+    clocks = measure(question, parallel, folder if keep else None, too_long)
     spent = time.perf_counter() - began
-    extent, lines = spend(question, hours, clocks, parallel, anyway, spent)
+    try:
+        extent, lines = spend(question, hours, clocks, parallel, anyway, spent)
+    except UserError:  # by what the hours are too few
+        print(*facts(question, clocks, spent), sep="\n", flush=True)
+        raise
     takes = (spent + seconds(question, extent, clocks, parallel)) / 3600
     study = content(question, extent, max(hours, math.ceil(100 * takes) / 100), parallel)
     lines = [*facts(question, clocks, spent), *lines, *power(question.images.test)]
     found = Worth(words=words, study=study, lines=lines, parallel=parallel)
-    if keep:
+    if keep and fix:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(found.content(), indent=1) + "\n")
     return found
@@ -358,8 +371,8 @@ def content(question: Question, extent: Extent, hours: float, parallel: int = 1)
 
 
 def _length(wanted: float, warmup: float) -> dict[str, int]:
-    """The options of a run of so many steps, 2 at least; it is looked at and saved four times."""
-    steps = max(2, round(wanted))
+    """The options of a run of so many steps; it is looked at and saved four times."""
+    steps = max(SHORTEST, round(wanted))
     every = math.ceil(steps / 4)
     of_steps = {"optim.steps": steps, "optim.warmup": min(steps - 1, round(warmup * steps))}
     return of_steps | {"eval.every": every, "checkpoint.every": every}
@@ -416,7 +429,9 @@ def _condition(question: Question, extent: Extent, hours: float, parallel: int) 
     recipe, epochs = question.recipe, question.epochs(extent.steps)
     epochs += "" if extent.steps >= question.least_steps else ", too few to answer"
     of = f" of {parallel} runs at once" if parallel > 1 else ""
-    return f"With {hours:g} hours{of} ({epochs}) of {recipe.model.name} at {recipe.data.size} px"
+    least = ", the least that it takes" if extent.steps == SHORTEST else ""
+    takes = f"{hours:g} hours{of}{least} ({epochs})"
+    return f"With {takes} of {recipe.model.name} at {recipe.data.size} px"
 
 
 def spend(
@@ -432,7 +447,7 @@ def spend(
     Args:
         question: what is asked.
         hours: that it may take.
-        clocks: what each run takes.
+        clocks: what each run takes; those that were not timed make it longer.
         parallel: how many runs at once.
         anyway: start although the hours are too few.
         spent: seconds of them that have gone already.
@@ -448,11 +463,15 @@ def spend(
     if (needed := cost(found)) <= hours:
         found = _bought(question, hours, cost, found)
     else:
-        found = _longest(replace(found, steps=2), question.least_steps, hours, cost)
+        kinds = {task.run.partition("_")[0] for task in _tasks(question, found).values()}
+        more = "" if kinds <= clocks.keys() else "more than "
+        found = _longest(replace(found, steps=SHORTEST), question.least_steps, hours, cost)
         reason = f"{question.epochs(found.steps)} of pre-training, and {EPOCHS} are needed"
-        text = f"too short to answer: {reason}; needs {math.ceil(10 * needed) / 10:g} hours"
+        text = f"too short to answer: {reason}; needs {more}{math.ceil(10 * needed) / 10:g} hours"
         if not anyway:
             raise UserError(f"hours={hours:g}: {text}; anyway=true starts it all the same")
+        if (least := cost(found)) > hours:
+            text += f"; {least:.2g} is the least that it takes"
         lines = [f"warning     {text}"]
     shares = ", ".join(["all labels", *map(format_share, found.shares)])
     tries = f"{found.tries} tries for each of {' and '.join(question.arms)}"
@@ -492,13 +511,13 @@ def _longest(extent: Extent, most: int, hours: float, cost: Callable[[Extent], f
 
 def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -> float:
     """How long the study takes with so many runs at once, each started as soon as those that it
-    needs have finished and a place is free."""
+    needs have finished and a place is free; runs that were not timed take none."""
     places = [0.0] * parallel
     ends: dict[str, float] = {}
     for task in _tasks(question, extent).values():
         place = places.index(min(places))
         start = max([places[place], *(ends[name] for name in task.needs)])
-        clock = clocks[task.run.partition("_")[0]]
+        clock = clocks.get(task.run.partition("_")[0], Clock(0, 0))
         steps = int(task.options.get("optim.steps", 0))
         ends[task.name] = places[place] = start + clock.rest + steps * clock.step
     return max(places)
@@ -515,7 +534,12 @@ class Timings(Record):
     seconds: dict[str, Number]
 
 
-def measure(question: Question, parallel: int, folder: Path | None = None) -> Clocks:
+def measure(
+    question: Question,
+    parallel: int,
+    folder: Path | None = None,
+    enough: Callable[[Clocks], bool] = lambda clocks: False,
+) -> Clocks:
     """Time the study's runs on this machine, as many at once as it will run: a step of each, as
     tools/plan.py --probe does, and all else (start, evaluations, checkpoints, test, export, page)
     by whole runs of a few steps.
@@ -525,6 +549,7 @@ def measure(question: Question, parallel: int, folder: Path | None = None) -> Cl
         parallel: how many runs at once.
         folder: of the study, which keeps each timing: a call after one that was cut off, or was
             given too few hours, takes those that were made on such a machine. None: none are kept.
+        enough: whether what was timed so far, which it is given, is enough.
 
     Raises:
         UserError: a run fails.
@@ -541,6 +566,8 @@ def measure(question: Question, parallel: int, folder: Path | None = None) -> Cl
         for name, task in short.items():
             if task.run in found or task.best or not made.issuperset(task.needs):
                 continue
+            if enough(found):
+                break
             made.add(name)
             step, steps = 0.0, int(task.options.get("optim.steps", 0))
             if steps:  # first: what it reads from the disk is in memory then, as for most runs
