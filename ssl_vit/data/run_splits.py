@@ -207,10 +207,10 @@ def _split(
 def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
     labelled = (data.labels and train.labels.lowest_and_highest[1] >= 0) or bool(train.masks.column)
     lacks = "test images (a folder test/ beside train/)"
-    if not labelled:
-        lacks = f"labels (a folder for each class) and {lacks}"
-    share = f"or a share of train: data.test=0.2; {data.place} lacks {lacks}"
-    return NoTestSplit(f"{text}, {share}", labelled)
+    whole = f"{text}, or a share of train: data.test=0.2; {data.place} lacks {lacks}"
+    if not labelled:  # nor would a share of train have any
+        whole = f"{data.place} lacks labels (a folder for each class) and {lacks}; {text}"
+    return NoTestSplit(whole, labelled)
 
 
 def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:

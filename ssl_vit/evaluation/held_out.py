@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..callbacks import Row
 from ..data.batching import Batch
-from ..objectives.base import Objective
+from ..objectives.base import Objective, check_baselines, check_output
 from ..training.loop import means, to_device
 
 
@@ -23,13 +23,24 @@ class HeldOutEvaluator:
 
     def measure_baselines(self, objective: Objective) -> dict[str, tuple[float, int]]:
         """Compute the objective's baselines; the images never change, so once is enough, but where
-        they move."""
+        they move.
+
+        Raises:
+            UserError: as `check_baselines`.
+        """
         self.baselines = self._mean(objective.baselines(self._there(b)) for b in self.batches)
+        check_baselines(objective, {name: value for name, (value, _) in self.baselines.items()})
         return self.baselines
 
     def names(self, objective: Objective) -> list[str]:
-        """The names of the objective's metrics, without its baselines."""
-        return list(objective(self._there(self.batches[0])).metrics)
+        """The names of the objective's metrics, without its baselines.
+
+        Raises:
+            UserError: as `check_output`.
+        """
+        output = objective(self._there(self.batches[0]))
+        check_output(objective, output)
+        return list(output.metrics)
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         self.latest = {}  # after a failure no older values are left

@@ -119,11 +119,11 @@ def load_encoder(init: str | Path, options: Options = (), **keywords: Any) -> "B
 
     `encoder.feature(images)` gives features (B, D), and normalises the images itself. A uint8
     tensor (B, 3, H, W) of the encoder's size is used as it is. uint8 arrays, (H, W, 3),
-    (B, H, W, 3) or (B, 3, H, W), PIL images and lists of both are resized and cropped as in the
-    evaluation of the run that made the weights. Anything else, pixels of floating point among
-    them, is a TypeError or a ValueError. `pool` is "avg", the mean of the patches, or "token", the
-    class token; without it the one of the run, or of the export or repository: what it gives as an
-    image's feature.
+    (B, H, W, 3) or (B, 3, H, W), PIL images and lists of both are resized, bilinearly, and cropped
+    as in the evaluation of the run that made the weights. Anything else, pixels of floating point
+    among them, is a TypeError or a ValueError. `pool` is "avg", the mean of the patches, or
+    "token", the class token; without it the one of the run, or of the export or repository: what it
+    gives as an image's feature.
 
     Args:
         init: as `init=`: a run folder, an export's folder, timm:NAME, hf-hub:USER/NAME or a .npz

@@ -81,7 +81,15 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 
 def _measure_baselines(job: Job) -> None:
     """Fit the baselines on a few training images, unless a checkpoint has them, and measure them on
-    the held-out images; and what the encoder's features are compared with."""
+    the held-out images; and what the encoder's features are compared with.
+
+    Raises:
+        UserError: a plugin's output or baselines are not as an objective's.
+    """
+    if job.recipe.plugin:
+        with torch.no_grad(), job.state.evaluation_model() as model:
+            job.held_out.names(model.eval())
+            model.train()
     with job.state.strategy.full_weights() as whole, torch.no_grad():
         if job.state.step == 0:
             batches = loaders.first_batches(

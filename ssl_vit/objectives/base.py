@@ -1,16 +1,19 @@
 """The contract of every objective: a module around one encoder, `objective(batch) -> Output`."""
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 
 from ..data.augment import VIEWS
 from ..data.batching import Batch
-from ..errors import UserError
+from ..errors import UserError, suggest
+from ..metrics import SHARE, Metric, all_baselines, find_baseline, find_metric, has_row
 from ..models.encoder import Backbone
+from ..recipe.declaration import all_declared, is_plugins
 from .global_batch import GlobalBatchNorm
 from .teacher import Averages
 
@@ -19,9 +22,16 @@ Metrics = dict[str, tuple[Tensor, Tensor]]
 
 
 def sums(**values: Tensor) -> Metrics:
-    """Metrics by name of a value of each image (B,)."""
+    """Metrics by name of a value of each image (B,).
+
+    Raises:
+        UserError: one has another number of dimensions.
+    """
     found: Metrics = {}
     for name, value_B in values.items():
+        if value_B.ndim != 1:
+            text = f"shape {(*value_B.shape,)}; expected (B,), a value of each image"
+            raise UserError(f"sums({name}=...): {text}")
         images = torch.full((), float(len(value_B)), dtype=torch.float64, device=value_B.device)
         found[name] = (value_B.detach().double().sum(), images)
     return found
@@ -47,7 +57,21 @@ class Output(NamedTuple):
     metrics: Metrics
 
 
-class Objective(nn.Module, ABC):
+def place(kind: type) -> str:
+    """File and name of a class; opens errors."""
+    return f"{getattr(sys.modules.get(kind.__module__), '__file__', '')}: {kind.__name__}"
+
+
+class Complete(nn.Module, ABC):
+    """A module that says in one line which of the methods that it must have are missing."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if missing := sorted(cls.__abstractmethods__):
+            raise UserError(f"{place(cls)}: expected a method {', '.join(missing)}")
+        return super().__new__(cls)
+
+
+class Objective(Complete):
     """`objective(batch) -> Output`. Parameters besides the encoder's (mask token, heads) belong to
     the objective. `forward` is all that one must have; a step is `start_step`, `forward` and
     backward once or several times, the optimiser's update, `after_step`, `averages`.
@@ -148,3 +172,63 @@ class Objective(nn.Module, ABC):
         if missing := [name for name in self.heads() if name not in heads]:
             raise KeyError(f"lacks {', '.join(missing)}")
         self.load_state_dict(heads, strict=False)
+
+
+def check_output(objective: Objective, output: Output) -> None:
+    """Check what an objective with a plugin gives of a batch: a scalar loss, and (sum, count) of
+    each metric, among them "loss" and none without a row, which would not be shown.
+
+    Raises:
+        UserError: it is something else; the plugin's file and class, and what is expected.
+    """
+
+    def refuse(text: str) -> NoReturn:
+        raise UserError(f"{_own(objective)}: {text}")
+
+    if not isinstance(output, Output):
+        refuse(f"forward gives {type(output).__name__}; expected Output(loss, metrics)")
+    if output.loss.ndim:
+        refuse(f"a loss of shape {(*output.loss.shape,)}; expected a scalar, as of mean()")
+    for name, pair in output.metrics.items():
+        if not isinstance(pair, tuple) or [getattr(x, "ndim", 1) for x in pair] != [0, 0]:
+            refuse(f"metric {name}: expected (sum, count), two scalars, as of sums({name}=...)")
+        if not has_row(name):
+            plugins = (one for one in all_declared() if is_plugins(type(one)))
+            rows = [row.name for one in plugins for row in one.metrics if isinstance(row, Metric)]
+            near = suggest(name, ["loss", "accuracy", *rows])
+            refuse(f"metric {name}: the declaration's metrics do not have it; {near}")
+    if "loss" not in output.metrics:
+        refuse(f"metrics {', '.join(output.metrics) or '{}'}: expected loss among them")
+
+
+def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
+    """Check that baselines {name: value} have rows, and that those of shares are between 0 and 1.
+
+    Raises:
+        UserError: one is not so.
+    """
+    for name, value in values.items():
+        row = find_baseline(name)
+        if row is None:
+            near = suggest(name, [one.name for one in all_baselines()])
+            text = "neither one of the package nor in the declaration's metrics"
+            raise UserError(f"{_own(objective)}: baseline {name}: {text}; {near}")
+        check_share(name, value, row.compared_with[0])
+
+
+def check_share(name: str, value: float, metric: str = "") -> None:
+    """Check that a value of a metric, or of a baseline of `metric`, is between 0 and 1 if that is a
+    share.
+
+    Raises:
+        UserError: it is not.
+    """
+    above = max(-value, value - 1)  # of a mean in float32 by rounding
+    if find_metric(metric or name).unit == SHARE and above > 1e-6:
+        raise UserError(f"metric {name}: {value:.4g}; expected 0 to 1, as its unit is SHARE")
+
+
+def _own(objective: Objective) -> str:
+    """Place of the plugin's class: the objective, or its target."""
+    kinds = (type(one) for one in objective.modules() if isinstance(one, Complete))
+    return place(next(filter(is_plugins, kinds), type(objective)))

@@ -5,15 +5,16 @@ Legend: B batch, N patches, K corrupted patches of each image, A outputs for a p
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..data.batching import Batch
+from ..errors import UserError
 from ..models.encoder import Encoder
 from . import corruption, reconstruction
-from .base import Metrics, Objective, Output
+from .base import Metrics, Objective, Output, place
 from .targets.patch_targets import Target
 from .teacher import Averages
 
@@ -47,10 +48,13 @@ class PatchPrediction(Objective):
 
     def forward(self, batch: Batch) -> Output:
         drawn = self.sample_corruption(batch)
-        truth_BK = corruption.gather_corrupted(self.target.ground_truth(batch.image), drawn)
+        truth_BN = self.target.ground_truth(batch.image)
+        self._check("ground_truth", truth_BN.shape[:2], (len(batch.key), self.encoder.patches))
+        truth_BK = corruption.gather_corrupted(truth_BN, drawn)
         values = self.target.metrics(self.patch_logits(batch, drawn).float(), truth_BK)
         metrics: Metrics = {}
         for name, value_BK in values.items():
+            self._check(f"metrics: {name}", value_BK.shape, drawn.corrupted_BK.shape)
             metrics |= _by_kind(name, value_BK.detach(), drawn.kind_BK)
         images, count = drawn.corrupted_BK.shape
         num_images = torch.tensor(float(images), device=drawn.corrupted_BK.device)
@@ -70,10 +74,21 @@ class PatchPrediction(Objective):
             len(batch.key), self.encoder.patches, dtype=torch.bool, device=batch.key.device
         ).scatter(1, drawn.corrupted_BK, True)
         masked_BK = drawn.kind_BK == corruption.MASK
-        return {
-            name: _mean(corruption.gather_corrupted(value_BN, drawn), masked_BK)
-            for name, value_BN in self.target.baselines(batch.image, corrupted_BN).items()
-        }
+        found: Metrics = {}
+        for name, value_BN in self.target.baselines(batch.image, corrupted_BN).items():
+            self._check(f"baselines: {name}", value_BN.shape, corrupted_BN.shape)
+            found[name] = _mean(corruption.gather_corrupted(value_BN, drawn), masked_BK)
+        return found
+
+    def _check(self, what: str, shape: Sequence[int], expected: Sequence[int]) -> None:
+        """Check the shape of what a method of the target gives: another one would be broadcast.
+
+        Raises:
+            UserError: it is not as expected.
+        """
+        if tuple(shape) != tuple(expected):
+            text = f"shape {tuple(shape)}; expected {tuple(expected)}"
+            raise UserError(f"{place(type(self.target))}: {what}: {text}")
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
         found = reconstruction.reconstruct(self, batch).panels_B43HW

@@ -207,11 +207,16 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     known[found.name] = found
 
 
+def is_plugins(kind: type) -> bool:
+    """Whether a class is not the package's own."""
+    return not kind.__module__.startswith(FOUND_IN)
+
+
 def withdraw(name: str) -> None:
     """Take back what a plugin has declared of that name, as one that fails after it."""
     all_known: tuple[dict[str, Any], ...] = (_OBJECTIVES, _TARGETS)
     for known in all_known:
-        if name in known and not type(known[name]).__module__.startswith(FOUND_IN):
+        if name in known and is_plugins(type(known[name])):
             del known[name]
 
 

@@ -106,7 +106,7 @@ class InitSource:
         if self.is_timm and not PLAIN_NAME.fullmatch(self.timm_name):
             raise UserError(
                 f"{prefix}: expected a model's name after timm:; for a repository type"
-                " hf-hub:USER/NAME"
+                f" hf-hub:USER/NAME{self._folder_hint}"
             )
         if not self.is_local:
             return LocalWeights()
@@ -221,7 +221,13 @@ class InitSource:
         try:
             return timm_models.published(self.timm_name)
         except ValueError as error:
-            raise UserError(f"{self.option}: {error}") from None
+            raise UserError(f"{self.option}: {error}{self._folder_hint}") from None
+
+    @property
+    def _folder_hint(self) -> str:
+        """Ends errors of a timm:NAME that is a folder's."""
+        name = self.timm_name
+        return f"; a folder of this machine is {self.key}={name}" if Path(name).is_dir() else ""
 
     def _built_by_timm(self) -> timm_models.Described:
         """The network that weights in timm's format are of.

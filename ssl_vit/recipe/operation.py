@@ -75,7 +75,7 @@ class Eval(Keys):
         collapse: Steps between checks whether features collapse, from step 0 on, on ten held-out
             images for each channel of the encoder; null: never.
         knn: While pre-training on images with labels: k-NN accuracy beside that of fresh weights,
-            cut to 3% of the work; probe.every= measures more.
+            cut to 3% of the work, but measured once at least; probe.every= measures more.
         test: At the end, top-1 and top-5 on every image of data.test.
         real: ImageNet-ReaL's labels (real.json), where data.test is ImageNet's validation split.
     """

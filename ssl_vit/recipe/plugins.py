@@ -54,6 +54,11 @@ def run_plugin(plugin: str | None) -> None:
         # that was changed within a second
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
         schema.all_keys()  # its keys are none of others
+        default = declaration.ObjectiveDeclaration.build  # reads a file beside the declaration's
+        for one in declaration.objectives().values():
+            if type(one).__module__ == name and type(one).build is default:
+                expected = "expected a method build(self, settings, encoder, classes)"
+                raise UserError(f"{type(one).__name__}: {expected}")
     except (Exception, SystemExit) as error:  # whatever is wrong in a user's file
         for declared in declaration.all_declared():
             if declared not in before:

@@ -147,9 +147,10 @@ def _given(options: Any, positional: str) -> list[str]:
     if isinstance(options, os.PathLike):
         return [f"{positional}={os.fspath(options)}" if positional else os.fspath(options)]
     if not isinstance(options, str):
-        text = "expected options: a mapping, a list or a text"
-        if not isinstance(options, Iterable) or isinstance(options, Keys):
-            raise UserError(f"{_short(options)}: {text}")
+        if isinstance(options, Keys):
+            raise UserError("a Recipe: expected options, as recipe='runs/NAME/recipe.yaml'")
+        if not isinstance(options, Iterable):
+            raise UserError(f"{_short(options)}: expected options: a mapping, a list or a text")
         found = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in options]
         for word in found:
             if not isinstance(word, str):
@@ -247,6 +248,8 @@ def _text(key: str, value: Any) -> str:
     if value is None or isinstance(value, str | bool | int | float):
         return option_text(value)
     text = "expected a text, a number, True, False, None, a path or a list of them"
+    if hasattr(value, "save_to_disk"):
+        text = "expected a place: of a data set save_to_disk(PLACE), then data.path=PLACE"
     raise UserError(f"{key}={_short(value)}: {text}")
 
 

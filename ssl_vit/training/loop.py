@@ -22,7 +22,7 @@ from .. import rng
 from ..callbacks import Callbacks, Row
 from ..data.batching import Batch, check_unreadable, is_labelled
 from ..data.workers import Interrupted
-from ..objectives.base import Objective, Output
+from ..objectives.base import Objective, Output, check_share
 from ..recipe.schema import Data
 from . import distributed, optim
 from .state import State
@@ -254,9 +254,15 @@ def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str,
 
 def _read(state: State, on_nonfinite: Callable[[list[int]], None]) -> Row:
     """The means of the metrics and of the gradient norm since the last row; reports skipped
-    steps."""
+    steps.
+
+    Raises:
+        UserError: a share is not between 0 and 1.
+    """
     assert state.sums is not None and state.norms is not None
     averaged = means(state.names, state.sums, state.accelerator)
+    for name, (value, _) in averaged.items():
+        check_share(name, value)
     norm, count = state.norms.tolist()
     flags = torch.stack(state.skipped).tolist()
     skipped = [step for step, flag in enumerate(flags, state.step - len(flags)) if flag]

@@ -11,6 +11,7 @@ import pytest
 
 import ssl_vit
 from helpers.commands import commands
+from helpers.images import put
 from helpers.options import ROOT
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.lab.study import worth
@@ -67,3 +68,16 @@ def test_python_in_the_documents_can_be_parsed(document: Path) -> None:
     for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
         ast.parse(block)
         assert {*re.findall(r"\bssl_vit\.(\w+)\(", block)} <= {*ssl_vit.__all__}
+
+
+def test_features_are_read_as_the_document_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for files in the text of an object."""
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path / "IMAGES" / "test", 3)
+    text = (ROOT / "docs" / "evaluate.md").read_text()
+    (block,) = re.findall(r"```python\n(import datasets\n.*?)```", text, re.DOTALL)
+    names: dict = {}
+    exec(block.replace("init=runs/mpp", "init=scratch model=vit_n8 data.size=16"), names)
+    assert names["x"].shape == (3, 128) and len(names["frame"]) == 3

@@ -364,6 +364,7 @@ WRONG = [
     # became a method of recipes
     *(('Group("turned"', f'Group("{one}"', NO_GROUP) for one in ("values", "trains", "a.b")),
     *(('Group("turned"', f'Group("{one}"', "the name of another") for one in ("mae", "target")),
+    ("def build(", "def built(", "Turned: expected a method build"),
     # made runs that nothing reads
     (TURNS, 'key(5, "h.", le=3)', "turned.turns: expected a default within the bounds"),
     (TURNS, 'key(..., "h.")', "turned.turns: expected a default within the bounds"),
@@ -389,5 +390,55 @@ def test_a_plugin_that_cannot_be_is_refused_at_once_and_leaves_nothing(
     file.write_text(OWN_KEYS)
     try:
         assert resolve(words).objective == "turned"
+    finally:
+        declaration.withdraw("turned")
+
+
+LOSS, PAIR = '"loss": (loss.detach().sum(), count), ', '"upright": (upright, count)'
+ACCURACY = "brightness", '{"loss"', '{"accuracy": output_BKA > truth_BK1, "loss"'
+NOT_SO = [
+    ("turned", "def forward(", "def forwards(", "Network: expected a method forward"),
+    (
+        "turned",
+        "loss.mean(), {",
+        "loss, {",
+        r"Network: a loss of shape \(\d+,\); expected a scalar",
+    ),
+    ("turned", PAIR, '"upright": upright', r"Network: metric upright: expected \(sum, count\)"),
+    ("turned", LOSS, "", "Network: metrics upright: expected loss among them"),
+    ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt: .*did you mean upright"),
+    ("brightness", "def render(", "def draw(", "MeanBrightness: expected a method render"),
+    (*ACCURACY, r"metrics: accuracy: shape \(\d+, 8, 1\); expected"),
+    ("brightness", "b (h w) 1", "b h w", "ground_truth: shape .*; expected"),
+    ("brightness", '"variance"', '"varianc"', "baseline varianc: .*did you mean variance"),
+]
+
+
+@pytest.mark.parametrize(("name", "was", "now", "says"), NOT_SO)
+def test_what_a_plugin_gives_is_checked_before_the_first_step(
+    tmp_path: Path, tiny: list[str], name: str, was: str, now: str, says: str
+) -> None:
+    """Some were tracebacks of the package's code; of others nothing was said and a metric or a
+    baseline was missing, or broadcast to one that cannot be."""
+    text = OWN_KEYS if name == "turned" else (EXAMPLES / "brightness.py").read_text()
+    assert text.count(was) == 1
+    file = tmp_path / "own.py"
+    file.write_text(text.replace(was, now))
+    key = "objective" if name == "turned" else "target"
+    try:
+        with pytest.raises(UserError, match=f"^{file}: .*{says}"):
+            trained(altered(tiny, f"plugin={file}", f"{key}={name}", "name=run"))
+    finally:
+        declaration.withdraw(name)
+
+
+def test_a_share_above_one_ends_the_run(tmp_path: Path, tiny: list[str]) -> None:
+    """It was reported as 300%, which beats guessing."""
+    file = tmp_path / "turned.py"
+    text = OWN_KEYS.replace('"upright", "upright ones"', '"above", unit="share"')
+    file.write_text(text.replace('"upright": (upright,', '"above": (upright + 3 * count,'))
+    try:
+        with pytest.raises(UserError, match=r"metric above: 3\.\d+; expected 0 to 1"):
+            trained(altered(tiny, f"plugin={file}", "objective=turned", "name=run"))
     finally:
         declaration.withdraw("turned")

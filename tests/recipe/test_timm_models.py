@@ -290,6 +290,14 @@ def test_timms_names_are_known_without_the_hub() -> None:
         assert "timm has no weights of that name" in refusal("recipe=mae", f"init=timm:{other}")
 
 
+def test_a_folder_after_timm_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was only said that the Hub has no such weights."""
+    monkeypatch.chdir(tmp_path)
+    for place in ("vit_mine", "weights/vit_mine"):
+        Path(place).mkdir(parents=True)
+        assert refusal("recipe=mae", f"init=timm:{place}").endswith(f" is init={place}")
+
+
 def test_a_table_is_interpolated_by_timms_rule_in_timms_weights_alone(tmp_path: Path) -> None:
     """What this package exports keeps the rule of the paper's code."""
     theirs = of_timm(tmp_path / "theirs")

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,6 +86,7 @@ def test_numbers_of_numpy_are_those_that_they_show() -> None:
     assert found.data.flip is False
 
 
+DATA_SET = datasets.Dataset.from_dict({"image": [0]})
 NOT_OPTIONS = "expected options: a mapping, a list or a text"
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ({"optim.steps": 1}, {"optim": {"steps": 2}}, "optim.steps is given twice: 1 and 2"),
@@ -113,6 +115,12 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ({"data": {"name": None}}, {}, "data=null: expected a name"),
     # were a TypeError, a ValueError, and what other options stood for
     (5, {}, f"5: {NOT_OPTIONS}"),
+    (
+        {"data": DATA_SET},
+        {},
+        "data=Dataset({ features: ['image'], num_rows: 1 }): expected a place",
+    ),
+    ({"data": {"path": DATA_SET}}, {}, "data.path=Dataset({ features: ['image'], num_rows: 1 })"),
     (None, {}, f"None: {NOT_OPTIONS}"),
     ("name='x", {}, '"name=\'x": No closing quotation; expected words'),
     (Path("place"), {}, "place: expected key=value"),
@@ -164,7 +172,7 @@ def test_a_recipe_is_complete_and_checked() -> None:
     with pytest.raises(UserError, match=r"^seed, name: a Recipe is complete"):
         ssl_vit.pretrain(ssl_vit.resolve(TINY), seed=1, name="x")
     for function in (ssl_vit.plan, ssl_vit.embed, ssl_vit.resolve):
-        with pytest.raises(UserError, match=NOT_OPTIONS):
+        with pytest.raises(UserError, match="a Recipe: expected options, as recipe="):
             function(ssl_vit.resolve(TINY))
 
 

@@ -5,18 +5,19 @@ Legend: B batch, N patches (row by row), K corrupted patches, P patch side in pi
 side, A head outputs for a patch, X pixels of a patch.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 
 import torch
 from einops import rearrange, reduce
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ...data.pixel_values import normalisation, shown_channels
 from ...models.encoder import Encoder
 from ...models.full_precision import full_precision
 from ...recipe.images import BYTES
+from ..base import Complete
 from ..teacher import Averages
 
 COLORS = 512  # 3 bits per channel
@@ -124,7 +125,7 @@ def around_grey(value: Tensor) -> Tensor:
     return (GREY + CONTRAST * value).round().clamp(0, 255).to(torch.uint8)
 
 
-class Target(nn.Module, ABC):
+class Target(Complete):
     """The ground truth of a patch, the loss of a prediction, and baselines that a trained model
     must beat. Buffers hold the statistics that `fit_baselines` computes."""
 
@@ -138,8 +139,8 @@ class Target(nn.Module, ABC):
 
     @abstractmethod
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        """{"loss": (B, K), optionally "accuracy": (B, K)}; the loss is the mean over the patch's
-        outputs."""
+        """{"loss": (B, K), optionally "accuracy": (B, K)}, and its declaration's metrics; the loss
+        is the mean over the patch's outputs."""
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
         """Compute statistics of training images, uint8 (B, 3, H, W) each, for `baselines`; by
