@@ -248,8 +248,8 @@ def few_images(
     found = []
     for split, count in measured_on.items():
         if count < FEW_IMAGES:
-            text = f"{SPLIT_NAMES.get(split, split)} images: {count}; on fewer than"
-            text += f" {FEW_IMAGES} an accuracy is uncertain by 10 points or more"
+            text = f"{SPLIT_NAMES.get(split, split)} images: {count}; what is measured on fewer"
+            text += f" than {FEW_IMAGES} is uncertain, a share by 10 points or more"
             if chosen and split != "test":
                 text += f", and {' and '.join(chosen)} is chosen on them"
             if remedy and split == "validation":

@@ -86,13 +86,14 @@ class Baseline:
 
 
 # What begins the name of a probe's baseline: what is measured in the encoder's place, on the same
-# images; and its name for readers
+# images; and its name for readers. Without an encoder always the commonest class of these images
 FRESH, START, PIXELS, GUESSING = "fresh_", "start_", "pixels_", "guess_"
+COMMONEST = "the commonest class"
 PROBE_BASELINES = {
     FRESH: "fresh weights",
     START: "the initial weights",
     PIXELS: "the pixels at 8 x 8",
-    GUESSING: "guessing",
+    GUESSING: COMMONEST,
 }
 
 _metrics: dict[str, Metric] = {}
@@ -227,13 +228,14 @@ def is_split(name: str, names: Container[str]) -> bool:
 
 def compared_with(baseline: str, names: Container[str]) -> str | None:
     """Which of the measured metrics a baseline is compared with: of its own part, else of the
-    whole."""
+    whole; where that is split by kind of patch that of masked ones, which baselines are of."""
     row, part = find_baseline(baseline), baseline.removesuffix(_last(baseline))
     known = row.compared_with if row else ()
-    return next(
-        (name for stem in known for name in (part + stem, stem) if name in names),
-        None,
-    )
+    found = (name for stem in known for name in (part + stem, stem) if name in names)
+    if (name := next(found, None)) is None:
+        return None
+    masked = f"{name}_{MASKED}"
+    return masked if masked in names else name
 
 
 def format_metrics(
@@ -301,6 +303,8 @@ _TASK_METRICS = (
     Metric("images_per_s", "images per second"),
     Metric("data_wait", "share of time waiting for data"),
     Metric("memory_gib", "memory, GiB"),
+    # one file that is damaged is read once an epoch
+    Metric("unreadable", "reads of images that failed", higher=False),
     *(Metric(name, unit=COUNT) for name in ("step", "images", "seconds", "corrupted")),
 )
 _PATCH_LOSS = ("loss_masked", "loss")
@@ -314,6 +318,7 @@ register(
     Baseline("zero", "each patch's own mean", _PATCH_LOSS),
     Baseline("chance_loss", "the loss of guessing", ("loss",)),
     Baseline("chance", "guessing", ("top1", "accuracy")),
-    Baseline("majority_miou", "the commonest class", ("miou",)),
-    Baseline("majority_pixel_accuracy", "the commonest class", ("pixel_accuracy",)),
+    Baseline("majority", COMMONEST, ("top1", "accuracy")),
+    Baseline("majority_miou", COMMONEST, ("miou",)),
+    Baseline("majority_pixel_accuracy", COMMONEST, ("pixel_accuracy",)),
 )

@@ -105,6 +105,17 @@ def test_baselines_are_compared_with_rows() -> None:
         assert not metrics.has_row(baseline.name) and not metrics.is_of_model(baseline.name)
 
 
+def test_a_baseline_of_masked_patches_stands_beside_the_metric_of_those(registry: None) -> None:
+    """It was compared with the metric over all corrupted patches, those kept visible included."""
+    metrics.register(
+        Metric("near", unit=metrics.SHARE), Baseline("closest", "the closest", ("near",))
+    )
+    names = {"near", "near_masked", "near_kept", "mpp/near", "mpp/near_masked"}
+    assert metrics.compared_with("closest", names) == "near_masked"
+    assert metrics.compared_with("mpp/closest", names) == "mpp/near_masked"
+    assert metrics.compared_with("closest", {"near", "near_kept"}) == "near"
+
+
 def test_kinds_of_patches_are_those_that_are_measured() -> None:
     assert [*metrics.KINDS] == [*KINDS]
 

@@ -43,9 +43,9 @@ def describe(network: Backbone, images: Images) -> str:
     return f"learns from {count_of_images(count)}: {tokens} tokens each, {held} in memory"
 
 
-def measure(network: Backbone, images: Images) -> Tensor:
-    """Whether the probe is right of each test image: bool (1, M), in the order of the split, on the
-    CPU. All processes call it.
+def measure(network: Backbone, images: Images) -> tuple[Tensor, Tensor]:
+    """Whether the probe is right of each test image, and whether their commonest class is: bool
+    (1, M), in the order of the split, on the CPU. All processes call it.
 
     Raises:
         UserError: the tokens of the training images do not fit into memory, or every rate diverges.
@@ -80,7 +80,7 @@ def measure(network: Backbone, images: Images) -> Tensor:
     right_G = (dev_KG == dev_label_K[:, None]).double().mean(0).tolist()
     best = probes.best_rate("attentive", probe.rates, right_G, fitted.weight_GHAC.flatten(1, 2))
     predicted_M1, label_M = classify(images.test, fitted.only(best))
-    return (predicted_M1[:, 0] == label_M)[None].cpu()
+    return (predicted_M1[:, 0] == label_M)[None].cpu(), features.commonest(label_M)
 
 
 def _train(images: Images) -> Source:

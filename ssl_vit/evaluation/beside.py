@@ -1,5 +1,5 @@
 """What a frozen encoder is compared with, on the same images: its network with fresh weights, the
-weights that a run began with, the pixels themselves, and guessing.
+weights that a run began with, the pixels themselves, and always the commonest class.
 
 Legend: B images of a batch, M images that are measured on, T trials.
 """
@@ -54,14 +54,13 @@ def pixel_reader(data: Data) -> Reader:
 
 
 def compared(
-    right: Mapping[str, Right], classes: int, split: str, prefix: str = "", paired: bool = True
+    right: Mapping[str, Right], split: str, prefix: str = "", paired: bool = True
 ) -> dict[str, Measured]:
     """The metrics of an encoder's probes and, after each, those of what it is compared with.
 
     Args:
-        right: {ENCODER, FRESH, START or PIXELS: {measure: (T, M)}}, empty where nothing was
-            probed; a measure of the encoder that another one lacks is not compared with it.
-        classes: that the probes choose from; guessing is right of one image in so many.
+        right: {ENCODER, FRESH, START, PIXELS or GUESSING: {measure: (T, M)}}, empty where nothing
+            was probed; a measure of the encoder that another one lacks is not compared with it.
         split: which images these are.
         prefix: of the metrics' names.
         paired: whether differences are measured: not where these images chose the encoder's
@@ -71,15 +70,14 @@ def compared(
     for measure, right_TM in right.get(ENCODER, {}).items():
         name, images = prefix + measure, right_TM.shape[1]
         found[name] = Measured(value=accuracy(right_TM), split=split, n=images)
-        for beside in (FRESH, START, PIXELS):
+        for beside in (FRESH, START, PIXELS, GUESSING):
             other_TM = right.get(beside, {}).get(measure)
             if other_TM is None:
                 continue
             one = Measured(value=accuracy(other_TM), split=split, n=images)
-            if paired:
+            if paired and beside != GUESSING:
                 apart_M = right_TM.double().mean(0) - other_TM.double().mean(0)
                 mean, (low, high) = paired_difference(apart_M.numpy())
                 one.difference = Difference(mean=mean, low=low, high=high)
             found[beside + name] = one
-        found[GUESSING + name] = Measured(value=1 / classes, split=split, n=images)
     return found

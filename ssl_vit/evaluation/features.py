@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data.batching import Batch
 from ..errors import UserError
-from ..metrics import PIXELS, PROBE_BASELINES
+from ..metrics import GUESSING, PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..models.full_precision import full_precision
 from ..recipe.schema import Probe
@@ -154,38 +154,49 @@ def all_right(
     seen: Mapping[str, Mapping[str, Features]],
     probe: Probe,
     classes: int,
+    warn: Callable[[str], None],
     picks: Picks | None = None,
     error: type[Exception] = UserError,
 ) -> dict[str, Right]:
-    """{reader: what `run_probes` gives} of {split: {reader: its features}}. Of the pixels k-NN
-    alone: without a network there is nothing else to fit. A baseline that fails by `error` is left
-    out with a warning (`failing_left_out`)."""
+    """{reader: what `run_probes` gives} of {split: {reader: its features}}, and under GUESSING of
+    each measure `commonest`. Of the pixels k-NN alone: without a network there is nothing else to
+    fit. A baseline that fails by `error` is left out with a warning (`failing_left_out`)."""
     right: dict[str, Right] = {}
     for name in seen["test"]:
         of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
         own = {split: found[name] for split, found in seen.items()}
-        with failing_left_out(name, error):
+        with failing_left_out(name, error, warn):
             right[name] = dict(run_probes(own, of, classes, picks))
-    return right
+    label_M = next(iter(seen["test"].values()))[1]
+    guessed = {measure: commonest(label_M) for found in right.values() for measure in found}
+    return right | {GUESSING: guessed}
+
+
+def commonest(label_M: Tensor) -> Tensor:
+    """Of which of the images that are measured on their commonest class is right: bool (1, M), on
+    the CPU."""
+    return (label_M == (label_M.mode().values if len(label_M) else -1))[None].cpu()
 
 
 @contextmanager
-def failing_left_out(name: str, error: type[Exception], tell: bool = True) -> Iterator[None]:
+def failing_left_out(
+    name: str, error: type[Exception], warn: Callable[[str], None] | None
+) -> Iterator[None]:
     """Go on where what the encoder is compared with cannot be measured, with a warning; of the
     encoder itself it is an error.
 
     Args:
         name: the encoder's, or the baseline's.
         error: by which it fails.
-        tell: print the warning, on one process.
+        warn: takes the warning, on one process.
     """
     try:
         yield
     except error as reason:
         if name == ENCODER:
             raise
-        if tell:
-            print(f"warning: {PROBE_BASELINES[name]}: not measured: {reason}", flush=True)
+        if warn:
+            warn(f"{PROBE_BASELINES[name]}: not measured: {reason}")
 
 
 def accuracy(right_TM: Tensor) -> float:

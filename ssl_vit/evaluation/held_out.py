@@ -62,7 +62,12 @@ class HeldOutEvaluator:
         for metrics in all_metrics:
             if not metrics:  # an objective without baselines
                 return {}
-            names = list(metrics)
-            sums = torch.stack([torch.stack([a.double(), b.double()]) for a, b in metrics.values()])
+            names = [name for name, (a, _) in metrics.items() for _ in range(a.numel())]
+            sums = torch.cat([_pairs(a, b) for a, b in metrics.values()])
             total = sums if total is None else total + sums
         return {} if total is None else means(names, total, self.accelerator)
+
+
+def _pairs(sums: Tensor, count: Tensor) -> Tensor:
+    """Each of the sums beside the count: (C, 2)."""
+    return torch.stack([sums.double().flatten(), count.double().expand(sums.numel())], 1)

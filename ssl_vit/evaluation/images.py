@@ -18,10 +18,6 @@ from ..training import loop
 from ..training.distributed import WatchedAccelerator
 
 
-def _print_warning(text: str) -> None:
-    print(f"warning: {text}", flush=True)
-
-
 @dataclass
 class Images:
     """The splits of an evaluation; images are forwarded under `autocast`. After the last batch
@@ -43,7 +39,7 @@ class Images:
     accelerator: WatchedAccelerator
     batch_layout: BatchLayout
     workers: int
-    warn: Callable[[str], None] = _print_warning
+    warn: Callable[[str], None]
     should_stop: Callable[[], bool] = lambda: False
     forwarded: int = 0
     said: set[str] = field(default_factory=set)

@@ -10,7 +10,7 @@ Legend: M images that are measured on, T trials.
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,8 +83,8 @@ class OnlineProbes:
         first: place of the first of the held-out images in their order.
         every: steps between two evaluations.
         share: of the run's work, that they take.
-        beside: {FRESH, START, PIXELS: {measure: whether each held-out image is right}}, once
-            `compare` has measured it; rank 0 has it.
+        beside: {FRESH, START, PIXELS, GUESSING: {measure: whether each held-out image is right}},
+            once `compare` has measured it; rank 0 has it.
         right: the same of the encoder, at its last evaluation.
     """
 
@@ -160,7 +160,7 @@ class OnlineProbes:
         if "knn" in self.probe.measures:
             readers[PIXELS] = pixel_reader(recipe.data)
         with loop.autocast(recipe.compute.precision, self.accelerator):
-            self.beside = self.measure(readers)
+            self.beside = self.measure(readers, run.warn)
         tensors = {
             f"{name}/{measure}": right_TM.contiguous()
             for name, right in self.beside.items()
@@ -171,19 +171,19 @@ class OnlineProbes:
             lambda: write_atomically(path, save(tensors, metadata={"asked": asked})),
         )
 
-    def measure(self, readers: Readers) -> dict[str, Right]:
+    def measure(self, readers: Readers, warn: Callable[[str], None]) -> dict[str, Right]:
         """The same probes of other features of the same images; on other processes than rank 0
-        nothing. All processes call it, under autocast."""
+        nothing. `warn` takes what is not measured. All processes call it, under autocast."""
         seen = self._extract(readers)
         if not self.accelerator.is_main_process:
             return {}
         # as of the encoder's own, no failure ends a run
-        return all_right(seen, self.probe, self.classes, error=Exception)
+        return all_right(seen, self.probe, self.classes, warn, error=Exception)
 
     def metrics(self, split: str) -> dict[str, Measured]:
         """Of the last evaluation, beside what it is compared with."""
         right = {ENCODER: self.right, **self.beside}
-        return compared(right, self.classes, split, PROBED, self.paired)
+        return compared(right, split, PROBED, self.paired)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
         """{split: {reader: features}}, with some of the training images as `validation`, where

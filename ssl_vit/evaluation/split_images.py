@@ -5,8 +5,9 @@ from contextlib import suppress
 
 from ..data import run_splits
 from ..data.layout import NoTestSplit
+from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..recipe.schema import Recipe, chosen_on_held_out
+from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, uses_labels
 
 
 def load(recipe: Recipe, test: bool) -> run_splits.Splits:
@@ -49,10 +50,16 @@ def held_out_split(recipe: Recipe) -> str:
 
 
 def measured_on(recipe: Recipe, splits: run_splits.Splits) -> dict[str, int]:
-    """{split: how many of its images metrics are measured, or something is chosen, on}."""
+    """{split: how many of its images metrics are measured, or something is chosen, on}: of what is
+    measured by labels those that have one."""
+
+    def count(source: Source) -> int:
+        by_labels = uses_labels(recipe) and not measures_masks(recipe)
+        return len(labelled_images(source) if by_labels else source)
+
     found = {}
     if recipe.trains:
         found[held_out_split(recipe)] = held_out_images(recipe, splits)
     elif chosen_on_held_out(recipe):
-        found[held_out_split(recipe)] = len(splits.validation)
-    return found if splits.test is None else found | {"test": len(splits.test)}
+        found[held_out_split(recipe)] = count(splits.validation)
+    return found if splits.test is None else found | {"test": count(splits.test)}

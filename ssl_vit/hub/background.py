@@ -60,7 +60,7 @@ class Pusher(Callback):
         if self.process and self.process.poll():
             self.process = None
             left, why = ", ".join(manifest.pending(self.run)), manifest.problem(self.run)
-            self.warn(f"the Hub has not got {left}: {why}; training goes on")
+            self.run.warn(f"the Hub has not got {left}: {why}; training goes on")
 
     def finish(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Upload the rest, for hub.wait seconds at most and until `should_stop`; what is not
@@ -72,7 +72,7 @@ class Pusher(Callback):
                 self.start()
                 self._ended(until, should_stop)
         except OSError as error:
-            self.warn(f"the Hub was not reached: {error!r}")
+            self.run.warn(f"the Hub was not reached: {error!r}")
 
     def _ended(self, until: float, should_stop: Callable[[], bool]) -> bool:
         """Wait for the upload that is running; whether it ended by itself. A commit is whole or
@@ -84,11 +84,6 @@ class Pusher(Callback):
                 return False
             time.sleep(POLL_SECONDS)
         return True
-
-    def warn(self, text: str) -> None:
-        """Print a warning and log it."""
-        print(f"warning: {text}", flush=True)
-        self.run.write_log(f"warning: {text}")
 
 
 class Milestones:
@@ -113,7 +108,7 @@ class Milestones:
             with suppress(OSError):  # an upload has ended, and removed it
                 remove(oldest, export_files.WRITTEN)
                 text = f"the milestone of step {step_of(oldest):,} is given up"
-                self.pusher.warn(f"{text}: {MAX_PENDING} wait for the Hub")
+                self.pusher.run.warn(f"{text}: {MAX_PENDING} wait for the Hub")
         self.export(run.outbox / f"step-{step:09d}", objective)
         self.pusher.start()
         return ()

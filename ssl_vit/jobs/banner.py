@@ -29,7 +29,7 @@ def print_banner(job: Job) -> None:
     if not job.accelerator.is_main_process:
         return
     for text in _warnings(job):
-        print(f"warning: {text}", flush=True)
+        job.run.warn(text)
     left = recipe.optim.steps - job.state.step
     time = f"about {formatting.duration(seconds * left)} here ({seconds:.3g} s a step)"
     console.table([*_what(job), *_how(job), ("time", time)])

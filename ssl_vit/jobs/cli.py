@@ -95,10 +95,9 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     if options:
         run.recipe_file = recipe_file(options, recipe)
         taken = image_notice(options, recipe)
-        _print(
-            *(taken, size_notice(options, recipe), crop_notice(options, recipe)),
-            warmup_notice(options, recipe),
-        )
+        notices = taken, size_notice(options, recipe), crop_notice(options, recipe)
+        _print(*notices, warmup_notice(options, recipe))
+        run.printed = [text for text in notices if text and text.startswith("warning: ")]
     run.reconcile()
     result = run.result()
     if result is not None and (again := reuse.measured_again(run)):

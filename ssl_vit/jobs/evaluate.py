@@ -8,13 +8,14 @@ import torch
 
 from ..data import class_numbers, masks, run_splits
 from ..data.batch_layout import BatchLayout
+from ..data.source import Source, labelled_images
 from ..errors import UserError
 from ..evaluation import attentive, dense, features, split_images
 from ..evaluation.beside import compared, initial_network, pixel_reader
 from ..evaluation.features import ENCODER
 from ..evaluation.images import Images
 from ..formatting import crop_text, feature_text, few_images, pixel_text
-from ..metrics import FRESH, PIXELS
+from ..metrics import FRESH, GUESSING, PIXELS
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.supervised.network import Supervised
@@ -50,7 +51,7 @@ def evaluate(run: Run) -> Result | None:
 def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits) -> Result | None:
     started_at = time.perf_counter()
     recipe, source = run.recipe, run.recipe.init_source
-    images, facts = _open_images(recipe, accelerator, splits)
+    images, facts = _open_images(run, accelerator, splits)
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
     facts |= weights.load_init(network, source, exported=False)
@@ -73,10 +74,12 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     if ATTENTIVE in recipe.probe.measures:
         for name, one in networks.items():
-            with features.failing_left_out(name, UserError, accelerator.is_main_process):
-                found = attentive.measure(one, images_of[name])
-                right[name] = {**right.get(name, {}), ATTENTIVE: found}
-    metrics = compared(right, images.classes, "test", paired=paired)
+            tell = run.warn if accelerator.is_main_process else None
+            with features.failing_left_out(name, UserError, tell):
+                found, commonest = attentive.measure(one, images_of[name])
+                for reader, own in {name: found, GUESSING: commonest}.items():
+                    right[reader] = {**right.get(reader, {}), ATTENTIVE: own}
+    metrics = compared(right, "test", paired=paired)
     if head:
         metrics |= finish.measured(heads.measure_head(head, images), "test")
     if measures_masks(recipe):
@@ -102,13 +105,14 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 
 
 def _open_images(
-    recipe: Recipe, accelerator: WatchedAccelerator, splits: run_splits.Splits
+    run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits
 ) -> tuple[Images, dict[str, Any]]:
     """The images as all processes read them, and what environment.json records of them.
 
     Raises:
         UserError: their labels or masks do not suit, or the processes see different ones.
     """
+    recipe = run.recipe
     size = resources.device_batch(recipe, accelerator)
     rank, processes = accelerator.process_index, accelerator.num_processes
     batch_layout = BatchLayout(size * processes, size, rank, processes)
@@ -121,7 +125,7 @@ def _open_images(
         classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
     workers = resources.workers(recipe, accelerator)
-    return Images(recipe, splits, classes, accelerator, batch_layout, workers), facts
+    return Images(recipe, splits, classes, accelerator, batch_layout, workers, run.warn), facts
 
 
 def _probes(recipe: Recipe) -> set[str]:
@@ -224,7 +228,7 @@ def _of_features(readers: features.Readers, images: Images) -> dict[str, feature
             seen[name] = features.extract(readers, images.batches(source), images.accelerator)
     if not images.accelerator.is_main_process:
         return {}
-    return features.all_right(seen, recipe.probe, images.classes, picks)
+    return features.all_right(seen, recipe.probe, images.classes, images.warn, picks)
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:
@@ -233,14 +237,12 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     if recipe.probe.feature == "hidden":
         feature += " and the head's hidden tanh layer"
     assert splits.test is not None
-    images = (
-        f"{len(splits.train):,} training, {len(splits.validation):,} held-out, "
-        f"{len(splits.test):,} test images"
-    )
+    named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
+    images = ", ".join(f"{_counted(source)} {name}" for name, source in named.items())
     counts = split_images.measured_on(recipe, splits)
     few = few_images(counts, chosen_on_held_out(recipe), more_held_out(recipe))
     for text in (*few, *splits.guesses):
-        print(f"warning: {text}", flush=True)
+        run.warn(text)
     pixels = [] if data.is_rgb else [("pixels", pixel_text(data.channels, data.pixel_range))]
     size = f"{data.size} px, {crop_text(data.eval_mode, data.eval_crop)}"
     console.table(
@@ -248,8 +250,14 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
             ("run", str(run.folder)),
             ("encoder", f"{recipe.init}, frozen: {feature}"),
             *console.rows_under("", seen_text.lines(seen)),
-            ("data", f"{data.name}: {images} at {size}"),
+            ("data", f"{data.name}: {images} images at {size}"),
             *console.rows_under("images", splits.notes),
             *pixels,
         ]
     )
+
+
+def _counted(source: Source) -> str:
+    """How many images there are, and how many of them have a label if not all do."""
+    count, labelled = len(source), len(labelled_images(source))
+    return f"{count:,}" + (f" ({labelled:,} labelled)" if labelled < count else "")

@@ -58,10 +58,11 @@ SETTINGS = (
 
 
 class Embedded(Record):
-    """embed.json: the encoder's place, {key: value} of the settings, {split: images and their
-    fingerprint}, {shard: hash}."""
+    """embed.json: the encoder's place, the names of the classes that labels number (empty: none),
+    {key: value} of the settings, {split: images and their fingerprint}, {shard: hash}."""
 
     encoder: str | None = None
+    label_names: list[str] = Field(default_factory=list)
     settings: dict[str, Any]
     splits: dict[str, Any]
     shards: dict[str, str] = Field(default_factory=dict)
@@ -192,8 +193,17 @@ class FeatureFolder:
             recorded = there.shards
         missing = [number for number, shard in enumerate(self.shards) if not shard.file.exists()]
         kept = self.output.intact(recorded, [shard.file.name for shard in self.shards])
-        encoder = self.one.identity
-        self.output.write(Embedded(encoder=encoder, settings=settings, splits=made, shards=kept))
+        names = next(filter(None, (source.classes for source in self.splits.values())), [])
+        names = names or (there.label_names if there else [])
+        self.output.write(
+            Embedded(
+                encoder=self.one.identity,
+                label_names=names,
+                settings=settings,
+                splits=made,
+                shards=kept,
+            )
+        )
         print(f"encoder     {self._describe()}")
         for name, source in self.splits.items():
             print(f"split       {name}: {count_of_images(len(source))}", flush=True)
@@ -286,7 +296,8 @@ class FeatureFolder:
             for query, own in zip(queries, found, strict=True)
         ]
         command = "" if self.one.source.is_scratch else nearest_images.comparison(self.options)
-        among = Gathered(self.splits, self.recipe.data, pairs, self._describe(), command)
+        images = sum(embedding.summary(shard.file)[0] for shard in self.shards)
+        among = Gathered(self.splits, images, self.recipe.data, pairs, self._describe(), command)
         nearest_images.show(list(zip(queries, nearest, strict=True)), among, self.folder)
         return [one for own in nearest for one in own]
 

@@ -13,6 +13,7 @@ from ..data import class_numbers
 from ..data.run_splits import Splits
 from ..evaluation import classify, split_images
 from ..evaluation.images import Images
+from ..formatting import count_of_images
 from ..models import weights
 from ..objectives.base import Objective
 from ..recipe.records.run import Best, Measured, Result, SeenImages, Trunk
@@ -46,8 +47,13 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
                 dict(job.held_out(job.state.step, {}, trained.eval()))
         tested = _test(job, trained.eval(), consensus.alone)
+        # by names, as one is read again in each epoch
+        unreadable = {*job.accelerator.gather_parts([*job.state.unreadable])}
         if not job.accelerator.is_main_process:
             return None
+        if unreadable:
+            text = f"{count_of_images(len(unreadable))} of the training split could not be read"
+            job.run.warn(f"{text}: the next were learned from in their places")
         result = _write(job, trained, tested, best)
         if job.pusher:
             job.pusher.finish(consensus.is_requested)
@@ -64,7 +70,7 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metr
     classes = class_numbers.num_classes(job.splits, recipe.data, recipe.objective)
     images = Images(
         *(recipe, job.splits, classes, job.accelerator, job.batch_layout, job.workers),
-        warn=lambda text: job.warn(f"a test image is {text}"),
+        warn=lambda text: job.run.warn(f"a test image is {text}"),
         should_stop=should_stop,
     )
     with images.autocast():
@@ -194,8 +200,7 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        run.write_log(f"warning: no {what}: {error!r}")
-        print(f"warning: no {what}: {error!r}", flush=True)
+        run.warn(f"no {what}: {error!r}")
 
 
 def measured(metrics: Metrics, split: str) -> dict[str, Measured]:

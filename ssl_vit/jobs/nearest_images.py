@@ -41,6 +41,7 @@ class Gathered(NamedTuple):
 
     Attributes:
         splits: their splits.
+        images: how many of them have a feature.
         data: how their pixels are read.
         pairs: how similar two of them are; None of a single image.
         about: which features these are, in words.
@@ -48,14 +49,11 @@ class Gathered(NamedTuple):
     """
 
     splits: Mapping[str, Source]
+    images: int
     data: Data
     pairs: PairSimilarity | None
     about: str
     command: str
-
-    @property
-    def images(self) -> int:
-        return sum(map(len, self.splits.values()))
 
 
 def read_query(text: str, data: Data) -> Query:
@@ -148,8 +146,11 @@ def _name(one: Neighbor, among: Gathered) -> str:
 
 
 def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> str:
-    text = f"Of {among.images:,} images those with the highest cosine similarity of their features"
-    intro: list[Block] = [Text(f"{text}; the query itself is left out."), Text(among.about)]
+    left = sum(map(len, among.splits.values())) - among.images
+    gone = f" ({left:,} more could not be read)" if left else ""
+    text = f"Of {among.images:,} images{gone} those with the highest cosine similarity of their"
+    text += " features; the query itself is left out."
+    intro: list[Block] = [Text(text), Text(among.about)]
     if among.pairs:
         text = f"For comparison, any two of these images: {_typical(among.pairs, among.images)}."
         intro.append(Text(text))

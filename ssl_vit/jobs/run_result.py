@@ -62,6 +62,8 @@ class RunResult(Result):
         for name in self.metrics:  # of a training run those of probes
             if is_of_model(name) and (not self.steps or name.startswith(PROBED)):
                 text = metric_tables.beside_text(name, self.metrics, self.measured_on)
+                draws = "few_shot" in name and recipe.probe.trials > 1
+                text += f"; mean of {recipe.probe.trials} draws" if draws else ""
                 yield f"{find_metric(name).words:<11} {text}"
         compared = [*metric_tables.comparisons(self.metrics, self.measured_on)]
         if recipe.fine_tunes:

@@ -102,11 +102,6 @@ class Job:
             self.decoded,
         )
 
-    def warn(self, text: str) -> None:
-        """Print a warning and write it to log.txt, where no callbacks are."""
-        self.run.write_log(f"warning: {text}")
-        print(f"warning: {text}", flush=True)
-
 
 def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_splits.Splits) -> Job:
     """Build model, optimiser, strategy and evaluators, and open the run folder.
@@ -355,7 +350,7 @@ def _newest(job: Job) -> str | None:
     for path in reversed(known):
         if checkpoint.is_intact(path):
             return path.name
-        print(f"warning: {path} is damaged; using the one before it", flush=True)
+        job.run.warn(f"{path} is damaged; using the one before it")
     if known:
         text = f"every checkpoint in {job.run.checkpoints} is damaged; remove them to begin again"
         raise UserError(f"name={job.recipe.name}: {text}")

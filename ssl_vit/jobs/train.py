@@ -62,7 +62,7 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
         job.decoded = resources.resident_images(run.recipe, splits.train, job.state.step)
         _measure_baselines(job)
         if accelerator.is_main_process:
-            job.trackers = Trackers(run, job.warn)
+            job.trackers = Trackers(run, run.warn)
             stack.callback(job.trackers.end)
         print_banner(job)
         consensus = preemption.StopConsensus(

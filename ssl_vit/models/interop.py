@@ -217,6 +217,8 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
         "hidden_act": "gelu",
         "layer_norm_eps": model.norm.eps,
         "qkv_bias": True,
+        # which transformers ignores; without it the feature would be the class token here too
+        "global_pool": config["global_pool"],
         **head,
     }
 

@@ -134,7 +134,7 @@ class Objective(Complete):
 
     def baselines(self, batch: Batch) -> Metrics:
         """What a trained model must beat on this batch, by the names of rows of metrics.Baseline;
-        none by default."""
+        none by default. Of one with several sums (C,) the largest over all batches counts."""
         return {}
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:

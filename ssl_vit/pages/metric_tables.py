@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 from ..formatting import FEW_IMAGES, SPLIT_NAMES
 from ..metrics import (
+    COMMONEST,
     FRESH,
     GUESSING,
+    MAIN,
     PIXELS,
     PROBE_BASELINES,
+    PROBED,
     SHARE,
     compared_with,
     find_baseline,
@@ -63,10 +66,10 @@ def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> st
 
 # Why a difference may have no interval
 NO_VERDICT = "these images chose its weights, were trained on, lie in groups, or are too few"
-# Of a fine-tuned run, which guessing says nothing of
+# Of a fine-tuned run, of which always naming one class says nothing
 NOT_KNOWN = "whether pre-training helped is not known"
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
-NO_BETTER = "no better than guessing"  # though better than fresh weights
+NO_BETTER = f"no better than naming {COMMONEST}"  # though better than fresh weights
 
 
 class BaselineComparison(NamedTuple):
@@ -84,18 +87,24 @@ class BaselineComparison(NamedTuple):
     @property
     def verb(self) -> str:
         """Whether the model beats it: by their difference in pairs where it was measured, OPEN if
-        its interval includes zero; else for a share OPEN if its interval contains the baseline."""
+        its interval includes zero; else for a share OPEN if its interval contains the baseline, and
+        for what has no interval if it is of few images."""
         row, here = find_metric(self.measure), self.entry.value
         if (apart := self.difference) is not None:
             if apart.low <= 0 <= apart.high:
                 return OPEN
             return WON if (apart.low > 0) == row.higher else LOST
-        ends = interval(self.measure, self.entry, self.measured_on) or (here, here)
-        if row.in_per_cent and ends[0] <= self.there <= ends[1]:
+        ends = interval(self.measure, self.entry, self.measured_on)
+        if self.is_of_few if ends is None else (ends.low <= self.there <= ends.high):
             return OPEN
         if number(self.measure, here) == number(self.measure, self.there):
             return OPEN  # as 4.136 against 4.136
         return WON if (here > self.there) == row.higher else LOST
+
+    @property
+    def is_of_few(self) -> bool:
+        """Whether it is known to be of fewer than FEW_IMAGES images."""
+        return (self.measured_on or {}).get(self.entry.split, FEW_IMAGES) < FEW_IMAGES
 
     @property
     def values(self) -> tuple[str, str]:
@@ -106,10 +115,11 @@ class BaselineComparison(NamedTuple):
 def comparisons(
     metrics: Mapping[str, Measured], measured_on: Images = None
 ) -> Iterator[BaselineComparison]:
-    """Each measured baseline with the model's own metric, where that is finite; the parts of a
-    joint objective separately."""
+    """Each measured baseline with the model's own metric of the same split, where that is finite;
+    the parts of a joint objective separately."""
     for name, entry in metrics.items():
-        row, measure = find_baseline(name), compared_with(name, metrics)
+        there = {other for other, one in metrics.items() if one.split == entry.split}
+        row, measure = find_baseline(name), compared_with(name, there)
         if row and measure and math.isfinite(metrics[measure].value):
             called = f"{name.rpartition('/')[0]} {row.called}".lstrip()
             own, apart = metrics[measure], entry.difference
@@ -137,33 +147,39 @@ def verdict(compared: Sequence[BaselineComparison]) -> str:
 
 
 def features_verdict(compared: Sequence[BaselineComparison]) -> str:
-    """Which features of the encoder are better or worse than those of fresh weights, by paired
-    differences whose interval does not include zero; empty where none was measured, and none where
-    the images that are measured on chose the weights."""
-    guessed = {
-        one.measure for one in compared if _is_of(one.baseline, GUESSING) and one.verb != WON
-    }
-    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN, NO_BETTER)}
-    for one in compared:
-        if _is_fresh(one.baseline) and one.difference is None:
-            return f"No verdict on its features: {NO_VERDICT}."
-        if _is_fresh(one.baseline):
-            # fresh weights that are below guessing are easily beaten
-            verb = NO_BETTER if one.verb == WON and one.measure in guessed else one.verb
-            by_verb[verb].append(find_metric(one.measure).words)
+    """Whether features of the encoder are better or worse than those of fresh weights, by the
+    paired difference in the first of MAIN that was measured: of several, each at 95%, one is soon
+    beyond zero by chance. Empty where none was measured, and none where the images that are
+    measured on chose the weights."""
+    fresh = [one for one in compared if _is_fresh(one.baseline)]
+    if not fresh:
+        return ""
+    one = min(fresh, key=lambda one: _place(one.measure))
+    if one.difference is None:
+        return f"No verdict on its features: {NO_VERDICT}."
+    guess = [each for each in compared if _is_of(each.baseline, GUESSING)]
+    guessed = any(each.measure == one.measure and each.verb != WON for each in guess)
+    # fresh weights that are below the commonest class are easily beaten
+    verb = NO_BETTER if one.verb == WON and guessed else one.verb
     said = {
-        WON: "features of this encoder are better than untrained ones",
-        LOST: "features of this encoder are worse than untrained ones",
-        OPEN: "features of this encoder cannot be told from untrained ones",
-        NO_BETTER: "features of this encoder cannot be told from guessing",
+        WON: "are better than untrained ones",
+        LOST: "are worse than untrained ones",
+        OPEN: "cannot be told from untrained ones",
+        NO_BETTER: f"are {NO_BETTER}",
     }
-    sentences = [f"{_listed(found)} {said[verb]}." for verb, found in by_verb.items() if found]
+    text = f"{find_metric(one.measure).words} features of this encoder {said[verb]}."
     pixels = {one.verb for one in compared if _is_of(one.baseline, PIXELS) and one.difference}
-    if sentences and LOST in pixels:
-        sentences.append("By k-NN the pixels at 8 x 8 are better.")
-    elif sentences and OPEN in pixels:
-        sentences.append("By k-NN they cannot be told from the pixels at 8 x 8.")
-    return " ".join(sentences)
+    if LOST in pixels:
+        text += " By k-NN the pixels at 8 x 8 are better."
+    elif OPEN in pixels:
+        text += " By k-NN they cannot be told from the pixels at 8 x 8."
+    return text
+
+
+def _place(measure: str) -> int:
+    """Of a probe's measure among MAIN."""
+    name = measure.removeprefix(PROBED)
+    return MAIN.index(name) if name in MAIN else len(MAIN)
 
 
 def fresh_value(measure: str, metrics: Mapping[str, Measured]) -> float | None:
@@ -189,8 +205,7 @@ def _task_verdict(compared: Sequence[BaselineComparison]) -> str:
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
     for one in own:
         split, measured_on = one.entry.split, one.measured_on or {}
-        is_few = measured_on.get(split, FEW_IMAGES) < FEW_IMAGES
-        where = f" on {_images(split, measured_on)}" if several or is_few else ""
+        where = f" on {_images(split, measured_on)}" if several or one.is_of_few else ""
         by_verb[one.verb].append(f"{one.called} ({' against '.join(one.values)}{where})")
     parts = [f"{verb} {_listed(texts)}" for verb, texts in by_verb.items() if texts]
     return f"At its own task the model {', and '.join(parts)}." if parts else ""

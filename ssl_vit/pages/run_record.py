@@ -93,7 +93,9 @@ class RunRecord:
 
     @property
     def steps(self) -> int | None:
-        """The steps that it is to make; None where that is not known."""
+        """The steps that it is to make, 0 of an evaluation; None where that is not known."""
+        if self.values.get("objective") == "probe":
+            return 0
         steps = self.values.get("optim.steps")
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 

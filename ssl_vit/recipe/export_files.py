@@ -265,7 +265,8 @@ def norm_eps(config: Values) -> float | None:
 def pooling(folder: Path) -> str:
     """What the export gives as an image's feature: "avg" (the mean of the patches) where it says
     so, else "token"."""
-    args = _read(folder, "config.json").get("model_args") or {}
+    config = _read(folder, "config.json")
+    args = config if config.get("model_type") == "vit" else config.get("model_args") or {}
     return "avg" if args.get("global_pool") == "avg" else "token"
 
 

@@ -61,12 +61,14 @@ class Run:
         folder: and the paths in it: `checkpoints`, `export`, `figures`, `metrics`, ...
         recipe_file: what environment.json records of the recipe file (load.recipe_file); None
             where the recipe came from none.
+        printed: warnings of before the folder was there, which `open` logs.
         held: the locked folder, while this process holds the lock.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.recipe_file: dict[str, Any] | None = None
+        self.printed: list[str] = []
         self.held: lock.HeldFolder | None = None
         self.on_lost: Callable[[str], None] = lambda why: None
         self.folder = folder = Path(recipe.out) / recipe.name
@@ -121,6 +123,8 @@ class Run:
                 identity.check_facts(self.recipe, self.folder, now)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
+            for line in self.printed:
+                self.write_log(line)
         except OSError as error:
             raise UserError(
                 f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
@@ -178,6 +182,11 @@ class Run:
         """Append a dated line to log.txt; as `append`."""
         self._check_in_place()
         append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode(errors="replace"))
+
+    def warn(self, text: str) -> None:
+        """Print a warning and write it to log.txt, where its page finds it; as `append`."""
+        print(f"warning: {text}", flush=True)
+        self.write_log(f"warning: {text}")
 
     @contextmanager
     def lock(self, on_lost: Callable[[str], None] = lambda why: None) -> Iterator[None]:

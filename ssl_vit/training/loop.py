@@ -246,10 +246,14 @@ def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Te
 
 
 def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
-    """{name: (mean, count)} over all processes, from sums and counts (metrics, 2). The host
-    waits for the device here, in the rest of `_read` and in evaluations alone."""
-    total = accelerator.reduce(sums, "sum").tolist()
-    return {name: (a / n, round(n)) for name, (a, n) in zip(names, total, strict=True) if n}
+    """{name: (mean, count)} over all processes, from sums and counts (metrics, 2); of a name that
+    is there more than once the largest mean. The host waits for the device here, in the rest of
+    `_read` and in evaluations alone."""
+    found: dict[str, tuple[float, int]] = {}
+    for name, (a, n) in zip(names, accelerator.reduce(sums, "sum").tolist(), strict=True):
+        if n and (name not in found or a / n > found[name][0]):
+            found[name] = a / n, round(n)
+    return found
 
 
 def _read(state: State, on_nonfinite: Callable[[list[int]], None]) -> Row:

@@ -93,7 +93,7 @@ def test_fresh_weights_are_those_that_an_evaluation_of_scratch_has(
         assert apart is not None and apart.low <= apart.mean <= apart.high
         both = own.metrics[measure].value - alone.metrics[measure].value
         assert apart.mean == pytest.approx(both)
-    assert own.metrics["guess_knn"].value == 0.5
+    assert own.metrics["guess_knn"].value == 30 / 59  # the commonest of two classes
     assert not any(name.startswith("fresh_") for name in alone.metrics)
 
 
@@ -242,3 +242,24 @@ def test_the_verdict_is_by_the_paired_interval() -> None:
     assert "are better" in said and "the pixels at 8 x 8 are better" in said
     # images that chose the weights
     assert verdict("validation", fresh_knn=(0.278, None)).startswith("No verdict")
+
+
+def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
+    """Six, each at 95%, said that 1-shot features were worse than untrained ones."""
+    worse, better = (Difference(mean=at, low=at - 0.01, high=at + 0.01) for at in (-0.02, 0.02))
+    metrics = {}
+    for name, found in {"few_shot_1": worse, "few_shot_5": worse, "linear": better}.items():
+        metrics[name] = Measured(value=0.3, split="test", n=100)
+        metrics[f"fresh_{name}"] = Measured(value=0.3, split="test", n=100, difference=found)
+    said = metric_tables.verdict([*metric_tables.comparisons(metrics)])
+    assert "linear" in said and "better" in said and "shot" not in said
+
+
+def test_what_the_commonest_class_reaches_is_no_finding() -> None:
+    """Of 65 images 47 right and 45 of one class: fresh weights may be far below both."""
+    better = Difference(mean=0.2, low=0.1, high=0.3)
+    values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "guess_knn": 45 / 65}
+    metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}
+    metrics["fresh_knn"].difference = better
+    said = metric_tables.verdict([*metric_tables.comparisons(metrics)])
+    assert metric_tables.NO_BETTER in said and "untrained" not in said

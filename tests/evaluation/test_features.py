@@ -22,7 +22,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
 from ssl_vit.evaluation.images import Images
 from ssl_vit.jobs import evaluate
-from ssl_vit.metrics import FRESH
+from ssl_vit.metrics import FRESH, GUESSING
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
@@ -112,7 +112,7 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
 
     def draw(unreadable: set[int]) -> dict[tuple[int, int], list[int]]:
         splits = run_splits.Splits(broken(unreadable), broken(set()))
-        images = Images(recipe, splits, 2, WatchedAccelerator(cpu=True), layout, 0)
+        images = Images(recipe, splits, 2, WatchedAccelerator(cpu=True), layout, 0, print)
         read = {"": lambda image: image[:, :1, 0, 0].float()}
         drawn, picks = features.sample_few_shot(read, images)
         row_S = (drawn[""][0][:, 0] / 2).int()  # an image's grey is its row
@@ -153,8 +153,8 @@ def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program(
     }
     probe = Probe(measures=["knn"], neighbors=1)
     with pytest.raises(RuntimeError):
-        features.all_right(seen, probe, 2)
-    assert features.all_right(seen, probe, 2, error=Exception).keys() == {""}
+        features.all_right(seen, probe, 2, print)
+    assert features.all_right(seen, probe, 2, print, error=Exception).keys() == {"", GUESSING}
 
 
 def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,8 @@ def test_a_cut_off_jpeg_is_named_and_replaced(
     for text in (out, (folder / "log.txt").read_text()):
         assert text.count("replaced by the next: row ") == 3
         assert text.count("a held-out image was replaced") == 1
+        assert text.count("warning: 2 images of the training split could not be read") == 1
+    # reads, not files: each of the two once an epoch
     counts = [row["unreadable"] for row in rows(folder) if "unreadable" in row]
     assert counts == sorted(counts) and counts[-1] == 2 * 6 * 16 / TRAIN
 

@@ -128,7 +128,7 @@ def test_every_image_that_can_be_read_has_a_row_and_the_others_are_named(
     import datasets
 
     read = datasets.load_dataset("parquet", data_files=str(whole / "test*.parquet"), split="train")
-    assert read.features["label"].names == ["a", "b"]
+    assert read.features["label"].names == record(whole)["label_names"] == ["a", "b"]
 
 
 def test_features_are_those_of_timm_with_the_export_s_preprocessing(
@@ -272,6 +272,7 @@ def test_the_nearest_images_are_those_of_the_highest_cosine(
         texts += [f"{found[one]:.4f} {one}" for one in best]
     assert listed == texts
     page = (folder / "nearest.html").read_text()
+    assert "Of 12 images (1 more could not be read)" in page and "of 13 images" not in page
     shown = shown_thumbnails(page)
     assert [href for href, _ in shown] == [(images / file).as_uri() for file in expected]
     for (_, thumbnail), file in zip(shown, expected, strict=True):

@@ -16,11 +16,13 @@ from helpers.encoders import net, pixels
 from helpers.launching import launch_ranks, outcome
 from helpers.options import LOADED, PROBE, SHORT, TINY, altered
 from helpers.runs import result, run
+from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import attentive
 from ssl_vit.jobs import cli
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.pages import metric_tables
+from ssl_vit.pages.run_record import read_run
 from ssl_vit.runs import environment
 
 
@@ -39,6 +41,7 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
     text = capsys.readouterr().out
     metrics = json.loads(text.splitlines()[-1])["metrics"]
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
+    assert text.count("; mean of 3 draws") == 2
     own = {name for name in metrics if not metric_tables.is_of_probe(name)}
     assert own == {"few_shot_1", "few_shot_5", "linear", "knn"}
     assert all((one["n"], one["split"]) == (500, "test") for one in metrics.values())
@@ -70,7 +73,7 @@ def test_a_runs_own_head_is_measured_as_when_it_was_trained(
     now = ssl_vit.evaluate(measured(folder, tmp_path, "probe.measures=[top1]")).metrics
     was = result(folder)["metrics"]
     assert {name: one.value for name, one in now.items()} == {
-        name: was[name]["value"] for name in ("top1", "top5")
+        name: was[name]["value"] for name in ("top1", "top5", "majority")
     }
 
 
@@ -101,6 +104,32 @@ def test_images_of_the_head_are_counted_beside_those_of_probes(tmp_path: Path) -
         images[measures] = found.images
         tested = found.metrics["knn"].n
     assert images["[knn,top1]"] - images["[knn]"] == tested
+
+
+def test_warnings_are_in_the_log_and_images_without_a_label_are_not_counted(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """What was left out of an evaluation was on no page; of few images with labels among many
+    without nothing warned."""
+    (own := tmp_path / "own").mkdir()
+    label = [n % 2 if n < 8 else None for n in range(TRAIN)]
+    table(own / "train.parquet", label)
+    table(own / "test.parquet", label, [broken(n) if n == 3 else image(n) for n in range(TRAIN)])
+    few = [f"data.path={own}", "probe.measures=[knn]", "probe.neighbors=1", "data.unreadable=0.5"]
+    export = shutil.copytree(pretrained / "export", tmp_path / "export")
+    config = json.loads((export / "config.json").read_text())
+    del config["pretrained_cfg"]["crop_pct"]  # how images are cut is said before there is a folder
+    (export / "config.json").write_text(json.dumps(config))
+    found = ssl_vit.evaluate(measured(export, tmp_path, *few))
+    assert found.measured_on == {"test": 8} and found.metrics["knn"].n == 7
+    assert found.metrics["guess_knn"].value == 4 / 7
+    out = capsys.readouterr().out
+    assert f"{TRAIN} (8 labelled) test images" in out
+    lines = out.splitlines()
+    printed = [one.removeprefix("warning: ") for one in lines if one.startswith("warning: ")]
+    for text in ("row 3", "images: 8;", "is used; for another data.eval_crop="):
+        assert any(text in one for one in printed)
+    assert {*read_run(found.folder).warnings} == {*printed}
 
 
 # ---- the attentive probe: what it is compared with, chooses, holds and refuses
@@ -136,6 +165,7 @@ def test_it_stands_beside_fresh_weights_and_is_measured_once_more_alike(words: l
     found = ssl_vit.evaluate([*words, "name=one"])
     assert {*found.metrics} == {"attentive", "fresh_attentive", "guess_attentive"}
     assert {one.n for one in found.metrics.values()} == {41}
+    assert found.metrics["guess_attentive"].value == 21 / 41
     apart = found.metrics["fresh_attentive"].difference
     own, fresh = (found.metrics[name].value for name in ("attentive", "fresh_attentive"))
     assert apart is not None and apart.mean == pytest.approx(own - fresh)

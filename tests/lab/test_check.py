@@ -193,7 +193,7 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
     monkeypatch.setattr(run_splits, "load", counted)
     chosen = "the best of what is tried is chosen on them"
     lines = images(options=place, runs=runs(tune=TUNE, fin=FIN | {"best": "tune"}))
-    assert [line.split("; on fewer")[0] for line in lines] == [
+    assert [line.split("; what")[0] for line in lines] == [
         "run pre, arm a: held-out images: 10",
         "run tune, arm a: held-out images: 10",
         "run tune, arm a: test images: 16",

@@ -1,5 +1,6 @@
 """Lists of runs: in what they differ, and as which runs compare."""
 
+import json
 from pathlib import Path
 
 from helpers.run_pages import make_run
@@ -55,3 +56,27 @@ def test_a_table_is_of_runs_of_one_size_and_of_the_same_images(tmp_path: Path) -
     make_run(tmp_path / "d", "data.size=32", found=found, environment=many)
     names = [[run.name for run in same] for same in listed.groups(runs(tmp_path))]
     assert names == [["a", "b"], ["c"], ["d"]]
+
+
+def test_evaluations_differ_in_their_pooling_and_not_in_what_only_training_uses(
+    tmp_path: Path,
+) -> None:
+    """Two poolings of the same weights were ranked together without a word, and listed as of 1000
+    steps each."""
+    for name, pool, steps in (
+        ("a", "avg", 0),
+        ("b", "token", 0),
+        ("c", None, 500),
+        ("d", None, 500),
+    ):
+        folder = make_run(tmp_path / name)
+        objective = "probe" if pool else "mpp"
+        (folder / "recipe.yaml").write_text(f"objective: {objective}\noptim.lr: {ord(name)}\n")
+        result = json.loads((folder / "result.json").read_text())
+        result |= {"steps": steps} | ({"pool": pool} if pool else {})
+        (folder / "result.json").write_text(json.dumps(result))
+    found = runs(tmp_path)
+    assert listed.differing(found[:2]) == {"probe.pool": ["avg", "token"]}
+    assert listed.differing(found)["optim.lr"] == ["-", "-", "99", "100"]
+    assert "optim.lr" not in listed.differing(found[:3])
+    assert [run.content()["steps"] for run in found[:2]] == [0, 0]

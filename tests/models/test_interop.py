@@ -136,6 +136,13 @@ def test_transformers_own_vit_gives_the_features_and_comes_back(
     assert torch.equal(other(other.patch(image)), made(made.patch(image)))
 
 
+@pytest.mark.parametrize("pool", ["avg", "token"])
+def test_transformers_own_vit_comes_back_with_its_pooling(tmp_path: Path, pool: str) -> None:
+    """The mean of the patches came back as the class token, which MPP does not train."""
+    convert(exported(tmp_path / "export", pool=pool), "transformers", tmp_path / "vit")
+    assert InitSource(str(tmp_path / "vit")).pooling() == pool
+
+
 @torch.no_grad()
 def test_a_classifier_has_its_logits_and_classes(tmp_path: Path) -> None:
     from transformers import AutoModelForImageClassification, ViTForImageClassification

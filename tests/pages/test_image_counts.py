@@ -22,7 +22,7 @@ from ssl_vit.recipe.records.run import Measured
 from ssl_vit.recipe.schema import more_held_out
 from ssl_vit.stats import proportion
 
-CAUTION = "on fewer than 100 an accuracy is uncertain by 10 points or more"
+CAUTION = "what is measured on fewer than 100 is uncertain, a share by 10 points or more"
 
 
 @pytest.fixture(scope="module")
@@ -183,16 +183,29 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
     entries = {
         "loss": Measured(value=1.357, split="validation", n=9),
         "chance_loss": Measured(value=1.386, split="validation", n=9),
+        "accuracy": Measured(value=0.9, split="validation", n=9),  # not what the test's is beside
         "top1": Measured(value=0.5272, split="test", n=239),
-        "chance": Measured(value=0.25, split="test", n=239),
+        "majority": Measured(value=0.25, split="test", n=239),
     }
     compared = list(metric_tables.comparisons(entries, {"validation": 9, "test": 239}))
     assert metric_tables.verdict(compared) == (
-        "At its own task the model beats the loss of guessing (1.357 against 1.386 on 9 held-out"
-        " images) and guessing (52.72% against 25.00% on 239 test images)."
+        "At its own task the model beats the commonest class (52.72% against 25.00% on 239 test"
+        " images), and cannot be told from the loss of guessing (1.357 against 1.386 on 9 held-out"
+        " images)."
     )
     assert " on 9 held-out images" in metric_tables.verdict(compared[:1])  # few
     assert " on " not in metric_tables.verdict(compared[1:])
+
+
+def test_a_loss_of_few_images_decides_nothing() -> None:
+    """ "The model beats the neighbours' mean (0.717 against 0.731 on 3 held-out images)"."""
+    entries = {
+        "loss_masked": Measured(value=0.717, split="validation", n=300),
+        "neighbors_error": Measured(value=0.731, split="validation", n=300),
+    }
+    for images, verb in ((3, metric_tables.OPEN), (100, metric_tables.WON)):
+        (one,) = metric_tables.comparisons(entries, {"validation": images})
+        assert one.verb == verb
 
 
 def test_values_that_print_alike_are_told_apart_by_nobody() -> None:

@@ -21,6 +21,7 @@ from ...pages import metric_tables
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
 from ...recipe.images import PART
+from ...recipe.keys import Values
 from ...recipe.records.run import Measured
 from ...recipe.schema import defaults
 from ...runs import seen_text
@@ -42,6 +43,19 @@ class ListedRun:
 
     name: str
     record: RunRecord
+
+    @cached_property
+    def settings(self) -> Values:
+        """{key: value} of its recipe, of what that lacks the default; without what it does not use:
+        of an evaluation optim.*, and probe.pool but as it was resolved. Empty where the recipe
+        cannot be read."""
+        if not self.record.values:
+            return {}
+        found, result = {**defaults(), **self.record.values}, self.record.result
+        pool = (result and result.pool) or found["probe.pool"]
+        unused = ("probe.pool", "optim.") if found["objective"] == "probe" else ("probe.pool",)
+        used = {key: value for key, value in found.items() if not key.startswith(unused)}
+        return used | ({"probe.pool": pool} if pool else {})
 
     @cached_property
     def damage(self) -> str:
@@ -142,21 +156,17 @@ def counted(runs: Sequence[ListedRun]) -> str:
 
 
 def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
-    """{key: each run's value}, of the keys that change what is computed and have two values. A
-    recipe that cannot be read counts as no difference."""
-    known = [run.record.values for run in runs if run.record.values]
-    # sorted as in the recipes; a key that one lacks has its default there
-    differ = {one.key for values in known[1:] for one in identity.differences(known[0], values)}
-    keys = dict.fromkeys(key for values in known for key in values if key in differ)
+    """{key: each run's value}, of the keys that change what is computed and have two values among
+    the runs that use them. A recipe that cannot be read counts as no difference."""
+    known, default = [run.settings for run in runs if run.settings], defaults()
     free = {key for run in runs for key in run.record.environment.free}
-    return {
-        key: [
-            format_value({**defaults(), **values}.get(key, NONE)) if values else NONE
-            for values in (run.record.values for run in runs)
-        ]
-        for key in keys
-        if identity.counts(key, free)
-    }
+    found = {}
+    for key in dict.fromkeys(key for one in known for key in one):  # sorted as in the recipes
+        using = [one for one in known if key in one or key not in default]
+        texts = {format_value(one.get(key, NONE)) for one in using}
+        if len(texts) > 1 and identity.counts(key, free):
+            found[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
+    return found
 
 
 def export_problem(export: Path) -> str:
@@ -391,10 +401,9 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     facts[LEARNED] = f"{learned:,}" if learned else NONE
     if split == "test":
         return facts
-    known = {**defaults(), **values}
     keys = [*engine.keys_of_task(values), *(PART if split == "train" else ())]
     counting = {key for key in keys if identity.counts(key, environment.free)}
-    return facts | {key: format_value(known.get(key)) for key in sorted(counting)}
+    return facts | {key: format_value(run.settings.get(key)) for key in sorted(counting)}
 
 
 def tells_nothing(run: ListedRun, metric: str) -> bool:

@@ -10,7 +10,6 @@ from ...errors import UserError, suggest
 from ...formatting import format_bytes, plain_table, some, text_line
 from ...metrics import find_metric, has_direction, is_of_model
 from ...pages.run_record import read_run
-from ...recipe.schema import defaults
 from ...recipe.tool import parse
 from ...runs import notebook
 from ...stats import as_json
@@ -51,8 +50,7 @@ class RunTable:
 
         keys, rows = listed.differing(self.runs), []
         for run in self.runs:
-            known = {**defaults(), **run.record.values}
-            settings = {key: known.get(key) for key in keys}
+            settings = {key: run.settings.get(key) for key in keys}
             rows.append(run.content() | settings | {one: run.value(one) for one in run.measured})
         return DataFrame(rows).drop(columns="metrics")
 

@@ -101,9 +101,11 @@ class Supervised(Objective):
         return one_BC.scatter_(1, label_BL.where(label_BL >= 0, self.classes), True)[:, :-1]
 
     def baselines(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """Uniform predictions (1 / C): their loss in nats, and their accuracy."""
+        """The loss of uniform predictions (1 / C) in nats; and how many images each class is right
+        of (C,), of which the commonest counts."""
         count = is_labelled(batch.label).double().sum()
-        labels_B = self.targets(batch.label).double().sum(1)
+        target_BC = self.targets(batch.label).double()
+        labels_B = target_BC.sum(1)
         with_class = (labels_B > 0).double().sum()
         c = self.classes
         loss = math.log(c)
@@ -113,7 +115,7 @@ class Supervised(Objective):
             more = (labels_B.sum() - count) * (math.log(c) + math.log1p(-1 / c))
         return {
             "chance_loss": (count * loss + more, count),
-            "chance": (labels_B.sum() / c, with_class),
+            "majority": (target_BC.sum(0), with_class),
         }
 
 
