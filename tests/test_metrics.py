@@ -35,6 +35,7 @@ from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import MEASURES
 from ssl_vit.recipe.records.run import Declared, Measured
 from ssl_vit.runs import console
+from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator
 
 # The evaluate tool's and those of a test split, which need images and a classifier to be made
@@ -89,7 +90,8 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
 def test_what_an_evaluation_measures_has_a_row() -> None:
     recipe = resolve(["recipe=evaluate", "init=scratch", "probe.shots=[1,5,7]"])
     recipe.probe.measures = MEASURES
-    names = OnlineProbes([], [], recipe.probe, "avg", 2, WatchedAccelerator(cpu=True)).names()
+    accelerator = WatchedAccelerator(cpu=True)
+    names = OnlineProbes(Run(recipe), [], [], recipe.probe, "avg", 2, accelerator).names()
     assert set(MEASURES) - {"few_shot"} - set(names) == {"attentive", "top1"}
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED, "attentive"):

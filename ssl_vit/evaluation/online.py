@@ -10,7 +10,7 @@ Legend: M images that are measured on, T trials.
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +73,7 @@ class OnlineProbes:
     It draws no random number: the same images, identically cropped, in every run.
 
     Attributes:
+        run: that trains.
         train, held_out: this process's batches.
         probe: what is measured.
         pool: of the features, token or avg.
@@ -88,6 +89,7 @@ class OnlineProbes:
         right: the same of the encoder, at its last evaluation.
     """
 
+    run: Run
     train: list[Batch]
     held_out: list[Batch]
     probe: Probe
@@ -101,7 +103,9 @@ class OnlineProbes:
     share: float = 0.0
     beside: dict[str, Right] = field(init=False, default_factory=dict)
     right: dict[str, Tensor] = field(init=False, default_factory=dict)
-    has_run: bool = field(init=False, default=False)  # the same on all processes
+    # the same on all processes
+    has_compared: bool = field(init=False, default=False)
+    has_run: bool = field(init=False, default=False)
 
     def describe(self) -> str:
         """What is measured, on what, and how often."""
@@ -125,6 +129,8 @@ class OnlineProbes:
         return 0 if {*self.probe.measures}.isdisjoint(CHOSEN) else max(1, images // 10)
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
+        if not self.has_compared:
+            self.compare(objective.exported, step)
         self.right = {}
         self.has_run = True
         readers = {ENCODER: feature_reader(objective.exported, self.pool, self.probe.layer)}
@@ -142,12 +148,13 @@ class OnlineProbes:
             if (fresh_TM := self.beside.get(FRESH, {}).get(name)) is not None:
                 yield f"{PROBE}{FRESH}{name}", accuracy(fresh_TM)
 
-    def compare(self, run: Run, network: Backbone, step: int) -> None:
+    def compare(self, network: Backbone, step: int) -> None:
         """Measure what the encoder is compared with: fresh weights, the pixels and, before the
         first step, the weights that `init=` named (`network`); once, kept in the run's folder. All
-        processes call it.
+        processes call it, or the first evaluation does.
         """
-        recipe, path = run.recipe, run.folder / COMPARED
+        self.has_compared = True
+        recipe, path = self.run.recipe, self.run.folder / COMPARED
         asked = json.dumps([self.probe.model_dump(), *self.images, self.first])
         known = broadcast_from_main(self.accelerator, lambda: _read(path, asked))
         if known is not None:
@@ -160,7 +167,7 @@ class OnlineProbes:
         if "knn" in self.probe.measures:
             readers[PIXELS] = pixel_reader(recipe.data)
         with loop.autocast(recipe.compute.precision, self.accelerator):
-            self.beside = self.measure(readers, run.warn)
+            self.beside = self.measure(readers)
         tensors = {
             f"{name}/{measure}": right_TM.contiguous()
             for name, right in self.beside.items()
@@ -171,14 +178,15 @@ class OnlineProbes:
             lambda: write_atomically(path, save(tensors, metadata={"asked": asked})),
         )
 
-    def measure(self, readers: Readers, warn: Callable[[str], None]) -> dict[str, Right]:
+    def measure(self, readers: Readers) -> dict[str, Right]:
         """The same probes of other features of the same images; on other processes than rank 0
-        nothing. `warn` takes what is not measured. All processes call it, under autocast."""
+        nothing. What is not measured is a warning of the run. All processes call it, under
+        autocast."""
         seen = self._extract(readers)
         if not self.accelerator.is_main_process:
             return {}
         # as of the encoder's own, no failure ends a run
-        return all_right(seen, self.probe, self.classes, warn, error=Exception)
+        return all_right(seen, self.probe, self.classes, self.run.warn, error=Exception)
 
     def metrics(self, split: str) -> dict[str, Measured]:
         """Of the last evaluation, beside what it is compared with."""
@@ -231,7 +239,7 @@ def label_doubt(source: Source) -> str:
 
 
 def prepare(
-    recipe: Recipe, splits: Splits, batch_layout: BatchLayout, accelerator: WatchedAccelerator
+    run: Run, splits: Splits, batch_layout: BatchLayout, accelerator: WatchedAccelerator
 ) -> tuple[OnlineProbes | None, str]:
     """What a run measures of its features while it trains, with its images; or why nothing.
 
@@ -241,6 +249,7 @@ def prepare(
     Raises:
         UserError: the labels do not suit the probes of probe.every.
     """
+    recipe = run.recipe
     probe, every = recipe.probe, recipe.probe.every
     # what learns nothing but labels tells by its accuracy
     learns_more = not all(one.labels for one in recipe.declared.trained(recipe))
@@ -277,6 +286,7 @@ def prepare(
         return found
 
     found = OnlineProbes(
+        run,
         batches(labelled_images(splits.train), train),
         batches(splits.validation, held_out, first),
         probe,

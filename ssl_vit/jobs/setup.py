@@ -151,7 +151,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
         resources.workers(recipe, accelerator),
     )
     job.held_out, job.collapse = _held_out(job), _collapse(job)
-    job.online, job.not_compared = online.prepare(recipe, splits, batch_layout, accelerator)
+    job.online, job.not_compared = online.prepare(run, splits, batch_layout, accelerator)
     if recipe.hub.repo and accelerator.is_main_process:
         job.pusher = background.Pusher(run)
     return job

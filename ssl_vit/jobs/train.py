@@ -81,7 +81,7 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 
 def _measure_baselines(job: Job) -> None:
     """Fit the baselines on a few training images, unless a checkpoint has them, and measure them on
-    the held-out images; and what the encoder's features are compared with.
+    the held-out images; and initial weights that were loaded by the probes.
 
     Raises:
         UserError: a plugin's output or baselines are not as an objective's.
@@ -103,9 +103,10 @@ def _measure_baselines(job: Job) -> None:
         # a baseline of one image is none
         if split_images.held_out_images(job.recipe, job.splits) > 1:
             job.held_out.measure_baselines(whole)
-    if job.online:
+    # of weights that the first step changes; what needs none waits for the first evaluation
+    if job.online and not job.recipe.init_source.is_scratch:
         with job.state.evaluation_model() as model:
-            job.online.compare(job.run, model.eval().exported, job.state.step)
+            job.online.compare(model.eval().exported, job.state.step)
             model.train()
 
 

@@ -24,6 +24,7 @@ from ssl_vit.jobs import finish
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import Probe
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator
@@ -149,6 +150,7 @@ def test_all_classes_are_learned_from_images_that_come_class_by_class(measures: 
     ordered = torch.arange(CLASSES).repeat_interleave(EACH)
     probe = Probe(measures=measures, neighbors=2, steps=20, batch=8)
     probes = OnlineProbes(
+        Run(resolve(["recipe=mpp"])),
         [class_batch(0, ordered)],
         [class_batch(0, torch.arange(CLASSES))],
         probe,
@@ -156,7 +158,7 @@ def test_all_classes_are_learned_from_images_that_come_class_by_class(measures: 
         CLASSES,
         WatchedAccelerator(cpu=True),
     )
-    right = probes.measure({"one": one_hot}, print)["one"]
+    right = probes.measure({"one": one_hot})["one"]
     assert right["knn"].all()
     assert probes.chosen_on(CLASSES * EACH) == (2 if "linear" in measures else 0)
 
