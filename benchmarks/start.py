@@ -38,7 +38,7 @@ COMMANDS = {
 # Functions of jobs/train.py whose calls are parts of a run, and the part behind each
 STAGES = {
     "set_up": "network and held-out images",
-    "_measure_baselines": "baselines, and k-NN of fresh weights",
+    "_measure_baselines": "baselines",
     "print_banner": "a step's time, of which two are tried",
     "_train": "first step and row",
 }

@@ -318,7 +318,8 @@ register(
     Baseline("zero", "each patch's own mean", _PATCH_LOSS),
     Baseline("chance_loss", "the loss of guessing", ("loss",)),
     Baseline("chance", "guessing", ("top1", "accuracy")),
-    Baseline("majority", COMMONEST, ("top1", "accuracy")),
+    Baseline("majority", COMMONEST, ("accuracy",)),
+    Baseline("majority_top1", COMMONEST, ("top1",)),
     Baseline("majority_miou", COMMONEST, ("miou",)),
     Baseline("majority_pixel_accuracy", COMMONEST, ("pixel_accuracy",)),
 )

@@ -67,16 +67,18 @@ def predict(
 def accuracies(predictions: Predictions, classes: int) -> dict[str, tuple[float, int]]:
     """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the images with a
     class: of lists, the share whose highest class, or any of the five, is one of their labels; and
-    what top-1 is (`majority`) if the commonest class is always named."""
+    what top-1 is (`majority_top1`) if the commonest class is always named."""
     label_ML = predictions.label.reshape(len(predictions.label), -1)
     known_M = (label_ML >= 0).any(1)
+    if not known_M.any():
+        return {}
     label_ML, top_MK = label_ML[known_M], predictions.top5[known_M]
     correct_MK = (top_MK[:, :, None] == label_ML[:, None]).any(2)
     ranks = {"top1": 1} | ({"top5": 5} if classes > 5 else {})
     right = {name: correct_MK[:, :rank].any(1).mean() for name, rank in ranks.items()}
     row, place = np.nonzero(label_ML >= 0)
     named = np.unique(np.stack([row, label_ML[row, place]]), axis=1)[1]  # once by each image
-    right["majority"] = np.bincount(named).max() / len(label_ML)
+    right["majority_top1"] = np.bincount(named).max() / len(label_ML)
     return {name: (float(share), len(label_ML)) for name, share in right.items()}
 
 

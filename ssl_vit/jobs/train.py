@@ -86,8 +86,10 @@ def _measure_baselines(job: Job) -> None:
     Raises:
         UserError: a plugin's output or baselines are not as an objective's.
     """
-    if job.recipe.plugin:
-        with torch.no_grad(), job.state.evaluation_model() as model:
+    if job.recipe.plugin and job.state.step == 0:
+        cast = loop.autocast(job.recipe.compute.precision, job.accelerator)
+        with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
+            model.start_step(0.0)  # nor does training call forward before
             job.held_out.names(model.eval())
             model.train()
     with job.state.strategy.full_weights() as whole, torch.no_grad():

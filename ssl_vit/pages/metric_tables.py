@@ -104,7 +104,8 @@ class BaselineComparison(NamedTuple):
     @property
     def is_of_few(self) -> bool:
         """Whether it is known to be of fewer than FEW_IMAGES images."""
-        return (self.measured_on or {}).get(self.entry.split, FEW_IMAGES) < FEW_IMAGES
+        known = self.entry.split in (self.measured_on or {})
+        return known and independent_cases(self.entry, self.measured_on) < FEW_IMAGES
 
     @property
     def values(self) -> tuple[str, str]:

@@ -111,7 +111,7 @@ def outcome(record: RunRecord) -> str:
         text = f"{metric_tables.NOT_KNOWN}: it was not compared with tuned training from scratch."
         found.append(text[0].upper() + text[1:])
     elif compared:
-        found.append(metric_tables.verdict(compared))
+        found += filter(None, [metric_tables.verdict(compared)])
         if any(metric_tables.is_of_probe(one.baseline) for one in compared):
             found.append("Fine-tuning was not compared.")
     if record.result.not_compared:

@@ -349,7 +349,7 @@ def test_the_accuracy_is_that_of_any_label_and_reports_read_it(tmp_path) -> None
     label = np.array([[1, 2], [0, -2], [-2, -2], [-1, -1]])
     top5 = np.array([[2, 0, 1, 3, 4], [5, 0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]])
     predictions = classify.Predictions(np.arange(4), label, top5)
-    found = {"top1": (0.5, 2), "top5": (1.0, 2), "majority": (0.5, 2)}
+    found = {"top1": (0.5, 2), "top5": (1.0, 2), "majority_top1": (0.5, 2)}
     assert classify.accuracies(predictions, 6) == found
     predictions.save(tmp_path / "predictions.npz", noisy(4))
     _, read, correct = read_predictions(tmp_path / "predictions.npz")

@@ -19,9 +19,10 @@ def predictions(label: list[int], top: list[list[int]]) -> classify.Predictions:
 def test_few_classes_have_no_top5_and_the_commonest_is_counted() -> None:
     predicted = predictions([0, 1, 1, -1], [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 1, 2]])
     found = classify.accuracies(predicted, 3)
-    assert found == {"top1": (2 / 3, 3), "majority": (2 / 3, 3)}
+    assert found == {"top1": (2 / 3, 3), "majority_top1": (2 / 3, 3)}
     lists = predicted._replace(label=np.array([[2, 0, 2], [0, -2, -2], [-2, -2, -2], [2, 0, 1]]))
-    assert classify.accuracies(lists, 3)["majority"] == (1.0, 3)  # class 0, of each once
+    assert classify.accuracies(lists._replace(label=lists.label * 0 - 1), 3) == {}
+    assert classify.accuracies(lists, 3)["majority_top1"] == (1.0, 3)  # class 0, of each once
 
 
 def test_predictions_on_a_full_disk_leave_no_half_of_them(tmp_path: Path) -> None:

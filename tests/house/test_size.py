@@ -11,10 +11,10 @@ from helpers.options import ROOT
 
 BUDGETS = {
     "ssl_vit": {
-        ".": 850,
+        ".": 860,
         "costs": 210,
         "data": 3490,
-        "evaluation": 1280,
+        "evaluation": 1290,
         "hub": 510,
         "inspection": 520,
         "jobs": 2740,
@@ -38,7 +38,7 @@ BUDGETS = {
         "hub": 1160,
         "inspection": 450,
         "jobs": 2590,
-        "lab": 4760,
+        "lab": 4770,
         "models": 1180,
         "objectives": 2900,
         "pages": 1060,

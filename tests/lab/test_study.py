@@ -252,6 +252,9 @@ from ssl_vit.objectives.mpp import MppDeclaration
 class Own(MppDeclaration):
     name = "own_of_sweeps"
 
+    def build(self, settings, encoder, classes):
+        raise NotImplementedError
+
 declare(Own())
 """
 

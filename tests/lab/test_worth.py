@@ -255,6 +255,8 @@ def test_timing_ends_when_the_hours_are_too_few_and_says_what_was_measured(
 
     def stand_in(words: list[str], out: str, parallel: int) -> tuple[float, list[str]]:
         timed.append(words[0])
+        if words[0] == "pretrain":  # whose weights the next call times others from
+            (tmp_path / "worth" / worth.MADE / "pretrain-0").mkdir(parents=True, exist_ok=True)
         return 100, [json.dumps({"probe": {"seconds": 1}})]
 
     monkeypatch.setattr(worth, "_timed", stand_in)
@@ -262,9 +264,11 @@ def test_timing_ends_when_the_hours_are_too_few_and_says_what_was_measured(
     with pytest.raises(UserError, match=r"hours=0\.01: .* needs more than"):
         requested([*words, "hours=0.01", "--check"])
     assert timed == ["plan", "pretrain"]
+    assert (tmp_path / "worth" / worth.MADE / "pretrain-0").exists()
     assert re.search(r"^measured .*pretrain 1 s", capsys.readouterr().out, re.MULTILINE)
     requested([*words, "hours=300", "--check"])
     assert len(timed) == 8 and not (tmp_path / "worth" / "worth.json").exists()
+    assert not (tmp_path / "worth" / worth.MADE).exists()
     requested([*words, "hours=300"])
     assert len(timed) == 8 and (tmp_path / "worth" / "worth.json").exists()
 

@@ -185,7 +185,7 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
         "chance_loss": Measured(value=1.386, split="validation", n=9),
         "accuracy": Measured(value=0.9, split="validation", n=9),  # not what the test's is beside
         "top1": Measured(value=0.5272, split="test", n=239),
-        "majority": Measured(value=0.25, split="test", n=239),
+        "majority_top1": Measured(value=0.25, split="test", n=239),
     }
     compared = list(metric_tables.comparisons(entries, {"validation": 9, "test": 239}))
     assert metric_tables.verdict(compared) == (
@@ -206,6 +206,13 @@ def test_a_loss_of_few_images_decides_nothing() -> None:
     for images, verb in ((3, metric_tables.OPEN), (100, metric_tables.WON)):
         (one,) = metric_tables.comparisons(entries, {"validation": images})
         assert one.verb == verb
+    # of 400 held-out images, of which 20 have labels
+    labelled = {
+        "loss": Measured(value=1.09, split="validation", n=20),
+        "chance_loss": Measured(value=1.0986, split="validation", n=20),
+    }
+    (one,) = metric_tables.comparisons(labelled, {"validation": 400})
+    assert one.verb == metric_tables.OPEN
 
 
 def test_values_that_print_alike_are_told_apart_by_nobody() -> None:

@@ -581,7 +581,8 @@ def measure(
             for run, own in runs.items():
                 took = _kept(run, own, out, parallel, folder)
                 found[run] = Clock(step, max(0.0, took - steps * step))
-        remove(out)
+        else:  # after an early end the weights are there for the next call
+            remove(out)
     return found
 
 
