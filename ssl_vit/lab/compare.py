@@ -97,6 +97,7 @@ class Measured(NamedTuple):
     folder: str
     origin: str
     fingerprint: str
+    feature_pool: str
 
 
 Cells = dict[tuple[str, Place], dict[int, Measured]]  # {(name, place): {seed: measured}}

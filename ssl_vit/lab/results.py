@@ -38,6 +38,7 @@ TYPES = {
     "exaflop": "float64",
     "device_hours": "float64",
     "fingerprint": "str",
+    "feature_pool": "str",
     "folder": "str",
     "origin": "str",
 }
@@ -62,10 +63,11 @@ class Results:
         table: one row a metric of a finished run: run, a column for each axis (empty where the run
             is not over it), seed, tried (of a run that tries values), split, metric, value, n
             (images that the value is of), exaflop and device_hours (of the run and of all that its
-            weights came through), fingerprint (of the images of its split), folder (of its run),
-            origin (the tasks that its weights came through). Fresh weights that a run has measured
-            beside its own are rows of the run UNTRAINED, by the metric's own name, with BESIDE as
-            their folder and no cost of their own.
+            weights came through), fingerprint (of the images of its split), feature_pool (how an
+            evaluation pooled a feature; else empty), folder (of its run), origin (the tasks that
+            its weights came through). Fresh weights that a run has measured beside its own are rows
+            of the run UNTRAINED, by the metric's own name, with BESIDE as their folder and no cost
+            of their own.
         finished: {task: its run}, of those in the table.
         missing: tasks without a result.
         foreign: {task: why the run in its folder is left out}.
@@ -181,7 +183,8 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
         own = of_fresh if name.startswith(FRESH) else {}
         measured = {"split": one.split, "metric": name.removeprefix(FRESH), "value": one.value}
         n = one.n and metric_tables.independent_cases(one, measured_on)
-        yield shared | own | measured | {"n": n, "fingerprint": images.get(one.split, "")}
+        measured |= {"n": n, "fingerprint": images.get(one.split, "")}
+        yield shared | own | measured | {"feature_pool": run.result.pool or ""}
 
 
 def _origins(tasks: Tasks, name: str) -> list[str]:

@@ -226,12 +226,12 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
     """A sentence where frozen encoders that are compared were measured by other features."""
     tasks, found = results.plan.by_name, dict[str, None]()
     for one, both in asked.items():
-        for folders in ((a.folder, b.folder) for a, b in both.values()):
-            pools = [results.finished[name].result.pool for name in folders]
-            sizes = [tasks[name].values.get("data.size") for name in folders]
+        for a, b in both.values():
+            pools = [a.feature_pool, b.feature_pool]
+            sizes = [tasks[side.folder].values.get("data.size") for side in (a, b)]
             for key, values in (("probe.pool", pools), ("data.size", sizes)):
                 # no pool: of a fine-tuning; no size: that of the weights
-                if None not in (*pools, *values) and values[0] != values[1]:
+                if all(pools) and None not in values and values[0] != values[1]:
                     texts = zip((one.a, one.b), values, strict=True)
                     found |= dict.fromkeys(f"{name} by {key}={value}" for name, value in texts)
     if found:

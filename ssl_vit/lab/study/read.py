@@ -28,7 +28,7 @@ from ...recipe.parsing import flatten, load_yaml
 # columns of the results beside the axes
 COLUMNS = (
     *("run", "seed", "tried", "split", "metric", "value", "n"),
-    *("exaflop", "device_hours", "fingerprint", "folder", "origin"),
+    *("exaflop", "device_hours", "fingerprint", "feature_pool", "folder", "origin"),
 )
 ALL = "all"  # under a name of an axis: the options of every run over it
 SEED = "seed"  # {seed} in an option: the task's seed
