@@ -87,13 +87,13 @@ class Baseline:
 
 # What begins the name of a probe's baseline: what is measured in the encoder's place, on the same
 # images; and its name for readers. Without an encoder always the commonest class of these images
-FRESH, START, PIXELS, GUESSING = "fresh_", "start_", "pixels_", "guess_"
-COMMONEST = "the commonest class"
+FRESH, START, PIXELS, COMMONEST = "fresh_", "start_", "pixels_", "commonest_"
+COMMONEST_CLASS = "the commonest class"
 PROBE_BASELINES = {
     FRESH: "fresh weights",
     START: "the initial weights",
     PIXELS: "the pixels at 8 x 8",
-    GUESSING: COMMONEST,
+    COMMONEST: COMMONEST_CLASS,
 }
 
 _metrics: dict[str, Metric] = {}
@@ -317,9 +317,9 @@ register(
     Baseline("neighbors_error", "the neighbours' mean", _PATCH_LOSS),
     Baseline("zero", "each patch's own mean", _PATCH_LOSS),
     Baseline("chance_loss", "the loss of guessing", ("loss",)),
-    Baseline("chance", "guessing", ("top1", "accuracy")),
-    Baseline("majority", COMMONEST, ("accuracy",)),
-    Baseline("majority_top1", COMMONEST, ("top1",)),
-    Baseline("majority_miou", COMMONEST, ("miou",)),
-    Baseline("majority_pixel_accuracy", COMMONEST, ("pixel_accuracy",)),
+    Baseline("chance", "guessing", ("accuracy",)),
+    Baseline("majority", COMMONEST_CLASS, ("accuracy",)),
+    Baseline("majority_top1", COMMONEST_CLASS, ("top1",)),
+    Baseline("majority_miou", COMMONEST_CLASS, ("miou",)),
+    Baseline("majority_pixel_accuracy", COMMONEST_CLASS, ("pixel_accuracy",)),
 )

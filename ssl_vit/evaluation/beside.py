@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.pixel_values import normalisation
-from ..metrics import FRESH, GUESSING, PIXELS, START
+from ..metrics import COMMONEST, FRESH, PIXELS, START
 from ..models.encoder import Backbone, build_backbone
 from ..models.weights import copy_weights
 from ..recipe.records.run import Difference, Measured
@@ -59,7 +59,7 @@ def compared(
     """The metrics of an encoder's probes and, after each, those of what it is compared with.
 
     Args:
-        right: {ENCODER, FRESH, START, PIXELS or GUESSING: {measure: (T, M)}}, empty where nothing
+        right: {ENCODER, FRESH, START, PIXELS or COMMONEST: {measure: (T, M)}}, empty where nothing
             was probed; a measure of the encoder that another one lacks is not compared with it.
         split: which images these are.
         prefix: of the metrics' names.
@@ -70,12 +70,12 @@ def compared(
     for measure, right_TM in right.get(ENCODER, {}).items():
         name, images = prefix + measure, right_TM.shape[1]
         found[name] = Measured(value=accuracy(right_TM), split=split, n=images)
-        for beside in (FRESH, START, PIXELS, GUESSING):
+        for beside in (FRESH, START, PIXELS, COMMONEST):
             other_TM = right.get(beside, {}).get(measure)
             if other_TM is None:
                 continue
             one = Measured(value=accuracy(other_TM), split=split, n=images)
-            if paired and beside != GUESSING:
+            if paired and beside != COMMONEST:
                 apart_M = right_TM.double().mean(0) - other_TM.double().mean(0)
                 mean, (low, high) = paired_difference(apart_M.numpy())
                 one.difference = Difference(mean=mean, low=low, high=high)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data.batching import Batch
 from ..errors import UserError
-from ..metrics import GUESSING, PIXELS, PROBE_BASELINES
+from ..metrics import COMMONEST, PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..models.full_precision import full_precision
 from ..recipe.schema import Probe
@@ -158,7 +158,7 @@ def all_right(
     picks: Picks | None = None,
     error: type[Exception] = UserError,
 ) -> dict[str, Right]:
-    """{reader: what `run_probes` gives} of {split: {reader: its features}}, and under GUESSING of
+    """{reader: what `run_probes` gives} of {split: {reader: its features}}, and under COMMONEST of
     each measure `commonest`. Of the pixels k-NN alone: without a network there is nothing else to
     fit. A baseline that fails by `error` is left out with a warning (`failing_left_out`)."""
     right: dict[str, Right] = {}
@@ -168,8 +168,8 @@ def all_right(
         with failing_left_out(name, error, warn):
             right[name] = dict(run_probes(own, of, classes, picks))
     label_M = next(iter(seen["test"].values()))[1]
-    guessed = {measure: commonest(label_M) for found in right.values() for measure in found}
-    return right | {GUESSING: guessed}
+    named = {measure: commonest(label_M) for found in right.values() for measure in found}
+    return right | {COMMONEST: named}
 
 
 def commonest(label_M: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ class OnlineProbes:
         first: place of the first of the held-out images in their order.
         every: steps between two evaluations.
         share: of the run's work, that they take.
-        beside: {FRESH, START, PIXELS, GUESSING: {measure: whether each held-out image is right}},
+        beside: {FRESH, START, PIXELS, COMMONEST: {measure: whether each held-out image is right}},
             once `compare` has measured it; rank 0 has it.
         right: the same of the encoder, at its last evaluation.
     """

@@ -15,7 +15,7 @@ from ..evaluation.beside import compared, initial_network, pixel_reader
 from ..evaluation.features import ENCODER
 from ..evaluation.images import Images
 from ..formatting import crop_text, feature_text, few_images, pixel_text
-from ..metrics import FRESH, GUESSING, PIXELS
+from ..metrics import COMMONEST, FRESH, PIXELS
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.supervised.network import Supervised
@@ -77,7 +77,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             tell = run.warn if accelerator.is_main_process else None
             with features.failing_left_out(name, UserError, tell):
                 found, commonest = attentive.measure(one, images_of[name])
-                for reader, own in {name: found, GUESSING: commonest}.items():
+                for reader, own in {name: found, COMMONEST: commonest}.items():
                     right[reader] = {**right.get(reader, {}), ATTENTIVE: own}
     metrics = compared(right, "test", paired=paired)
     if head:

@@ -171,6 +171,7 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
         "tried": ", ".join(f"{key}={value}" for key, value in task.tried.items()),
         "exaflop": math.nan if exaflop is None else exaflop,
         "device_hours": math.nan if hours is None else hours,
+        "feature_pool": run.result.pool or "",
         "folder": task.name,
         "origin": " ".join(_origins(tasks, task.name)),
     }
@@ -183,8 +184,7 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
         own = of_fresh if name.startswith(FRESH) else {}
         measured = {"split": one.split, "metric": name.removeprefix(FRESH), "value": one.value}
         n = one.n and metric_tables.independent_cases(one, measured_on)
-        measured |= {"n": n, "fingerprint": images.get(one.split, "")}
-        yield shared | own | measured | {"feature_pool": run.result.pool or ""}
+        yield shared | own | measured | {"n": n, "fingerprint": images.get(one.split, "")}
 
 
 def _origins(tasks: Tasks, name: str) -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 from .. import stats
 from ..formatting import text_line
 from ..metrics import (
-    GUESSING,
+    COMMONEST,
     PROBE_BASELINES,
     find_baseline,
     find_metric,
@@ -221,7 +221,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         scale, unit = (100, ", %") if find_metric(of).in_per_cent else (1, "")
         head = FRESH if whose == UNTRAINED else baseline.called if baseline else ""
         if baseline is None or metric.startswith(tuple(PROBE_BASELINES)):
-            if metric.startswith(GUESSING) or not find_metric(of).compared:
+            if metric.startswith(COMMONEST) or not find_metric(of).compared:
                 continue
             head = f"{label(of)} of {head}" if head else label(of)
         values = stats.summarize((scale * own["value"]).tolist())

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from ..formatting import FEW_IMAGES, SPLIT_NAMES
 from ..metrics import (
     COMMONEST,
+    COMMONEST_CLASS,
     FRESH,
-    GUESSING,
     MAIN,
     PIXELS,
     PROBE_BASELINES,
@@ -69,7 +69,7 @@ NO_VERDICT = "these images chose its weights, were trained on, lie in groups, or
 # Of a fine-tuned run, of which always naming one class says nothing
 NOT_KNOWN = "whether pre-training helped is not known"
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
-NO_BETTER = f"no better than naming {COMMONEST}"  # though better than fresh weights
+NO_BETTER = f"no better than naming {COMMONEST_CLASS}"  # though better than fresh weights
 
 
 class BaselineComparison(NamedTuple):
@@ -158,10 +158,10 @@ def features_verdict(compared: Sequence[BaselineComparison]) -> str:
     one = min(fresh, key=lambda one: _place(one.measure))
     if one.difference is None:
         return f"No verdict on its features: {NO_VERDICT}."
-    guess = [each for each in compared if _is_of(each.baseline, GUESSING)]
-    guessed = any(each.measure == one.measure and each.verb != WON for each in guess)
+    named = [each for each in compared if _is_of(each.baseline, COMMONEST)]
+    no_better = any(each.measure == one.measure and each.verb != WON for each in named)
     # fresh weights that are below the commonest class are easily beaten
-    verb = NO_BETTER if one.verb == WON and guessed else one.verb
+    verb = NO_BETTER if one.verb == WON and no_better else one.verb
     said = {
         WON: "are better than untrained ones",
         LOST: "are worse than untrained ones",

@@ -93,7 +93,7 @@ def test_fresh_weights_are_those_that_an_evaluation_of_scratch_has(
         assert apart is not None and apart.low <= apart.mean <= apart.high
         both = own.metrics[measure].value - alone.metrics[measure].value
         assert apart.mean == pytest.approx(both)
-    assert own.metrics["guess_knn"].value == 30 / 59  # the commonest of two classes
+    assert own.metrics["commonest_knn"].value == 30 / 59  # the commonest of two classes
     assert not any(name.startswith("fresh_") for name in alone.metrics)
 
 
@@ -122,7 +122,7 @@ def test_the_pixels_are_an_image_at_8_x_8() -> None:
 def test_knn_is_measured_while_training_beside_fresh_weights_and_pixels(probed: Run) -> None:
     metrics = result_of(probed).metrics
     assert {name for name in metrics if "knn" in name} == {
-        f"{start}probe_knn" for start in ("", "fresh_", "pixels_", "guess_")
+        f"{start}probe_knn" for start in ("", "fresh_", "pixels_", "commonest_")
     }
     # at the end alone: it would take more than its share of 4 steps
     assert [row["step"] for row in probed.rows() if "probe/knn" in row] == [4]
@@ -227,7 +227,7 @@ def verdict(split: str = "test", **beside: tuple[float, Difference | None]) -> s
         metrics[name] = Measured(value=value, split=split, n=100)
         if difference is not None:
             metrics[name].difference = difference
-    metrics["guess_knn"] = Measured(value=0.1, split=split, n=100)
+    metrics["commonest_knn"] = Measured(value=0.1, split=split, n=100)
     return metric_tables.verdict([*metric_tables.comparisons(metrics)])
 
 
@@ -258,7 +258,7 @@ def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
 def test_what_the_commonest_class_reaches_is_no_finding() -> None:
     """Of 65 images 47 right and 45 of one class: fresh weights may be far below both."""
     better = Difference(mean=0.2, low=0.1, high=0.3)
-    values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "guess_knn": 45 / 65}
+    values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "commonest_knn": 45 / 65}
     metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}
     metrics["fresh_knn"].difference = better
     said = metric_tables.verdict([*metric_tables.comparisons(metrics)])

@@ -22,7 +22,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
 from ssl_vit.evaluation.images import Images
 from ssl_vit.jobs import evaluate
-from ssl_vit.metrics import FRESH, GUESSING
+from ssl_vit.metrics import COMMONEST, FRESH
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
@@ -154,7 +154,7 @@ def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program(
     probe = Probe(measures=["knn"], neighbors=1)
     with pytest.raises(RuntimeError):
         features.all_right(seen, probe, 2, print)
-    assert features.all_right(seen, probe, 2, print, error=Exception).keys() == {"", GUESSING}
+    assert features.all_right(seen, probe, 2, print, error=Exception).keys() == {"", COMMONEST}
 
 
 def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ BUDGETS = {
         "freeze": 880,
         "helpers": 1920,
         "house": 500,
-        "hub": 1160,
+        "hub": 1170,
         "inspection": 450,
         "jobs": 2590,
         "lab": 4770,

@@ -85,16 +85,22 @@ def test_the_front_matter_is_what_the_hub_reads(run: Run) -> None:
 def test_the_card_says_whether_the_baselines_are_beaten(
     run: Run, neighbors: float, verdict: str
 ) -> None:
-    """A baseline is no result of the model's; what guesses has no interval."""
+    """A baseline is no result of the model's; always the commonest class has no interval."""
     values = {"loss_masked": 2.5, "accuracy_masked": 0.3, "entropy": 3.1, "commonest": 0.1}
-    text = written(run, **values, neighbors=neighbors, top1=0.4, chance=0.1)
+    text = written(run, **values, neighbors=neighbors, top1=0.4, majority_top1=0.1)
     assert f"{verdict} neighbours' mean (30.00% against {neighbors:.2%})" in text
     compared = {row[0]: row for row in table(text, "baseline")}
     assert compared["the neighbours' mean"][3:] == ["accuracy masked", "30.00%", f"{neighbors:.2%}"]
-    assert compared["guessing"][1:] == ["+30.00 points", "-", "top-1", "40.00%", "10.00%"]
+    assert compared["the commonest class"][1:] == [
+        "+30.00 points",
+        "-",
+        "top-1",
+        "40.00%",
+        "10.00%",
+    ]
     measured = {row[0]: row[1] for row in table(text, "measure")[1:]}
     assert measured["accuracy masked"] == "30.00%"
-    assert not {"entropy", "commonest", "neighbors", "corrupted", "chance"} & measured.keys()
+    assert not {"entropy", "commonest", "neighbors", "corrupted", "majority_top1"} & measured.keys()
 
 
 def test_a_card_repeats_what_its_run_needs_and_tells_no_place_of_this_machine(run: Run) -> None:

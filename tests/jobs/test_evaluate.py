@@ -125,7 +125,7 @@ def test_warnings_are_in_the_log_and_images_without_a_label_are_not_counted(
     (export / "config.json").write_text(json.dumps(config))
     found = ssl_vit.evaluate(measured(export, tmp_path, *few))
     assert found.measured_on == {"test": 8} and found.metrics["knn"].n == 7
-    assert found.metrics["guess_knn"].value == 4 / 7
+    assert found.metrics["commonest_knn"].value == 4 / 7
     out = capsys.readouterr().out
     assert f"{TRAIN} (8 labelled) test images" in out
     lines = out.splitlines()
@@ -166,9 +166,9 @@ def words(folder: Path, pretrained: Path, tmp_path: Path) -> list[str]:
 
 def test_it_stands_beside_fresh_weights_and_is_measured_once_more_alike(words: list[str]) -> None:
     found = ssl_vit.evaluate([*words, "name=one"])
-    assert {*found.metrics} == {"attentive", "fresh_attentive", "guess_attentive"}
+    assert {*found.metrics} == {"attentive", "fresh_attentive", "commonest_attentive"}
     assert {one.n for one in found.metrics.values()} == {41}
-    assert found.metrics["guess_attentive"].value == 21 / 41
+    assert found.metrics["commonest_attentive"].value == 21 / 41
     apart = found.metrics["fresh_attentive"].difference
     own, fresh = (found.metrics[name].value for name in ("attentive", "fresh_attentive"))
     assert apart is not None and apart.mean == pytest.approx(own - fresh)
@@ -223,7 +223,7 @@ def test_a_baseline_that_diverges_is_left_out_and_does_not_end_the_evaluation(
 
     monkeypatch.setattr(attentive, "train", train)
     found = ssl_vit.evaluate([*words, "name=one"]).metrics
-    assert {*found} == {"attentive", "guess_attentive"} and len(calls) == 2
+    assert {*found} == {"attentive", "commonest_attentive"} and len(calls) == 2
     assert "warning: fresh weights: not measured: probe.rates=" in capsys.readouterr().out
     calls.append(None)  # now the encoder's is the one that diverges
     with pytest.raises(UserError, match="attentive probe diverges"):

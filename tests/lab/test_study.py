@@ -247,13 +247,13 @@ def test_where_images_have_no_labels_the_held_out_loss_is_compared(tmp_path: Pat
 
 OWN = """
 from ssl_vit.recipe.declaration import declare
-from ssl_vit.objectives.mpp import MppDeclaration
+from ssl_vit.objectives.mpp import DECLARATION, MppDeclaration
 
 class Own(MppDeclaration):
     name = "own_of_sweeps"
 
     def build(self, settings, encoder, classes):
-        raise NotImplementedError
+        return DECLARATION.build(settings, encoder, classes)
 
 declare(Own())
 """

@@ -352,7 +352,7 @@ def test_fresh_weights_of_another_run_are_not_the_tests(tmp_path):
 def test_what_is_measured_beside_decides_nothing(tmp_path, before):
     """Of a test of pre-training that has measured k-NN too, after its own metrics."""
     found = {before: 2.0, "probe_knn": 0.5, "fresh_probe_knn": 0.3, "pixels_probe_knn": 0.4}
-    found |= {"start_probe_knn": 0.2, "guess_probe_knn": 0.1}
+    found |= {"start_probe_knn": 0.2, "commonest_probe_knn": 0.1}
 
     def measured(task):
         values = found if task.tool == "pretrain" else {"pixels_knn": 0.4, "knn": 0.5}
