@@ -155,8 +155,8 @@ def _worth(
         parallel = len(gpus()) or 1
     name = own.name or worth.NAME.rpartition("/")[2]
     hours = worth.HOURS if own.hours is None else own.hours
-    folder, planned_too = Path(own.out) / name, keep and not own.check
-    planned = worth.build(given, hours, own.anyway, folder, parallel, keep, planned_too)
+    folder, keep_plan = Path(own.out) / name, keep and not own.check
+    planned = worth.build(given, hours, own.anyway, folder, parallel, keep, keep_plan)
     own = own.model_copy(update={"recipe": None, "name": name, "parallel": parallel})
     return own, planned.study, planned.lines
 

@@ -174,8 +174,8 @@ def build(
     anyway: bool,
     folder: Path,
     parallel: int = 1,
-    keep: bool = True,
-    fix: bool = True,
+    keep_timings: bool = True,
+    keep_plan: bool = True,
 ) -> Worth:
     """The study for the options of a command. What was planned in the study's folder for the same
     options is taken as it is, also where fewer runs go at once by now: a step measured again, or
@@ -187,8 +187,8 @@ def build(
         anyway: start although they are too few to answer.
         folder: of the study.
         parallel: how many runs at once.
-        keep: write timings into the folder, for other calls.
-        fix: write the study too.
+        keep_timings: write them into the folder, for other calls.
+        keep_plan: write the plan too.
 
     Raises:
         UserError: an option is wrong, there are too few images, the hours are too few, or another
@@ -202,7 +202,7 @@ def build(
                 text = f"parallel={before.parallel}, which hours={hours:g} is of; not planned anew"
                 before.lines.insert(0, f"planned     for {text} for parallel={parallel}")
             return before
-    if keep and engine.is_written(folder):
+    if keep_timings and engine.is_written(folder):
         raise UserError(f"{folder}: a study of other options is going on; take another name=")
     began = time.perf_counter()
     question = ask(given)
@@ -212,7 +212,7 @@ def build(
         spent = time.perf_counter() - began
         return not anyway and spent + seconds(question, least, clocks, parallel) > 3600 * hours
 
-    clocks = measure(question, parallel, folder if keep else None, too_long)
+    clocks = measure(question, parallel, folder if keep_timings else None, too_long)
     spent = time.perf_counter() - began
     try:
         extent, lines = spend(question, hours, clocks, parallel, anyway, spent)
@@ -223,7 +223,7 @@ def build(
     study = content(question, extent, max(hours, math.ceil(100 * takes) / 100), parallel)
     lines = [*facts(question, clocks, spent), *lines, *power(question.images.test)]
     found = Worth(words=words, study=study, lines=lines, parallel=parallel)
-    if keep and fix:
+    if keep_timings and keep_plan:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(found.content(), indent=1) + "\n")
     return found
