@@ -43,7 +43,7 @@ BUDGETS = {
         "objectives": 2900,
         "pages": 1060,
         "recipe": 2330,
-        "results": 130,
+        "results": 140,
         "robustness": 310,
         "runs": 1250,
         "training": 2150,

@@ -121,16 +121,29 @@ def test_the_table_of_whole_runs_is_that_of_its_file() -> None:
         for found in tables_of((ROOT / "docs" / "speed.md").read_text())
         if found.startswith("| case, float32, one thread |")
     )
-    peers = [
-        found["over peer, CPU time"]["stable_pretraining"]
-        for found in tables.read("runs").values()
+    measured = {
+        name.partition(",")[0]: found
+        for name, found in tables.read("runs").items()
         if isinstance(found, dict) and "over peer, CPU time" in found
-    ]
-    assert len(peers) == 3
-    for line, one in zip(shown.splitlines()[2:], peers, strict=True):
-        ((mean, low, high),) = quoted(line)
-        wanted = [f"{value:.2f}" for value in (one["mean"], *one["95%"])]
-        assert [mean, low, high] == wanted and line.endswith(f"| {one['n']} |")
+    }
+    shown_of: dict[tuple[str, str], list[str]] = {}
+    case = ""  # an empty first cell: that of the line before
+    for line in shown.splitlines()[2:]:
+        first, rate, peer, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        case = first.partition("`")[2].partition("`")[0] or case
+        if rate:
+            own = measured[case]["images/s, CPU time"]["ssl_vit"]
+            assert rate == (f"{own:.0f}" if own > 10 else f"{own:.2f}")
+        (shown_of[case, peer.partition(" ")[0].replace("-", "_")],) = quoted(line)
+    wanted = {
+        (case, peer): [f"{value:.2f}" for value in (one["mean"], *one["95%"])]
+        for case, found in measured.items()
+        for peer, one in found["over peer, CPU time"].items()
+    }
+    assert shown_of == wanted
+    assert {
+        one["n"] for found in measured.values() for one in found["over peer, CPU time"].values()
+    } == {5}
 
 
 def test_the_table_of_warnings_is_that_of_its_file() -> None:
