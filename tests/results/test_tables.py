@@ -16,16 +16,11 @@ import tables
 
 # Heads of the tables on the printed pages that are not computed from results/*.json, and why
 OTHERS = {
-    "| | the paper | here |": "what was run, in words",
-    "| how to read them | |": "words",
-    "| rate | 5-shot": "no file is committed: here and below",
-    "| pre-training | ViT, top-1": "",
-    "| data | accuracy |": "",
+    "| data | accuracy |": "no file is committed: here and below",
     "| question | answer | n |": "",
     "| table | command | n |": "how it was run",
     "| what | what stands in its place |": "words",
     "| | |": "the plan",
-    "| the report says | it means |": "words",
     "| with | took | on |": "how it was run",
 }
 RECORDS = ["docs/speed.md", "docs/runs.md"]  # step.json and loader.json, collapse.json
@@ -61,6 +56,17 @@ def test_every_page_that_names_a_file_is_looked_at() -> None:
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         if re.search(r"results/\w+\.json", path.read_text()):
             assert str(path.relative_to(ROOT)) in known
+
+
+def test_answers_of_smaller_studies_are_what_their_tables_say() -> None:
+    """docs/results.md, Smaller studies: the lower end of which interval is above zero."""
+    rows = [line.split(" | ") for line in tables.targets().splitlines()[2:]]
+    few, many = ({row[0].strip("| ") for row in rows if "(+" in row[at]} for at in (2, 4))
+    assert few == {*tables.TARGETS.values()} - {"MoCo v3", "scratch"} and not many
+    at_1 = ["(+" in line for line in tables.curve().splitlines()[2:]]
+    assert at_1 == [True, True, False, False, False]
+    short = [line.split(" | ") for line in tables.newer().splitlines()[2:]]
+    assert [row[0] for row in short if row[-1].startswith("+")] == ["| LeJEPA"]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
