@@ -136,7 +136,8 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     facts |= _load_teachers(objective, run)
     objective.to(accelerator.device)
     state = _build_state(objective, recipe, splits, batch_layout, accelerator)
-    facts["sharding"] = distributed.sharding_facts(accelerator) | state.strategy.facts()
+    machines = accelerator.gather_parts([accelerator.local_process_index]).count(0)
+    facts["sharding"] = state.strategy.facts() | {"machines": machines}
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     job = Job(
         run,

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..callbacks import Row
 from ..errors import UserError
-from ..recipe import declaration
+from ..recipe import declaration, recipe_files
 from ..recipe.identity import FACTS
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, dump
@@ -35,6 +35,20 @@ COMPARED = "compared.safetensors"
 # lock; not of the page, which a report may be writing without it
 SWEPT = re.compile(r"\w+\.(yaml|json|jsonl|npz|safetensors)")
 EXACT = 2**53  # above which floats do not count by ones
+
+
+def open_run(folder: Path) -> "Run":
+    """The run in a folder; its images need not be here.
+
+    Raises:
+        UserError: there is none, or its recipe.yaml cannot be read.
+    """
+    if not (folder / "recipe.yaml").is_file():
+        raise UserError(f"{folder} is no run: it holds no recipe.yaml")
+    recipe = recipe_files.read(folder / "recipe.yaml")
+    recipe.out = str(folder.resolve().parent)
+    recipe.name = folder.resolve().name
+    return Run(recipe)
 
 
 def parse_row(line: str) -> Row | None:

@@ -349,8 +349,3 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
                     f"{wanted[key]}; all need the same"
                 )
                 raise (UserError if accelerator.is_main_process else ReportedError)(text)
-
-
-def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
-    """Over how many machines the processes are spread."""
-    return {"machines": gather_object([accelerator.local_process_index]).count(0)}

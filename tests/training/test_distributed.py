@@ -106,17 +106,16 @@ def test_a_joint_part_of_weight_0_is_not_trained(spread: dict[str, list[dict]]) 
 SIGNALLED = """
 import json, os, signal, sys
 from ssl_vit.jobs import cli
-from ssl_vit.jobs import train as train_job
-from ssl_vit.training import preemption
+from ssl_vit.training import heartbeat, preemption
 preemption.CONSENSUS_EVERY = 2  # a signal stops a run within 4 steps
-note = train_job._StepReporter.on_step
+note = heartbeat.Watchdog.on_step
 
 def on_step(self, step):
     note(self, step)
     if os.environ["RANK"] == "1" and step == int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGTERM)
 
-train_job._StepReporter.on_step = on_step
+heartbeat.Watchdog.on_step = on_step
 cli.pretrain(json.loads(sys.argv[2]))
 """
 
