@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..recipe import check, load, schema, words
 from ..recipe.init_source import SCRATCH
-from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..recipe.tool import from_python, parse, split
 from ..recipe.tools import EmbedOptions, ExportOptions, FigureOptions
@@ -161,21 +160,11 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
     else:
         _, given = split(job.options, from_python(job.options, options, keywords))
         run, result = cli.open_job(given, job)
-    if result is None:
-        result = _until_stopped(run, job)
-    return run_result(run, result) if result else None
-
-
-def _until_stopped(run: Run, job: cli.JobKind) -> Result | None:
-    """The run's result.
-
-    Raises:
-        KeyboardInterrupt: a signal stopped it in an interactive shell, which SystemExit would end.
-        SystemExit: elsewhere.
-    """
     try:
-        return job.run(run)
+        if result is None:
+            result = job.run(run)
     except SystemExit as stopped:
-        if hasattr(sys, "ps1"):
+        if hasattr(sys, "ps1"):  # an interactive shell, which it would end
             raise KeyboardInterrupt(f"stopped with status {stopped.code}") from None
         raise
+    return run_result(run, result) if result else None

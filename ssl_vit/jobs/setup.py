@@ -123,7 +123,9 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     images = {f"images of {name}": text for name, text in facts["data"].items()}
-    distributed.check_same(accelerator, _shared_values(recipe) | images)
+    free = (*MACHINE_KEYS, *recipe.sources())
+    shared = {key: value for key, value in recipe.values().items() if not key.startswith(free)}
+    distributed.check_same(accelerator, shared | images)
     classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(
@@ -283,12 +285,6 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
         found = weights.load_weights(network, source)
         facts[source.kind] = {"weights": found} | source.identity()
     return facts
-
-
-def _shared_values(recipe: Recipe) -> dict[str, Any]:
-    """{key: value} that must be the same on all processes; paths may differ between machines."""
-    free = (*MACHINE_KEYS, *recipe.sources())
-    return {key: value for key, value in recipe.values().items() if not key.startswith(free)}
 
 
 def resume(job: Job) -> None:

@@ -127,7 +127,11 @@ class Run:
             target = getattr(self.recipe, "target", None)
             environment["declared"] = declaration.to_record(self.recipe.objective, target)
         environment["options"] = identity.result_options(self.recipe)
-        if origin := self._first_recipe_file():
+        origin = self.recipe_file
+        if path.exists():  # of the first start, also where the run is resumed from its recipe.yaml
+            known = self.environment().recipe_file
+            origin = known.content() if known else None
+        if origin:
             environment["recipe_file"] = origin
         try:
             for folder in (self.figures, self.checkpoints):
@@ -143,13 +147,6 @@ class Run:
             raise UserError(
                 f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
             ) from None
-
-    def _first_recipe_file(self) -> dict[str, Any] | None:
-        """That of the folder's first start, also where the run is resumed from its recipe.yaml."""
-        if not (self.folder / "environment.json").exists():
-            return self.recipe_file
-        recorded = self.environment().recipe_file
-        return recorded.content() if recorded else None
 
     def result(self) -> Result | None:
         """The content of result.json; None if the run has not finished.

@@ -12,6 +12,12 @@ from ssl_vit.hub import push
 from ssl_vit.runs.folder import Run, open_run
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The client's own LFS warns."""
+    text = "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
+    item.add_marker(pytest.mark.filterwarnings(text))
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """A Hub, and this process and its children as those of somebody logged in there."""

@@ -90,25 +90,6 @@ def test_held_out_results_and_warnings_are_told_at_once(
     assert [text[:11] for text in printed(capsys)] == ["step      9", "held out at"]
 
 
-def test_held_out_results_stand_beside_the_best_baseline(
-    clock: Clock, capsys: pytest.CaptureFixture
-) -> None:
-    """Of a loss the lowest, of an accuracy the highest; each objective's own."""
-    baselines = {"entropy": 5.0, "commonest": 0.015, "neighbors": 0.125, "supervised/chance": 0.1}
-    lines = console.ProgressLines(0, 100)
-    supervised = {"validation/supervised/accuracy": 0.25}
-    beside = {f"validation/{name}": value for name, value in baselines.items()}
-    lines.on_row(held_out(7, loss_masked=2.75) | supervised | beside)
-    (text,) = printed(capsys)
-    assert text.partition(": ")[2].split(", ") == [
-        "loss 2.500",
-        "accuracy masked 50.0% (to beat 12.5%)",
-        "accuracy random 12.5%",
-        "loss masked 2.750 (to beat 5.000)",  # measured on masked patches, as the loss of these
-        "supervised/accuracy 25.0% (to beat 10.0%)",
-    ]
-
-
 @pytest.mark.parametrize(
     ("terminal", "kind"), [(True, console.ProgressBar), (False, console.ProgressLines)]
 )
