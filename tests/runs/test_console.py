@@ -77,12 +77,13 @@ def test_a_line_says_how_it_goes_and_how_long_it_takes(
 def test_held_out_results_and_warnings_are_told_at_once(
     clock: Clock, capsys: pytest.CaptureFixture
 ) -> None:
-    """They do not quieten the steps."""
+    """Beside the best of their baselines; they do not quieten the steps."""
     lines = console.ProgressLines(0, 100)
-    lines.on_row(held_out(7))
-    lines.on_row(row(8) | held_out(8))
+    baselines = {"commonest": 0.015, "neighbors": 0.125}
+    lines.on_row(held_out(7, **baselines))
+    lines.on_row(row(8) | held_out(8, **baselines))
     lines.on_warning("the board is full")
-    measured = "loss 2.500, accuracy masked 50.0%, accuracy random 12.5%"
+    measured = "loss 2.500, accuracy masked 50.0% (to beat 12.5%), accuracy random 12.5%"
     told = [f"held out at step {step}: {measured}" for step in (7, 8)]
     assert printed(capsys) == [*told, "warning: the board is full"]
     clock.now += console.LINE_INTERVAL
