@@ -134,6 +134,11 @@ TERMS: dict[str, tuple[dict[str, Any], str, str]] = {
         f"read from {OWN_MACHINE}. Split `validation` was held out",
         "not known to ssl_vit; they are for their owner to say.",
     ),
+    "shares": (
+        {"share": 0.1, "test": 0.2},
+        "from a seed; 10.0% of it was trained on; 20.0% of it was kept for testing.",
+        "Apache-2.0",
+    ),
     "another's": (
         {"name": "me--pics", "hub": "me/pics"},
         "me/pics of the Hub",
