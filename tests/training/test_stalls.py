@@ -157,6 +157,7 @@ class Zeros(Dataset):
         return torch.zeros(1)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")  # on one core
 def test_a_worker_that_is_killed_while_the_workers_are_ended_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
