@@ -45,9 +45,8 @@ def open_run(folder: Path) -> "Run":
     """
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder} is no run: it holds no recipe.yaml")
-    recipe = recipe_files.read(folder / "recipe.yaml")
-    recipe.out = str(folder.resolve().parent)
-    recipe.name = folder.resolve().name
+    recipe, place = recipe_files.read(folder / "recipe.yaml"), folder.resolve()
+    recipe.out, recipe.name = str(place.parent), place.name
     return Run(recipe)
 
 
