@@ -144,10 +144,6 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
             callbacks.note(f"{beyond}, which it trains on is not recorded")
         distributed.on_main(accelerator, lambda: _save(job, saver, whole, callbacks))
 
-    def samples_of(step: int) -> list[int]:
-        batch, seed = job.recipe.optim.batch, job.recipe.seed
-        return loaders.step_indices(step, job.images, batch, seed).tolist()
-
     def finish_saving() -> None:
         saver.wait()
         best.drop_unsaved()
@@ -164,13 +160,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
                 save,
                 best.update,
                 consensus,
-                nonfinite.NonFinitePolicy(
-                    job.recipe.optim.nonfinite,
-                    run.folder / "not_finite.json",
-                    samples_of,
-                    callbacks.warn,
-                    accelerator.is_main_process,
-                ),
+                _nonfinite_policy(job, callbacks),
             )
         distributed.on_main(accelerator, finish_saving)
         return distributed.broadcast_from_main(accelerator, lambda: saver.kept or first)
@@ -232,6 +222,21 @@ def _evaluators(job: Job) -> list[Scheduled]:
         )
         evaluators.append(Scheduled(milestones, recipe.hub.every))
     return evaluators
+
+
+def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinitePolicy:
+    recipe = job.recipe
+
+    def samples_of(step: int) -> list[int]:
+        return loaders.step_indices(step, job.images, recipe.optim.batch, recipe.seed).tolist()
+
+    return nonfinite.NonFinitePolicy(
+        recipe.optim.nonfinite,
+        job.run.folder / "not_finite.json",
+        samples_of,
+        callbacks.warn,
+        job.accelerator.is_main_process,
+    )
 
 
 class _PageWriter(Callback):
