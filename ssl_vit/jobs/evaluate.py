@@ -61,11 +61,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     measured = seen_images.MeasuredImages(recipe, splits)
     seen = seen_images.seen_before(run, measured, facts, accelerator)
     on_main(accelerator, lambda: run.open(environment(facts)))
-    networks = {ENCODER: network}
-    if not source.is_scratch:
-        # of a run the initial weights of its seed, brought to this image size as the trained ones
-        fresh = initial_network(_made(source), recipe.model, recipe.data, recipe.seed)
-        networks[FRESH] = fresh.to(accelerator.device)
+    networks = {ENCODER: network} | _fresh(recipe, accelerator.device)
     readers, pool = _readers(networks, recipe)
     if accelerator.is_main_process:
         _print_banner(run, splits, pool, seen)
@@ -141,6 +137,17 @@ def _made(source: InitSource) -> Recipe | None:
     """The recipe of the run that made the weights; None where none did."""
     run = source.locate().run
     return recipe_files.read(run / "recipe.yaml") if run else None
+
+
+def _fresh(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
+    """The network with fresh weights: of a run the initial ones of its seed, brought to the
+    evaluation's image size as the trained ones are; nothing where the encoder has fresh weights
+    itself."""
+    source = recipe.init_source
+    if source.is_scratch:
+        return {}
+    network = initial_network(_made(source), recipe.model, recipe.data, recipe.seed)
+    return {FRESH: network.to(device)}
 
 
 def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Readers, str]:
