@@ -7,10 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import UserError
 from ..recipe.identity import FACTS
-from ..recipe.parsing import flatten, load_yaml
-from ..recipe.schema import build, dump, without_private
+from ..recipe.schema import dump, without_private
 from ..runs.checkpoint_files import list_checkpoints, step_of
 from ..runs.folder import COMPARED, TRAINED_ON, Run
 from . import card
@@ -27,26 +25,6 @@ class Upload(NamedTuple):
     stamp: str
     message: str
     files: Callable[[], Files]
-
-
-def open_run(folder: Path) -> Run:
-    """The run in a folder, as uploads need it: its images need not be here.
-
-    Raises:
-        UserError: there is no run, or an evaluation.
-    """
-    if not (folder / "recipe.yaml").exists():
-        raise UserError(f"{folder} is no run: it holds no recipe.yaml")
-    try:
-        recipe = build(flatten(load_yaml(folder / "recipe.yaml")))
-    except Exception as error:  # no recipe at all, or another program's
-        text = " ".join(str(error).split())[:200]
-        raise UserError(f"{folder}/recipe.yaml cannot be read: {text}") from None
-    if recipe.objective == "probe":
-        raise UserError(f"{folder} holds an evaluation, which made no encoder that could be pushed")
-    recipe.out = str(folder.resolve().parent)
-    recipe.name = folder.resolve().name
-    return Run(recipe)
 
 
 def uploads(run: Run) -> Iterator[Upload]:

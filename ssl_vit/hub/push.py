@@ -27,9 +27,9 @@ from ..recipe.tool import parse
 from ..recipe.tools import PushOptions
 from ..recipe.words import typed
 from ..runs.checkpoint_files import remove
-from ..runs.folder import Run
+from ..runs.folder import Run, open_run
 from . import manifest
-from .payload import Upload, identity, open_run, uploads
+from .payload import Upload, identity, uploads
 
 WAITS = (2.0, 8.0)  # seconds before each retry
 # files that the Hub's form for new repositories makes
@@ -187,6 +187,9 @@ def main(arguments: list[str]) -> None:
     """
     options = parse(PushOptions, arguments)
     run = open_run(options.folder)
+    if not run.recipe.trains:
+        text = "holds an evaluation, which made no encoder that could be pushed"
+        raise UserError(f"{options.folder} {text}")
     run.recipe = build(run.recipe.values() | typed(options.overrides))
     if run.recipe.hub.repo is None:
         raise UserError("hub.repo= is missing; expected USER/NAME on the Hugging Face Hub")

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..recipe import check, load, recipe_files, schema, words
+from ..recipe import check, load, schema, words
 from ..recipe.init_source import SCRATCH
-from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..recipe.tool import from_python, parse, split
 from ..recipe.tools import EmbedOptions, ExportOptions, FigureOptions
 from ..recipe.words import Options
-from ..runs.folder import Run
+from ..runs.folder import Run, open_run
 from . import cli
 from .run_result import RunResult, run_result
 
@@ -105,13 +104,7 @@ def load_run(folder: str | Path) -> Run:
     Raises:
         UserError: the folder has no recipe.yaml, or one that cannot be read.
     """
-    path = Path(folder)
-    if not (path / "recipe.yaml").is_file():
-        raise UserError(f"{folder}: expected a run folder; it has no recipe.yaml")
-    recipe = recipe_files.read(path / "recipe.yaml")
-    recipe.out = str(path.resolve().parent)
-    recipe.name = path.resolve().name
-    return Run(recipe)
+    return open_run(Path(folder))
 
 
 def load_encoder(init: str | Path, options: Options = (), **keywords: Any) -> "Backbone":
@@ -167,21 +160,11 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
     else:
         _, given = split(job.options, from_python(job.options, options, keywords))
         run, result = cli.open_job(given, job)
-    if result is None:
-        result = _until_stopped(run, job)
-    return run_result(run, result) if result else None
-
-
-def _until_stopped(run: Run, job: cli.JobKind) -> Result | None:
-    """The run's result.
-
-    Raises:
-        KeyboardInterrupt: a signal stopped it in an interactive shell, which SystemExit would end.
-        SystemExit: elsewhere.
-    """
     try:
-        return job.run(run)
+        if result is None:
+            result = job.run(run)
     except SystemExit as stopped:
-        if hasattr(sys, "ps1"):
+        if hasattr(sys, "ps1"):  # an interactive shell, which it would end
             raise KeyboardInterrupt(f"stopped with status {stopped.code}") from None
         raise
+    return run_result(run, result) if result else None

@@ -7,8 +7,7 @@ FOLDER/  FIGURE.svg  FIGURE.png  FIGURE.npz (its data)
 import io
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,13 +18,12 @@ from pydantic import Field
 
 from ..errors import UserError
 from ..pages import figure_blocks
-from ..recipe import records
 from ..recipe.identity import differences, facts
 from ..recipe.records.run import Figure, Figures
 from ..recipe.tool import parse
 from ..recipe.tools import FIGURES, MOST_IMAGES, FigureOptions
-from ..runs import lock, notebook
-from ..runs.files import sweep, write_atomically
+from ..runs import notebook
+from ..runs.files import write_atomically
 from ..runs.output_folder import OutputFolder
 
 if TYPE_CHECKING:
@@ -86,8 +84,8 @@ def draw(options: FigureOptions) -> DrawnFigures:
     named = encoders.with_fresh_weights(options.init, options.overrides)
     one = named[-1]
     torch.set_num_threads(one.recipe.compute.threads or torch.get_num_threads())
-    folder = FigureFolder.of(options, one)
-    folder.read()  # before the work, not after it
+    folder = _folder(options, one)
+    _known(folder, one)  # before the work, not after it
     images = encoders.find_images(one, options.overrides, options.split)
     count = min(options.images or MOST_IMAGES, len(images.source))
     of = f"{images.name}, {images.split}"
@@ -98,7 +96,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
         print(f"encoder     {text}", flush=True)
     drawn = _compute(options, named, images, count)
     try:
-        page = folder.write(drawn, of, count, [f"Images of {looked_at}.", *described])
+        page = _write_all(folder, one, drawn, of, count, [f"Images of {looked_at}.", *described])
     except OSError as error:
         path = folder.path
         raise UserError(f"out={path.parent}: {path}: {error.strerror or error}") from None
@@ -142,102 +140,72 @@ def _compute(
     return drawn
 
 
-@dataclass(frozen=True)
-class FigureFolder:
-    """The folder of an encoder's figures.
-
-    Attributes:
-        path: of the folder.
-        one: the encoder.
-        run: whose own folder of figures it is; None of another folder.
-    """
-
-    path: Path
-    one: "NamedEncoder"
-    run: Path | None
-
-    @classmethod
-    def of(cls, options: FigureOptions, one: "NamedEncoder") -> "FigureFolder":
-        """figures/ of the encoder's run, unless out= or name= is given.
-
-        Raises:
-            UserError: the folder holds something else.
-        """
-        if one.run and options.out is None and options.name is None:
-            return cls(one.run / "figures", one, one.run)
+def _folder(options: FigureOptions, one: "NamedEncoder") -> OutputFolder[FigureRecord]:
+    """figures/ of the encoder's run, unless out= or name= is given."""
+    if one.run and options.out is None and options.name is None:
+        path = one.run / "figures"
+    else:
         name = options.name or "figures-" + re.sub(r"\W", "_", one.label)[-60:]
         path = Path("runs" if options.out is None else options.out) / name
-        found = cls(path, one, one.run if one.run and path == one.run / "figures" else None)
-        found.output.check()
-        return found
+    run = one.run if one.run and path == one.run / "figures" else None
+    return OutputFolder(path, OWN, RECORD, FigureRecord, run)
 
-    @property
-    def output(self) -> OutputFolder[FigureRecord]:
-        return OutputFolder(self.path, OWN, RECORD, FigureRecord)
 
-    def read(self) -> dict[str, Figure]:
-        """{figure: its images} of the figures in it, which are a run's own or of this encoder.
+def _known(folder: OutputFolder[FigureRecord], one: "NamedEncoder") -> dict[str, Figure]:
+    """{figure: its images} of the figures that are there, a run's own or of this encoder.
 
-        Raises:
-            UserError: they are of another encoder, or of other weights of it.
-        """
-        if self.run is not None:
-            try:
-                return records.read(self.path / RECORD, FigureRecord).figures
-            except (OSError, ValueError):  # none, or damaged: the figures can be drawn again
-                return {}
-        found = self.output.read()
-        if found is None:
-            return {}
-        if found.encoder != self.one.identity:
-            text = f"{self.path} is of {found.encoder}; give another name="
-            raise UserError(f"name={self.path.name}: {text}")
-        own = self.one.source.identity()
-        if differ := differences(facts("init", found.init), facts("init", own)):
-            names = ", ".join(sorted(each.name for each in differ))
-            text = f"{self.path} is of another encoder there ({names}); give another name="
-            raise UserError(f"init={self.one.source.place}: {text}")
-        return found.figures
+    Raises:
+        UserError: they are of another encoder, or of other weights of it; or the folder holds
+            something else.
+    """
+    folder.check()
+    found = folder.read()
+    if found is None:
+        return {}
+    if folder.run is None and found.encoder != one.identity:
+        text = f"{folder.path} is of {found.encoder}; give another name="
+        raise UserError(f"name={folder.path.name}: {text}")
+    differ = differences(facts("init", found.init), facts("init", one.source.identity()))
+    if folder.run is None and differ:
+        names = ", ".join(sorted(each.name for each in differ))
+        text = f"{folder.path} is of another encoder there ({names}); give another name="
+        raise UserError(f"init={one.source.place}: {text}")
+    return found.figures
 
-    def write(self, drawn: Drawn, of: str, count: int, about: list[str]) -> Path:
-        """Write the figures beside those that are there, and the page; the page's path.
 
-        Args:
-            drawn: figure -> data.
-            of: which images they were computed over, `count` of them.
-            about: lines of the page.
+def _write_all(
+    folder: OutputFolder[FigureRecord],
+    one: "NamedEncoder",
+    drawn: Drawn,
+    of: str,
+    count: int,
+    about: list[str],
+) -> Path:
+    """Write the figures beside those that are there, and the page; the page's path.
 
-        Raises:
-            OSError: they cannot be written.
-        """
-        with self._hold():
-            known = {name: one for name, one in self.read().items() if name not in drawn}
-            self._record(known)  # by which a folder that is cut off is known
-            for name, data in drawn.items():
-                _write(self.path, name, data)
-                texts = str(data[-1][1].get("drawn", ""))
-                known[name] = Figure(images=of, count=count, drawn=texts)
-            self._record(known)
-            page = figure_blocks.write(self.path, about, self.run)
-            if self.run is not None:
-                _show(self.run)
-        return page
+    Args:
+        folder: of the figures.
+        one: the encoder that they are of.
+        drawn: figure -> data.
+        of: which images they were computed over, `count` of them.
+        about: lines of the page.
 
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        """Keep other writers out of the folder, of a run's own figures out of the run."""
-        if self.run is None:
-            with self.output.hold():
-                yield
-            return
-        with lock.hold(self.run, str(self.run.parent)):
-            self.path.mkdir(exist_ok=True)
-            sweep(self.path, OWN)
-            yield
-
-    def _record(self, figures: dict[str, Figure]) -> None:
-        init = self.one.source.identity()
-        self.output.write(FigureRecord(encoder=self.one.identity, init=init, figures=figures))
+    Raises:
+        OSError: they cannot be written.
+    """
+    with folder.hold():
+        known = {name: figure for name, figure in _known(folder, one).items() if name not in drawn}
+        record = FigureRecord(encoder=one.identity, init=one.source.identity(), figures=known)
+        folder.write(record)  # by which a folder that is cut off is known
+        for name, data in drawn.items():
+            _write(folder.path, name, data)
+            texts = str(data[-1][1].get("drawn", ""))
+            record.figures[name] = Figure(images=of, count=count, drawn=texts)
+        folder.write(record)
+        page = figure_blocks.write(folder.path, about, folder.run)
+        if folder.run is not None:
+            _show(folder.run)
+    return page
 
 
 def _write(folder: Path, name: str, data: list[tuple[str, "Arrays"]]) -> None:

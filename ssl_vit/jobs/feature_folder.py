@@ -97,7 +97,10 @@ class FeatureFolder:
         accelerator = self.accelerator
         # rank 0 reads them first, and says what it finds
         self.splits = on_main(accelerator, self._load_splits) or self._load_splits()
-        queries = on_main(accelerator, self._read_queries)  # before the work, not after it
+        texts, data = self.options.query or [], self.recipe.data
+        queries = on_main(  # before the work, not after it
+            accelerator, lambda: [nearest_images.read_query(text, data) for text in texts]
+        )
         self.session.hold(self.output.hold())
         network, weights_hash = self._network()
         patches = self.options.patches
@@ -126,10 +129,6 @@ class FeatureFolder:
             about = run_splits.describe_labels(next(iter(splits.values())), self.data)
             print(f"labels      {text_line(about)}", flush=True)
         return splits
-
-    def _read_queries(self) -> list[Query]:
-        texts = self.options.query or []
-        return [nearest_images.read_query(text, self.recipe.data) for text in texts]
 
     @cached_property
     def shards(self) -> list[FeatureShard]:

@@ -84,26 +84,18 @@ def resident_images(recipe: Recipe, train: Source, step: int) -> DecodedImages |
     if wanted is False or not (wanted or pays):
         return None
     try:
-        _check_resident(recipe)
+        if compared_views(recipe):
+            raise NotResident(f"objective={recipe.objective} compares views, whose colours change")
+        if pixel_type(data) != torch.uint8:
+            raise NotResident(f"data.range={option_text(data.range)} is of 16 bits")
+        if data.stream:
+            raise NotResident("data.stream=true reads images in parts")
         share = 0.5 if wanted else AUTO_RESIDENT
         return decode_split(train, data, share * host_memory(), torch.get_num_threads())
     except NotResident as error:
         if wanted:
             raise UserError(f"compute.resident=true: {error}; expected false or null") from None
         return None
-
-
-def _check_resident(recipe: Recipe) -> None:
-    """
-    Raises:
-        NotResident: batches of this recipe are not cut from decoded images.
-    """
-    if compared_views(recipe):
-        raise NotResident(f"objective={recipe.objective} compares views, whose colours change")
-    if pixel_type(recipe.data) != torch.uint8:
-        raise NotResident(f"data.range={option_text(recipe.data.range)} is of 16 bits")
-    if recipe.data.stream:
-        raise NotResident("data.stream=true reads images in parts")
 
 
 def environment_facts(

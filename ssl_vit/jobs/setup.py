@@ -123,7 +123,9 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     images = {f"images of {name}": text for name, text in facts["data"].items()}
-    distributed.check_same(accelerator, _shared_values(recipe) | images)
+    free = (*MACHINE_KEYS, *recipe.sources())
+    shared = {key: value for key, value in recipe.values().items() if not key.startswith(free)}
+    distributed.check_same(accelerator, shared | images)
     classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(
@@ -136,7 +138,8 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     facts |= _load_teachers(objective, run)
     objective.to(accelerator.device)
     state = _build_state(objective, recipe, splits, batch_layout, accelerator)
-    facts["sharding"] = distributed.sharding_facts(accelerator) | state.strategy.facts()
+    machines = accelerator.gather_parts([accelerator.local_process_index]).count(0)
+    facts["sharding"] = state.strategy.facts() | {"machines": machines}
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
     job = Job(
         run,
@@ -150,7 +153,12 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
         seen,
         resources.workers(recipe, accelerator),
     )
-    job.held_out, job.collapse = _held_out(job), _collapse(job)
+    views = compared_views(recipe), min(COMPARED_IMAGES, recipe.optim.batch)
+    job.held_out = HeldOutEvaluator(_held_out_batches(job, recipe.eval.images, *views), accelerator)
+    job.collapse = None
+    if recipe.eval.collapse is not None:
+        batches = _held_out_batches(job, IMAGES_PER_CHANNEL * recipe.model.width)
+        job.collapse = CollapseEvaluator(batches, recipe.probe.pool or recipe.pool, accelerator)
     job.online, job.not_compared = online.prepare(run, splits, batch_layout, accelerator)
     if recipe.hub.repo and accelerator.is_main_process:
         job.pusher = background.Pusher(run)
@@ -178,34 +186,16 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     )
 
 
-def _held_out(job: Job) -> HeldOutEvaluator:
-    """The evaluation of `eval.every`.
+def _held_out_batches(job: Job, count: int, *views: Any) -> list[batching.Batch]:
+    """This process's share of so many held-out images, as `loaders.held_out_batches`.
 
     Raises:
         UserError: too few images are held out, or too many of them cannot be read.
     """
-    recipe = job.recipe
-    batches = loaders.held_out_batches(
-        job.splits.validation,
-        recipe.data,
-        job.batch_layout,
-        recipe.eval.images,
-        compared_views(recipe),
-        min(COMPARED_IMAGES, recipe.optim.batch),
-    )
-    batching.check_readable(batches, recipe.data)
-    return HeldOutEvaluator(batches, job.accelerator)
-
-
-def _collapse(job: Job) -> CollapseEvaluator | None:
-    """The checks of `eval.collapse`; None where it is null."""
-    recipe = job.recipe
-    if recipe.eval.collapse is None:
-        return None
-    count = IMAGES_PER_CHANNEL * recipe.model.width
-    batches = loaders.held_out_batches(job.splits.validation, recipe.data, job.batch_layout, count)
-    batching.check_readable(batches, recipe.data)
-    return CollapseEvaluator(batches, recipe.probe.pool or recipe.pool, job.accelerator)
+    splits, data = job.splits, job.recipe.data
+    batches = loaders.held_out_batches(splits.validation, data, job.batch_layout, count, *views)
+    batching.check_readable(batches, data)
+    return batches
 
 
 def _build_state(
@@ -282,12 +272,6 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
         found = weights.load_weights(network, source)
         facts[source.kind] = {"weights": found} | source.identity()
     return facts
-
-
-def _shared_values(recipe: Recipe) -> dict[str, Any]:
-    """{key: value} that must be the same on all processes; paths may differ between machines."""
-    free = (*MACHINE_KEYS, *recipe.sources())
-    return {key: value for key, value in recipe.values().items() if not key.startswith(free)}
 
 
 def resume(job: Job) -> None:

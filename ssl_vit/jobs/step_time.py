@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..callbacks import Callback
 from ..data import loaders
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
@@ -100,23 +99,16 @@ def _steps(job: Job) -> list[float]:
     job.decoded = resources.resident_images(recipe, job.splits.train, 0)
     # the schedule is made already, and stays the run's
     recipe.optim.steps = min(MOST, recipe.optim.steps)
-    ends = [time.perf_counter()]
+    ends: list[float] = []
 
-    class StepEnds(Callback):
-        def on_step(self, step: int) -> None:
-            ends.append(time.perf_counter())
-
-    def settled(step: int) -> bool:
+    def settled(step: int) -> bool:  # called before each step
+        ends.append(time.perf_counter())
         return step >= WARM + STEPS and ends[-1] - ends[WARM] >= SETTLED
 
     with InterruptibleLoader(job.loader()) as passes:
-        loop.train(
-            job.state,
-            passes,
-            setup.loop_settings(recipe),
-            callbacks=loop.Callbacks([StepEnds()]),
-            stop=settled,
-        )
+        loop.train(job.state, passes, setup.loop_settings(recipe), stop=settled)
+    if job.state.step == recipe.optim.steps:
+        ends.append(time.perf_counter())
     return [after - before for before, after in itertools.pairwise(ends)]
 
 

@@ -117,7 +117,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     newest checkpoint, 0 for none."""
     run, state, accelerator = job.run, job.state, job.accelerator
     others = _callbacks(job) if accelerator.is_main_process else [WarningLog(run)]
-    callbacks = loop.Callbacks([_StepReporter(watchdog), *others])
+    callbacks = loop.Callbacks([watchdog, *others])
     if accelerator.is_main_process and job.collapse:
         callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
     _check_first_features(job, callbacks)
@@ -237,16 +237,6 @@ def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinit
         callbacks.warn,
         job.accelerator.is_main_process,
     )
-
-
-class _StepReporter(Callback):
-    """Reports each step to the watchdog."""
-
-    def __init__(self, watchdog: Watchdog) -> None:
-        self.watchdog = watchdog
-
-    def on_step(self, step: int) -> None:
-        self.watchdog.note_step(step)
 
 
 class _PageWriter(Callback):

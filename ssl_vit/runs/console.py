@@ -179,14 +179,14 @@ class NotebookBar(ProgressLines):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.output = notebook.RedrawnOutput()
-        self._show(self.start, f"step {self.start:>6}/{self.steps}")
+        begins = f"step {self.start:>6}/{self.steps}"
+        self.output = notebook.show(notebook.progress_html(self.start, self.steps, begins))
 
     def _interval(self, now: float) -> float:
         return REDRAWN_EVERY
 
     def _show(self, step: int, line: str) -> None:
-        self.output.draw(notebook.progress_html(step, self.steps, line))
+        notebook.redraw(self.output, notebook.progress_html(step, self.steps, line))
 
 
 def progress(

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..callbacks import Row
 from ..errors import UserError
-from ..recipe import declaration
+from ..recipe import declaration, recipe_files
 from ..recipe.identity import FACTS
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, dump
@@ -35,6 +35,19 @@ COMPARED = "compared.safetensors"
 # lock; not of the page, which a report may be writing without it
 SWEPT = re.compile(r"\w+\.(yaml|json|jsonl|npz|safetensors)")
 EXACT = 2**53  # above which floats do not count by ones
+
+
+def open_run(folder: Path) -> "Run":
+    """The run in a folder; its images need not be here.
+
+    Raises:
+        UserError: there is none, or its recipe.yaml cannot be read.
+    """
+    if not (folder / "recipe.yaml").is_file():
+        raise UserError(f"{folder} is no run: it holds no recipe.yaml")
+    recipe, place = recipe_files.read(folder / "recipe.yaml"), folder.resolve()
+    recipe.out, recipe.name = str(place.parent), place.name
+    return Run(recipe)
 
 
 def parse_row(line: str) -> Row | None:
@@ -113,7 +126,11 @@ class Run:
             target = getattr(self.recipe, "target", None)
             environment["declared"] = declaration.to_record(self.recipe.objective, target)
         environment["options"] = identity.result_options(self.recipe)
-        if origin := self._first_recipe_file():
+        origin = self.recipe_file
+        if path.exists():  # of the first start, also where the run is resumed from its recipe.yaml
+            known = self.environment().recipe_file
+            origin = known.content() if known else None
+        if origin:
             environment["recipe_file"] = origin
         try:
             for folder in (self.figures, self.checkpoints):
@@ -129,13 +146,6 @@ class Run:
             raise UserError(
                 f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
             ) from None
-
-    def _first_recipe_file(self) -> dict[str, Any] | None:
-        """That of the folder's first start, also where the run is resumed from its recipe.yaml."""
-        if not (self.folder / "environment.json").exists():
-            return self.recipe_file
-        recorded = self.environment().recipe_file
-        return recorded.content() if recorded else None
 
     def result(self) -> Result | None:
         """The content of result.json; None if the run has not finished.

@@ -50,16 +50,12 @@ def check_outside(name: str, folder: Path) -> None:
         UserError: it does.
     """
     for above in folder.resolve().parents:
-        if _is_started(above):
+        # What is listed as a run may be less, so that what is left of one is seen
+        # (pages.run_record.is_run); a recipe.yaml of one's own beside runs/ keeps no run from
+        # starting.
+        if all((above / name).is_file() for name in ("recipe.yaml", "environment.json")):
             text = f"lies inside another run's folder, {above}; take another name= or out="
             raise UserError(f"name={name}: {folder} {text}")
-
-
-def _is_started(folder: Path) -> bool:
-    """Whether a run was started in a folder. What is listed as a run may be less, so that what is
-    left of one is seen (pages.run_record.is_run); a recipe.yaml of one's own beside runs/ must not
-    keep a run from starting."""
-    return (folder / "recipe.yaml").is_file() and (folder / "environment.json").is_file()
 
 
 def is_held(folder: Path) -> bool:

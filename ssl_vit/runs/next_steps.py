@@ -46,9 +46,7 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
     found = [NextCommand("whether pre-training helps these images", helps)] if helps else []
     return [
         *found,
-        NextCommand(
-            "measure the frozen encoder on labels", evaluation(folder, out, labelled=labelled)
-        ),
+        NextCommand("measure the frozen encoder on labels", evaluation(folder, out, labelled)),
         NextCommand(
             "fine-tune it on labels",
             _typed("finetune", "recipe=finetune", init, *others, f"out={out}"),

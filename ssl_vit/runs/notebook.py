@@ -18,20 +18,18 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class RedrawnOutput:
-    """An element of the running cell's output, replaced by `draw`."""
+def show(content: str) -> Any:
+    """Show HTML in the running cell's output; what `redraw` takes."""
+    from IPython.display import HTML, display
 
-    def __init__(self) -> None:
-        self.handle: Any = None
+    return display(HTML(content), display_id=True)
 
-    def draw(self, content: str) -> None:
-        """Show HTML in place of what was there."""
-        from IPython.display import HTML, display
 
-        if self.handle is None:
-            self.handle = display(HTML(content), display_id=True)
-        else:
-            self.handle.update(HTML(content))
+def redraw(shown: Any, content: str) -> None:
+    """Show HTML in place of what `show` showed."""
+    from IPython.display import HTML
+
+    shown.update(HTML(content))
 
 
 def progress_html(done: int, total: int, text: str) -> str:

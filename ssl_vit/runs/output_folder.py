@@ -27,12 +27,15 @@ class OutputFolder(Generic[Content]):
         own: matches the names that the tool writes.
         record: the JSON file that says what is in the folder, without which it has to be new.
         content: what that file holds.
+        run: whose own folder it is: it is the run's lock that is taken, and a damaged record counts
+            as none, since all can be made again.
     """
 
     path: Path
     own: re.Pattern[str]
     record: str
     content: type[Content]
+    run: Path | None = None
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -43,21 +46,24 @@ class OutputFolder(Generic[Content]):
             UserError: another process writes it, it lies in a run's, it holds something else, its
                 record is damaged, or it cannot be written.
         """
-        lock.check_outside(self.path.name, self.path)
-        self.check()
-        with lock.hold(self.path, str(self.path.parent)):
+        if self.run is None:
+            lock.check_outside(self.path.name, self.path)
+            self.check()
+        locked = self.run or self.path
+        with lock.hold(locked, str(locked.parent)):
+            self.path.mkdir(exist_ok=True)
             self.read()
             sweep(self.path, self.own)
             yield
 
     def check(self) -> None:
-        """Check that the folder is new or has the record; hidden files and a lock count for
-        nothing.
+        """Check that the folder is new or has the record, or is a run's own; hidden files and a
+        lock count for nothing.
 
         Raises:
             UserError: it holds something else, or cannot be read.
         """
-        if not self.path.exists():
+        if self.run is not None or not self.path.exists():
             return
         option = f"name={self.path.name}"
         try:
@@ -80,6 +86,8 @@ class OutputFolder(Generic[Content]):
         try:
             return records.read(path, self.content)
         except (OSError, ValueError) as error:
+            if self.run is not None:
+                return None
             raise UserError(f"{path} is damaged ({error}); give another name=") from None
 
     def write(self, content: Content) -> None:

@@ -115,20 +115,16 @@ def _end(accelerator: Accelerator | None) -> None:
     if not PartialState._shared_state:
         return
     if PartialState().distributed_type == DistributedType.DEEPSPEED:
+        from deepspeed.comm import comm
+
         if accelerator is not None:
             accelerator.free_memory()
-        _end_deepspeed()
+        comm.destroy_process_group()
+        # a private name (0.19; bounded in pyproject): unless it is reset, a next run in this
+        # process would take the group for alive
+        comm.cdb = None
     PartialState().destroy_process_group()
     AcceleratorState._reset_state(reset_partial_state=True)
-
-
-def _end_deepspeed() -> None:
-    """Destroy DeepSpeed's process group. `cdb` is a private name (0.19; bounded in pyproject):
-    unless it is reset, a next run in this process would take the group for alive."""
-    from deepspeed.comm import comm
-
-    comm.destroy_process_group()
-    comm.cdb = None
 
 
 def _start(compute: Compute) -> WatchedAccelerator:
@@ -145,9 +141,7 @@ def _start(compute: Compute) -> WatchedAccelerator:
     sharded = _requested("DEEPSPEED")
     _check_gpus()
     if sharded:
-        _check_deepspeed_start()
-    if cpu and sharded:
-        _prepare_deepspeed_on_cpu()
+        _prepare_deepspeed(cpu)
     # with cpu=True, Accelerate would quietly run plain DDP
     with _rendezvous():
         state = PartialState(
@@ -165,8 +159,10 @@ def _start(compute: Compute) -> WatchedAccelerator:
     return accelerator
 
 
-def _check_deepspeed_start() -> None:
-    """Check that DeepSpeed is installed and that a launcher started this process.
+def _prepare_deepspeed(cpu: bool) -> None:
+    """Check that DeepSpeed is installed and that a launcher started this process. On a CPU, select
+    it before DeepSpeed is first imported, and keep it from compiling an operator that only
+    inference needs; the table of operators is private (0.19; bounded in pyproject).
 
     Raises:
         UserError: otherwise.
@@ -177,6 +173,11 @@ def _check_deepspeed_start() -> None:
         raise UserError(f"{prefix}: {text}")
     if not is_deepspeed_available():
         raise UserError(f"{prefix}: DeepSpeed is not installed; pip install deepspeed, on Linux")
+    if cpu:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        import deepspeed.ops
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 @contextmanager
@@ -206,15 +207,6 @@ def _rendezvous() -> Iterator[None]:
         # torch 2.11 has it under a private name, which 2.14 deprecates
         set_timeout = getattr(c10d, "set_timeout", None) or c10d._set_pg_timeout
         set_timeout(COLLECTIVE_TIMEOUT)
-
-
-def _prepare_deepspeed_on_cpu() -> None:
-    """Select the CPU before DeepSpeed is first imported, and keep it from compiling an operator
-    that only inference needs. The table of operators is private (0.19; bounded in pyproject)."""
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import deepspeed.ops
-
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def _requested(way: str) -> bool:
@@ -349,8 +341,3 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
                     f"{wanted[key]}; all need the same"
                 )
                 raise (UserError if accelerator.is_main_process else ReportedError)(text)
-
-
-def sharding_facts(accelerator: Accelerator) -> dict[str, Any]:
-    """Over how many machines the processes are spread."""
-    return {"machines": gather_object([accelerator.local_process_index]).count(0)}

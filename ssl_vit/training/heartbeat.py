@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from torch import distributed
 
+from ..callbacks import Callback
 from ..errors import LostError, ReportedError, one_line
 from .preemption import exit_process, key_value_store
 
@@ -59,7 +60,7 @@ class Peer(NamedTuple):
         return Peer(heartbeat, silent, stood)
 
 
-class Watchdog:
+class Watchdog(Callback):
     """Context manager that watches the processes while its body runs; of a single process it
     watches the wait for batches.
 
@@ -122,7 +123,7 @@ class Watchdog:
 
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
         """Yield the passes of the steps from `step` on. From the request of a pass until
-        `note_step` this rank counts as within a step."""
+        `on_step` this rank counts as within a step."""
         self._enter(step, self.patience)
         for item in self.watch_loader(items):
             self.tick()
@@ -141,7 +142,7 @@ class Watchdog:
         finally:
             self.waits_for_batch = False
 
-    def note_step(self, step: int) -> None:
+    def on_step(self, step: int) -> None:
         """Mark the end of a step; the time until the next one has the longer limit."""
         self._enter(step, BETWEEN_STEPS_FACTOR * self.patience)
 

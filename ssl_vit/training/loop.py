@@ -335,7 +335,13 @@ def seconds_per_step(state: State, batch: Batch, settings: LoopSettings) -> floa
     """Measured seconds of one step: forward and backward of one batch (the second of two; the first
     warms up) times the accumulation steps. Buffers, such as running means, are restored."""
     accelerator = state.accelerator
-    batch = _as_trained(batch, settings, accelerator)
+    batch = to_device(batch, accelerator.device)
+    # with every field that a training batch has, so that torch.compile sees the same graph
+    if max(settings.data.mixup, settings.data.cutmix) > 0:
+        share = torch.ones(len(batch.key), device=accelerator.device)
+        batch = batch._replace(partner_label=batch.label.clone(), mix_lambda=share)
+    if settings.learns_labels:
+        (batch,) = _with_label_counts([batch], accelerator)
     took = 0.0
     kept = [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
@@ -347,15 +353,3 @@ def seconds_per_step(state: State, batch: Batch, settings: LoopSettings) -> floa
     for buffer, value in kept:
         buffer.copy_(value)
     return took * state.strategy.batch_layout.accumulation_steps
-
-
-def _as_trained(batch: Batch, settings: LoopSettings, accelerator: Accelerator) -> Batch:
-    """A batch with every field that a training batch has, so that torch.compile sees the same
-    graph."""
-    batch = to_device(batch, accelerator.device)
-    if max(settings.data.mixup, settings.data.cutmix) > 0:
-        share = torch.ones(len(batch.key), device=accelerator.device)
-        batch = batch._replace(partner_label=batch.label.clone(), mix_lambda=share)
-    if settings.learns_labels:
-        return _with_label_counts([batch], accelerator)[0]
-    return batch

@@ -41,6 +41,12 @@ def pushed(server: Hub, branch: str = "main", repository: str = REPO) -> dict[st
     return commit.files
 
 
+def histories(server: Hub) -> dict[str, int]:
+    """The number of commits on each branch."""
+    repository = server.repositories[REPO]
+    return {branch: repository.history(branch) for branch in repository.branches}
+
+
 def milestone(run: Run, step: int) -> None:
     shutil.copytree(run.export, run.outbox / f"step-{step:09d}")
 

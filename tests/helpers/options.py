@@ -3,24 +3,10 @@
 from helpers.launching import ROOT as ROOT  # of the repository
 
 TINY = [
-    *(
-        "recipe=mpp",
-        "data.size=16",
-        "model.patch=4",
-        "model.width=32",
-        "model.depth=2",
-        "model.heads=2",
-        "model.mlp=64",
-    ),
-    *(
-        "optim.steps=12",
-        "optim.batch=16",
-        "optim.warmup=2",
-        "checkpoint.every=4",
-        "eval.every=4",
-        "eval.images=24",
-    ),
-    *("log.every=2", "compute.precision=float32", "compute.threads=1"),
+    *("recipe=mpp", "data.size=16", "model.patch=4", "model.width=32", "model.depth=2"),
+    *("model.heads=2", "model.mlp=64"),
+    *("optim.steps=12", "optim.batch=16", "optim.warmup=2", "checkpoint.every=4", "eval.every=4"),
+    *("eval.images=24", "log.every=2", "compute.precision=float32", "compute.threads=1"),
     "compute.compile=false",  # where there is a GPU the default is true: minutes a run
     "eval.knn=false",  # of more images than are trained on
 ]
@@ -46,34 +32,11 @@ def altered(options: list[str], *new: str) -> list[str]:
 # Where a run lies, how fast and how often it is looked at: the keys that must not make another run
 # of it
 FREE = {
-    "optim.nonfinite",
-    *(
-        "name",
-        "out",
-        "resume",
-        "data.path",
-        "data.unreadable",
-        "plugin",
-        "probe.every",
-        "eval.knn",
-        "probe.images",
-        "compute.batch",
-        "compute.compile",
-        "compute.workers",
-        "compute.resident",
-        "compute.threads",
-        "compute.patience",
-    ),
-    *("checkpoint.every", "checkpoint.keep", "checkpoint.background"),
+    *("name", "out", "resume", "plugin", "data.path", "data.unreadable", "optim.nonfinite"),
+    *("probe.every", "probe.images", "compute.batch", "compute.compile", "compute.workers"),
+    *("compute.resident", "compute.threads", "compute.patience"),
+    *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.best"),
     *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
-    *(
-        "eval.every",
-        "eval.images",
-        "eval.collapse",
-        "eval.test",
-        "eval.real",
-        "log.every",
-    ),
-    "log.trackers",
-    "checkpoint.best",
+    *("eval.every", "eval.images", "eval.collapse", "eval.knn", "eval.test", "eval.real"),
+    *("log.every", "log.trackers"),
 }

@@ -100,9 +100,8 @@ if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> "$STAND_IN/requeued.t
 # Holds a run at a step until it is signalled, on any machine
 HOLDS = """
 import time
-from ssl_vit.jobs import train
-from ssl_vit.training import preemption
-request_stop, on_step, reasons = preemption.SignalHandler.request_stop, train._StepReporter.on_step, []
+from ssl_vit.training import heartbeat, preemption
+request_stop, on_step, reasons = preemption.SignalHandler.request_stop, heartbeat.Watchdog.on_step, []
 
 def noted(self, reason):
     reasons.append(reason)
@@ -113,7 +112,7 @@ def held(self, step):
     while step == 5 and not reasons:
         time.sleep(0.02)
 
-preemption.SignalHandler.request_stop, train._StepReporter.on_step = noted, held
+preemption.SignalHandler.request_stop, heartbeat.Watchdog.on_step = noted, held
 """
 
 

@@ -77,9 +77,8 @@ LAB_MAY_IMPORT = {
     "runs.lock": ("engine", "runs.checkpoints"),
     "runs.seen_text": ("report", "runs.listed"),
     "runs.notebook": ALL,
-    **dict.fromkeys(
-        ("hub.manifest", "hub.payload", "runs.checkpoint_files"), ("runs.checkpoints",)
-    ),
+    "runs.folder": ("engine", "runs.checkpoints"),
+    **dict.fromkeys(("hub.manifest", "runs.checkpoint_files"), ("runs.checkpoints",)),
     # pages
     **dict.fromkeys(
         (
@@ -101,7 +100,7 @@ LAB_MAY_IMPORT = {
                 "jobs.reuse",
                 "evaluation.split_images",
             ),
-            *("runs.environment", "runs.folder"),
+            "runs.environment",
         ),
         FACADE,
     ),

@@ -8,8 +8,14 @@ import pytest
 
 from helpers.hub_runs import REPO, trained
 from helpers.hub_server import WRITER, Hub, running
-from ssl_vit.hub import payload, push
-from ssl_vit.runs.folder import Run
+from ssl_vit.hub import push
+from ssl_vit.runs.folder import Run, open_run
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The client's own LFS warns."""
+    text = "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
+    item.add_marker(pytest.mark.filterwarnings(text))
 
 
 @pytest.fixture
@@ -51,6 +57,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Run:
     """A copy of it, to be pushed to REPO."""
     shutil.copytree(finished, tmp_path / "runs" / "mpp")
-    made = payload.open_run(tmp_path / "runs" / "mpp")
+    made = open_run(tmp_path / "runs" / "mpp")
     made.recipe.hub.repo = REPO
     return made

@@ -1,7 +1,6 @@
 """Uploads while a run trains: training neither waits for them nor fails with them, and what stays
 pending is told with the line that pushes it."""
 
-import json
 import re
 import shlex
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from helpers.hub_runs import REPO, pushed
+from helpers.hub_runs import REPO, histories, pushed
 from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
@@ -23,27 +22,19 @@ from ssl_vit.hub import background, manifest, push
 from ssl_vit.jobs import cli
 from ssl_vit.runs.folder import Run
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
-)  # the client's own LFS
 NOBODY = "hf_nobodyNOBODY0123456789"
 
 
 def words(folder: Path, *more: str) -> list[str]:
-    """The options of the run `mpp` in that folder, which is to be pushed to REPO."""
-    return altered([*TINY, "name=mpp", f"out={folder}"], f"hub.repo={REPO}", *more)
+    """The options of the run `mpp` in that folder, which is to be pushed to REPO, on any machine."""
+    own = ["name=mpp", f"out={folder}", f"hub.repo={REPO}", "hub.wait=600"]
+    return altered([*TINY, *own], *more)
 
 
 def told(capsys: pytest.CaptureFixture) -> dict[str, str]:
     """What was printed, by the names of the lines: "not pushed" and "then type" among them."""
     lines = [re.split(r"\s{2,}", line, maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     return dict(line for line in lines if len(line) == 2)
-
-
-def histories(server: Hub) -> dict[str, int]:
-    """The number of commits on each branch."""
-    repository = server.repositories[REPO]
-    return {branch: repository.history(branch) for branch in repository.branches}
 
 
 def after_trouble(says: str) -> Callable[[background.Pusher, Callable[[], bool]], None]:
@@ -173,16 +164,9 @@ def test_training_that_is_killed_while_it_pushes_goes_on_and_commits_nothing_twi
     assert histories(server) == {"main": 2, "step-000000008": 2, "state": 1}
 
 
-PRETRAIN = """
-import json, sys
-from ssl_vit.jobs import cli
-cli.pretrain(json.loads(sys.argv[1]))
-"""
-
-
 def test_only_the_first_process_talks(server: Hub, tmp_path: Path) -> None:
-    options = json.dumps(words(tmp_path, "hub.every=5"))
-    statuses, outputs = outcome(launch_ranks(2, "-c", PRETRAIN, options))
+    options = words(tmp_path, "hub.every=5")
+    statuses, outputs = outcome(launch_ranks(2, "tools/pretrain.py", *options))
     assert statuses == [0, 0], outputs
     assert sum("/commit/" in request for request in server.requests) == 3
     assert histories(server) == {"main": 2, "step-000000005": 2, "step-000000010": 2}

@@ -22,10 +22,6 @@ from ssl_vit.recipe.records.run import Measured, Result, Trunk
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import proportion
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
-)  # the client's own LFS
-
 
 def result_of(run: Run) -> Result:
     result = run.result()
@@ -195,12 +191,6 @@ def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(
         exec(here, seen)
         assert str(tuple(seen[name].shape)) == shape and snippet.count(f"# {shape}\n") == 1
         assert "image" not in seen or f"# {tuple(seen['image'].shape)}\n" in snippet
-
-
-def test_numbers_are_told_as_people_tell_them(run: Run) -> None:
-    run.finish(result_of(run).model_copy(update={"seconds": 0.2}))
-    text = card.write(run, run.export)
-    assert "less than a second on 1 x cpu" in text and "thousand parameters" in text
 
 
 def test_the_cost_of_a_run_that_went_on_from_another_is_of_its_own_steps(run: Run) -> None:

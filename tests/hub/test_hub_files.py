@@ -27,9 +27,6 @@ from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model, Recipe
 from ssl_vit.runs.folder import Run
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
-)  # the client's own LFS
 PLACE = f"hf-hub:{REPO}"
 NAMES = ["config.json", "model.safetensors"]
 
@@ -174,12 +171,10 @@ CONFIG = {
     "model_args": ARGS,
     "pretrained_cfg": {"mean": [0.4] * 3, "std": [0.5] * 3},
 }
-TOKEN = "${oc.env:OWN_SECRET}"
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "a variable as architecture": ({"architecture": TOKEN}, f"model.timm={TOKEN}: expected"),
     "a place as architecture": ({"architecture": "hf-hub:evil/vit"}, "timm's architectures"),
     "a text in the mean": (
-        {"pretrained_cfg": {"mean": [TOKEN] * 3, "std": [0.5] * 3}},
+        {"pretrained_cfg": {"mean": ["x"] * 3, "std": [0.5] * 3}},
         "config.json cannot be read",
     ),
     "ten million blocks": (

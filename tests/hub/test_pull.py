@@ -25,9 +25,6 @@ from ssl_vit.recipe.operation import Hub as Pushing
 from ssl_vit.recipe.parsing import load_yaml
 from ssl_vit.runs.folder import Run
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
-)  # the client's own LFS
 PLACE = f"hf-hub:{REPO}"
 
 
@@ -195,29 +192,6 @@ def test_a_pull_to_a_full_disk_is_one_line_and_leaves_nothing(
     assert line.startswith(f"out={tmp_path}/pulled: {tmp_path}/pulled/mpp cannot be written: ")
     assert not list((tmp_path / "pulled").iterdir())
     monkeypatch.undo()
-
-
-TOKEN = "${oc.env:OWN_SECRET}"
-INTERPOLATIONS = {
-    "a text": ("  timm: vit_base_patch16_224\n", f"  timm: {TOKEN}\n"),
-    "in a list of numbers": ("  betas:\n  - 0.9\n", f"  betas:\n  - {TOKEN}\n"),
-}
-
-
-@pytest.mark.parametrize("change", INTERPOLATIONS.values(), ids=INTERPOLATIONS)
-def test_a_foreign_recipe_reads_no_variable(
-    server: Hub, run: Run, tmp_path: Path, change: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A place that an interpolation would fill in is a text like any other."""
-    monkeypatch.setenv("OWN_SECRET", "never said")
-    put_state(server, run, change)
-    path = run.folder / "recipe.yaml"
-    path.write_text(path.read_text().replace(*change))
-    for line in (
-        refused(pull.pull, PLACE, f"{tmp_path}/pulled"),
-        refused(resolve, [f"recipe={path}"]),
-    ):
-        assert TOKEN in line and "never said" not in line
 
 
 def test_a_foreign_recipe_is_not_obeyed_about_this_machine(

@@ -9,17 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.hub_runs import REPO, milestone, pushed, refused
+from helpers.hub_runs import REPO, histories, milestone, pushed, refused
 from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub
-from helpers.options import TINY, altered
 from ssl_vit import hub_files
 from ssl_vit.hub import manifest, payload, pull, push
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import TRAINED_ON, Run
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
-)  # the client's own LFS
 EXPORT = {
     *(".gitattributes", "README.md", "recipe.yaml", "run.json", "config.json"),
     *("model.safetensors", "heads.safetensors"),
@@ -40,12 +35,6 @@ def rejected(run: Run) -> str:
     line = refused(push.push, run)
     assert line.startswith(f"hub.repo={run.recipe.hub.repo}: ")
     return line
-
-
-def histories(server: Hub) -> dict[str, int]:
-    """The number of commits on each branch."""
-    repository = server.repositories[REPO]
-    return {branch: repository.history(branch) for branch in repository.branches}
 
 
 def test_a_push_makes_one_private_commit_of_all_that_belongs_there(
@@ -325,17 +314,6 @@ WORDS: dict[str, list[str]] = {
 @pytest.mark.parametrize(("says", "words"), WORDS.items(), ids=WORDS)
 def test_wrong_words_of_the_tool_are_one_line(run: Run, words: list[str], says: str) -> None:
     assert says in refused(push.main, [word.replace("RUN", str(run.folder)) for word in words])
-
-
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ("hub.repo=a/b--c", "hub.repo=a/b--c: expected USER/NAME"),
-        ("hub.every=5", "has no use without hub.repo="),
-    ],
-)
-def test_wrong_words_of_the_recipe_are_one_line(word: str, says: str) -> None:
-    assert says in refused(resolve, altered(TINY, word))
 
 
 def test_the_tool_pushes_a_run_that_never_heard_of_the_hub(

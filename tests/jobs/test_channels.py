@@ -108,7 +108,6 @@ def test_an_rgb_encoder_is_adapted(pretrained: Path, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        (["recipe=moco_v3"], " ".join(NO_COLORS)),
         (["data.range=[9,9]"], "data.range=[9,9]: expected the lowest and the highest value"),
         (["target=mean_channels", "data.channels=5"], "data.channels=5: none of"),
         (

@@ -20,12 +20,12 @@ from PIL import Image
 
 import ssl_vit
 from helpers.exports import of_timm
+from helpers.hub_runs import refused
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import altered
 from ssl_vit.data.open import open_splits
-from ssl_vit.errors import UserError
 from ssl_vit.evaluation import embedding
-from ssl_vit.jobs import feature_folder, nearest_images
+from ssl_vit.jobs import nearest_images
 from ssl_vit.recipe.schema import Data
 
 ALIKE = ["compute.threads=1", "compute.batch=4", "compute.precision=float32"]
@@ -37,12 +37,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten training images, of which one cannot be read, and three test images, 16 px high: the
     export's preprocessing crops them and does not resize."""
     folder = tmp_path_factory.mktemp("images")
-    for split, name, count in (
-        ("train", "a", 5),
-        ("train", "b", 5),
-        ("test", "a", 2),
-        ("test", "b", 1),
-    ):
+    counts = ("train", "a", 5), ("train", "b", 5), ("test", "a", 2), ("test", "b", 1)
+    for split, name, count in counts:
         (folder / split / name).mkdir(parents=True)
         for number in range(count):
             seed = [len(split), ord(name), number]
@@ -77,13 +73,6 @@ def whole(export: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) 
 def folder(whole: Path, tmp_path: Path) -> Path:
     """A copy of it, where `words` look for it."""
     return shutil.copytree(whole, tmp_path / "f")
-
-
-def refusal(words: list[str]) -> str:
-    with pytest.raises(UserError) as caught:
-        ssl_vit.embed(words)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -181,18 +170,6 @@ def test_killed_and_resumed_on_two_processes_it_is_what_one_process_writes(
     assert outputs[0].count("left out: ") == 1  # also where an earlier start met the image
 
 
-def test_only_the_shard_that_is_missing_is_computed(
-    words: list[str], whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "train-00001-of-00004.parquet").unlink()
-    computed, embed = [], embedding.embed
-    counted = lambda *given: computed.append(True) or embed(*given)  # noqa: E731
-    monkeypatch.setattr(feature_folder.embedding, "embed", counted)
-    assert ssl_vit.embed(words).folder == folder
-    assert len(computed) == 1
-    assert contents(folder) == contents(whole)
-
-
 def test_a_shard_that_is_not_the_one_that_was_written_is_not_finished(
     words: list[str], folder: Path
 ) -> None:
@@ -206,7 +183,7 @@ def test_a_shard_that_is_not_the_one_that_was_written_is_not_finished(
     flipped[len(written) // 2] ^= 1
     for content in (flipped, written[:-9], other.read_bytes()):
         shard.write_bytes(content)
-        assert re.search(rf"{shard} is not the file .*; remove it", refusal(words))
+        assert re.search(rf"{shard} is not the file .*; remove it", refused(ssl_vit.embed, words))
         assert shard.read_bytes() == content
     shard.unlink()
     ssl_vit.embed(words)
@@ -390,7 +367,7 @@ def test_what_does_not_suit_is_refused_in_one_line(
     """Nothing of the folder is touched."""
     given = [word for word in altered(words, *changes) if word != "init="]
     before = contents(folder)
-    assert says in refusal(given)
+    assert says in refused(ssl_vit.embed, given)
     assert contents(folder) == before
 
 
@@ -401,25 +378,16 @@ def test_other_images_and_folders_of_others_are_refused(
     other = shutil.copytree(images, tmp_path / "other")
     shutil.copy(images / "test" / "a" / "0.png", other / "test" / "a" / "1.png")
     changed = altered(words, f"data.path={other}", "split=test")
-    assert "other images in its split test" in refusal(changed)
+    assert "other images in its split test" in refused(ssl_vit.embed, changed)
     mine = tmp_path / "mine"
     mine.mkdir()
     for name in ("mine.txt", ".train-00000-of-00001.parquet.12"):
         (mine / name).write_text("{}")
-    assert "holds something else" in refusal(altered(words, "name=mine"))
+    assert "holds something else" in refused(ssl_vit.embed, altered(words, "name=mine"))
     (mine / "embed.json").write_text("{}")
     assert re.search(
-        r"embed\.json is damaged \(.*\); give another name=", refusal(altered(words, "name=mine"))
+        r"embed\.json is damaged \(.*\); give another name=",
+        refused(ssl_vit.embed, altered(words, "name=mine")),
     )
     assert len([path for path in mine.iterdir() if path.name != "lock"]) == 3
-    assert "would be taken for images" in refusal(altered(words, f"out={images}"))
-
-
-def test_nothing_is_finished_where_no_image_can_be_read(words: list[str], tmp_path: Path) -> None:
-    """As arrays with the channels first."""
-    place = tmp_path / "images"
-    place.mkdir()
-    for number in range(3):
-        np.save(place / f"{number}.npy", np.zeros((3, 16, 16), np.uint8))
-    given = altered(words, f"data.path={place}", "data.unreadable=0.5")
-    assert "data.unreadable=0.5: 3 of 3 images cannot be read" in refusal(given)
+    assert "would be taken for images" in refused(ssl_vit.embed, altered(words, f"out={images}"))

@@ -124,12 +124,6 @@ def test_a_share_is_the_same_subset_for_every_seed_and_inside_a_larger_one() -> 
     assert (len(tenth), len(set(half))) == (5000, 25_000) and tenth == half[:5000]
 
 
-def test_nothing_held_out_trains_on_everything() -> None:
-    splits = run_splits.load(Data(size=16, share=0.01, validation=0.0))
-    train, held_out = ({one.name(row) for row in range(len(one))} for one in splits[:2])
-    assert len(train) == 500 and held_out <= train
-
-
 def test_two_processes_tell_every_test_image_once(words: list[str], tmp_path: Path) -> None:
     """And the same of each as one process: the batch and its augmentation are the same wherever
     they lie."""

@@ -3,7 +3,6 @@ their contents, wherever they lie."""
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import datasets
@@ -91,13 +90,6 @@ def in_parquet(files: list[Path], split: Path) -> None:
     table.to_parquet(str(split.with_suffix(".parquet")))
 
 
-def in_folder(files: list[Path], split: Path) -> None:
-    """A folder of these images under other names."""
-    for number, file in enumerate(files):
-        (split / file.parent.name).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, split / file.parent.name / f"new_{number}.png")
-
-
 def seen_of(folder: Path) -> dict[str, SeenImages]:
     """{run: what it has seen}, of result.json."""
     return {one["run"]: SeenImages(**one) for one in result(folder)["seen"]}
@@ -162,18 +154,14 @@ def test_a_stream_records_its_images(
     assert recorded(run(altered(words, *more)).folder) == hashes(files)
 
 
-@pytest.mark.parametrize("write", [in_parquet, in_folder])
 def test_test_images_that_were_trained_on_are_counted_wherever_they_lie(
-    write: Callable[[list[Path], Path], None],
-    runs: dict[str, Path],
-    place: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture,
+    runs: dict[str, Path], place: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """By the run before and by the run itself, at the terminal and on its page."""
+    """Of a folder's images in a table: by the run before and by the run itself, at the terminal and
+    on its page."""
     folder, tested = runs["labelled"], sorted(place.rglob("*.png"))[::3]
-    write(tested, tmp_path / "OTHER" / "test")
-    write([tested[0], tested[-1]] * 4, tmp_path / "OTHER" / "train")
+    in_parquet(tested, tmp_path / "OTHER" / "test")
+    in_parquet([tested[0], tested[-1]] * 4, tmp_path / "OTHER" / "train")
     more = [f"data.path={tmp_path}/OTHER", "data.test=test", "data.validation=0"]
     tuned = fine_tune(folder, tmp_path, *more)
     count = len(hashes(tested) & recorded(folder))

@@ -112,12 +112,7 @@ def test_every_kind_of_training_goes_on_exactly_and_exports_its_heads(
 
 
 def without_moments(saved: dict, state: State) -> dict:
-    moments = saved["moments"].items()
-    zeros = {
-        name: {key: torch.zeros_like(value) for key, value in values.items()}
-        for name, values in moments
-    }
-    return {"moments": zeros}
+    return {"moments": torch.utils._pytree.tree_map(torch.zeros_like, saved["moments"])}
 
 
 FORGOTTEN = {
@@ -218,11 +213,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     assert_same_end(unbroken, broken_off)
 
 
-@pytest.mark.parametrize("other", ["seed=1", "model.width=16"])
-def test_a_checkpoint_of_another_run_is_refused(
-    broken_off: Path, words: list[str], other: str
-) -> None:
-    foreign = cut_off(altered(words, other, "name=other"), 6)
+def test_a_checkpoint_of_another_run_is_refused(broken_off: Path, words: list[str]) -> None:
+    foreign = cut_off(altered(words, "seed=1", "name=other"), 6)
     shutil.rmtree(broken_off / "checkpoints")
     shutil.copytree(foreign / "checkpoints", broken_off / "checkpoints")
     with pytest.raises(UserError, match="step-000000004 is another run's"):

@@ -224,20 +224,25 @@ def test_the_manifest_says_size_and_hash_and_damage_of_it_is_noticed(kept: Path)
         for bit in (0, 5)
     ]
     cut = [whole[:end] for end in range(len(whole) - 1)]
-    for torn in [*cut, bytes(len(whole)), b"{}", *flipped]:
+    others = [b"{}", b"null", b'{"files": {"/dev/zero": 1}}', b"\xed\xa0\x80", b"[" * 200_000]
+    for torn in [*cut, bytes(len(whole)), *others, *flipped]:
         path.write_bytes(torn)
         try:
             same = json.loads(torn).get("files") == {"state.pt": facts}
-        except ValueError:
+        except (ValueError, AttributeError, RecursionError):
             same = False
         assert checkpoint.is_intact(kept) == same, torn
     path.write_bytes(whole)
 
 
-def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_pipe_is_noticed_and_not_waited_for(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
-    (path / "state.pt").unlink()
-    assert not checkpoint.is_intact(path) and not checkpoint.is_intact(tmp_path / "nowhere")
+    for name in ("state.pt", checkpoint.MANIFEST):
+        (path / name).unlink()
+        assert not checkpoint.is_intact(path)
+        os.mkfifo(path / name)
+        assert not checkpoint.is_intact(path)
+    assert not checkpoint.is_intact(tmp_path / "nowhere")
 
 
 class Touch:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.exactness import SERIES
 from helpers.images import parquet
 from helpers.launching import free_port, launch, launch_ranks, outcome
 from helpers.options import TINY, altered
@@ -14,15 +15,6 @@ from helpers.runs import assert_alike, rows, run
 from ssl_vit.training import checkpoint, preemption
 
 LONG = altered(TINY, "optim.steps=8", "log.every=1", "eval.every=8")
-SERIES = """
-import json, os, sys
-from ssl_vit.jobs.train import train
-from ssl_vit.runs.folder import Run
-from ssl_vit.recipe.load import resolve
-for options in json.loads(sys.argv[1]):
-    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
-    train(Run(resolve(options)))
-"""
 FAILING = """
 import json, os, sys
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
@@ -106,17 +98,16 @@ def test_a_joint_part_of_weight_0_is_not_trained(spread: dict[str, list[dict]]) 
 SIGNALLED = """
 import json, os, signal, sys
 from ssl_vit.jobs import cli
-from ssl_vit.jobs import train as train_job
-from ssl_vit.training import preemption
+from ssl_vit.training import heartbeat, preemption
 preemption.CONSENSUS_EVERY = 2  # a signal stops a run within 4 steps
-note = train_job._StepReporter.on_step
+note = heartbeat.Watchdog.on_step
 
 def on_step(self, step):
     note(self, step)
     if os.environ["RANK"] == "1" and step == int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGTERM)
 
-train_job._StepReporter.on_step = on_step
+heartbeat.Watchdog.on_step = on_step
 cli.pretrain(json.loads(sys.argv[2]))
 """
 

@@ -16,9 +16,8 @@ from torch.optim import AdamW
 from helpers.hub_runs import refused
 from helpers.launching import launch
 from helpers.options import TINY, altered
-from helpers.runs import Killed, Killer, Sends, assert_same_end, rows, run
+from helpers.runs import Sends, assert_same_end, cut_off, rows, run, with_callbacks
 from ssl_vit.data import batching
-from ssl_vit.jobs import train as train_job
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.recipe.operation import Checkpoint
 from ssl_vit.training import checkpoint
@@ -98,16 +97,12 @@ def test_skip_leaves_that_update_out_and_nothing_else(tiny, poison, monkeypatch)
     )
 
 
-def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison, monkeypatch) -> None:
+def test_a_step_that_is_left_out_is_known_after_a_resumption(tiny, poison) -> None:
     """The checkpoint of step 4 lies inside the row of steps 3 to 6."""
     words = altered([*tiny, "optim.nonfinite=skip"], "log.every=6")
     poison(samples(3)[0])
     whole = run([*words, "name=whole"]).folder
-    callbacks = train_job._callbacks
-    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*callbacks(j), Killer(5)])
-    with pytest.raises(Killed):
-        run([*words, "name=run"])
-    monkeypatch.setattr(train_job, "_callbacks", callbacks)
+    cut_off([*words, "name=run"], 5)
     assert_same_end(whole, run([*words, "name=run"]).folder)
     assert [row["left_out"] for row in rows(whole) if "left_out" in row] == [1]
 
@@ -149,10 +144,8 @@ def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(
 ) -> None:
     """Status 74, so that no scheduler starts it again and again; with room it goes on from the step
     that was saved."""
-    callbacks = train_job._callbacks
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, with_callbacks(Sends(signal.SIGTERM, 6)):
         patch.setattr(checkpoint.torch, "save", full(6))
-        patch.setattr(train_job, "_callbacks", lambda j: [*callbacks(j), Sends(signal.SIGTERM, 6)])
         with pytest.raises(SystemExit) as left:
             run([*tiny, "name=run"])
     assert left.value.code == 74

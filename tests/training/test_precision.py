@@ -9,48 +9,26 @@ import torch
 from ssl_vit.training import distributed
 
 CPU = torch.device("cpu")
-SAPPHIRE_RAPIDS = (
-    "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16 "
-    "amx_int8\nbugs\t\t: swapgs"
-)
-GENOA = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512bw avx512_vnni avx512_bf16\n"
-SKYLAKE = (
-    "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512bw avx512vl avx512dq\nbugs\t\t: "
-    "avx512_bf16\n"
-)
-NEOVERSE_V1 = "processor\t: 0\nFeatures\t: fp asimd sve i8mm bf16 dgh\nCPU implementer\t: 0x41\n"
-NEOVERSE_N1 = "processor\t: 0\nFeatures\t: fp asimd asimdhp asimddp\nCPU implementer\t: 0x41\n"
+CPUS = {
+    "sapphire rapids": ("flags\t\t: fpu avx2 avx512_bf16 amx_tile amx_bf16 amx_int8\n", "bfloat16"),
+    "genoa": ("flags\t\t: fpu avx2 avx512f avx512_vnni avx512_bf16\n", "bfloat16"),
+    "skylake": ("flags\t\t: fpu avx2 avx512f\nbugs\t\t: avx512_bf16\n", "float32"),
+    "neoverse v1": ("Features\t: fp asimd sve i8mm bf16 dgh\nCPU part\t: 0x41\n", "bfloat16"),
+    "neoverse n1": ("Features\t: fp asimd asimdhp asimddp\nCPU part\t: 0x41\n", "float32"),
+    "not linux": (None, "float32"),
+    "an empty table": ("", "float32"),
+}
 
 
-@pytest.mark.parametrize(
-    ("table", "precision"),
-    [
-        (SAPPHIRE_RAPIDS, "bfloat16"),
-        (GENOA, "bfloat16"),
-        (SKYLAKE, "float32"),
-        (NEOVERSE_V1, "bfloat16"),
-        (NEOVERSE_N1, "float32"),
-        (None, "float32"),
-        ("", "float32"),
-    ],
-    ids=[
-        "sapphire rapids",
-        "genoa",
-        "skylake",
-        "neoverse v1",
-        "neoverse n1",
-        "not linux",
-        "an empty table",
-    ],
-)
+@pytest.mark.parametrize(("flags", "precision"), CPUS.values(), ids=CPUS)
 def test_the_automatic_precision_is_what_the_cpu_multiplies(
-    tmp_path, monkeypatch, table: str | None, precision: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str | None, precision: str
 ) -> None:
     path = tmp_path / "cpuinfo"
-    if table is not None:
-        path.write_text(table)
-    flags = distributed._cpu_flags(path)
-    monkeypatch.setattr(distributed, "_cpu_flags", lambda: flags)
+    if flags is not None:
+        path.write_text(f"processor\t: 0\n{flags}")
+    found = distributed._cpu_flags(path)
+    monkeypatch.setattr(distributed, "_cpu_flags", lambda: found)
     assert distributed._native_precision(CPU) == precision
 
 

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,9 +11,9 @@ import pytest
 from torch import distributed
 from torch.utils.data import Dataset
 
-from helpers.launching import Process, launch, launch_ranks, outcome
-from helpers.options import ROOT, TINY, altered
-from helpers.runs import Sends, assert_same_end, run, wait_for_rows
+from helpers.launching import Process, launch, launch_ranks, outcome, python
+from helpers.options import TINY, altered
+from helpers.runs import Sends, assert_same_end, run, wait_for_rows, with_callbacks
 from ssl_vit.data import loaders
 from ssl_vit.jobs import setup
 from ssl_vit.jobs import train as train_job
@@ -33,13 +31,11 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("number", "step"), [*zip(preemption.SIGNALS, (1, 4, 7), strict=True)])
 def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(
-    number, step, unbroken, tiny, monkeypatch, capsys
+    number, step, unbroken, tiny, capsys
 ) -> None:
     """Also where that step has a checkpoint anyway, or its row is not complete."""
-    whole = train_job._callbacks
-    monkeypatch.setattr(train_job, "_callbacks", lambda j: [*whole(j), Sends(number, step)])
     handlers = [signal.getsignal(each) for each in preemption.SIGNALS]
-    with pytest.raises(SystemExit) as left:
+    with with_callbacks(Sends(number, step)), pytest.raises(SystemExit) as left:
         run([*tiny, "name=run"])
     assert left.value.code == preemption.STOPPED == 75
     assert [signal.getsignal(each) for each in preemption.SIGNALS] == handlers
@@ -50,37 +46,25 @@ def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(
         in capsys.readouterr().out
     )
     assert not (folder / "result.json").exists()
-    monkeypatch.setattr(train_job, "_callbacks", whole)
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
-def test_a_signal_while_held_out_images_are_looked_at(unbroken, tiny, monkeypatch) -> None:
-    look = setup.HeldOutEvaluator.__call__
-
-    def interrupted(self, step, row, objective):
-        os.kill(os.getpid(), signal.SIGTERM)
-        yield from look(self, step, row, objective)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(setup.HeldOutEvaluator, "__call__", interrupted)
-        with pytest.raises(SystemExit):
-            run([*tiny, "name=run"])
-    assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
-
-
-def test_a_signal_before_the_first_step_leaves_a_run_that_begins_again(
-    unbroken, tiny, monkeypatch
+@pytest.mark.parametrize(
+    ("owner", "name"), [(setup.HeldOutEvaluator, "__call__"), (train_job, "print_banner")]
+)
+def test_a_signal_between_steps_or_before_the_first_stops_and_the_run_goes_on(
+    owner: object, name: str, unbroken, tiny, monkeypatch
 ) -> None:
-    banner = train_job.print_banner
+    """While held-out images are looked at, or before anything is trained."""
+    whole = getattr(owner, name)
 
-    def interrupted(made):
-        banner(made)
-        os.kill(os.getpid(), signal.SIGINT)
+    def interrupted(*given):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return whole(*given)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(train_job, "print_banner", interrupted)
-        with pytest.raises(SystemExit):
-            run([*tiny, "name=run"])
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(owner, name, interrupted)
+        run([*tiny, "name=run"])
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
@@ -211,8 +195,6 @@ assert "torch" not in sys.modules
 sys.meta_path.insert(0, Signals())
 cli.pretrain({[*TINY, f"out={tmp_path}", "name=run"]!r})
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    done = python("-c", script)
     assert done.returncode == preemption.STOPPED, done.stderr
     assert "stopped     at step 0 by SIGUSR1" in done.stdout

@@ -21,14 +21,8 @@ from helpers.options import TINY, altered
 from ssl_vit.data import loaders, workers
 from ssl_vit.training import checkpoint, heartbeat, preemption
 
-OPTIONS = altered(
-    TINY,
-    "optim.steps=40",
-    "checkpoint.every=40",
-    "eval.every=40",
-    "log.every=1",
-    "compute.workers=2",
-)
+OPTIONS = altered(TINY, "optim.steps=40", "checkpoint.every=40", "eval.every=40", "log.every=1")
+OPTIONS.append("compute.workers=2")
 SCRIPT = """
 import multiprocessing, os, signal, sys, time
 from ssl_vit.recipe import schema
@@ -163,6 +157,7 @@ class Zeros(Dataset):
         return torch.zeros(1)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")  # on one core
 def test_a_worker_that_is_killed_while_the_workers_are_ended_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -197,36 +192,25 @@ def test_what_is_left_of_a_wait_is_no_alarm() -> None:
     assert signal.getsignal(signal.SIGALRM) == before
 
 
-def test_a_second_signal_leaves_at_once_whatever_is_waited_for(tmp_path: Path) -> None:
-    """Sent until it is signalled: those within the first second are taken for one, as launchers
-    repeat them."""
-    process = started(tmp_path, "stuck", "compute.workers=0")
-    until_there(process)
-    end = time.monotonic() + 300
-    while process.poll() is None:
-        assert time.monotonic() < end
-        process.send_signal(signal.SIGUSR1)
-        time.sleep(0.05)
-    output = process.communicate()[0]
-    assert process.returncode == preemption.SECOND_SIGNAL + signal.SIGUSR1, output
-    assert "at once, by SIGUSR1 after another signal; not saved" in output
-
-
-def test_a_signal_that_a_launcher_repeats_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("window", "second"), [(1e6, signal.SIGINT), (0.0, signal.SIGUSR1)])
+def test_a_second_signal_leaves_at_once_and_one_that_a_launcher_repeats_is_none(
+    monkeypatch: pytest.MonkeyPatch, window: float, second: int
+) -> None:
+    """Within the window a Ctrl-C alone is another one, after it any."""
     left, signalled = [], threading.Event()
     monkeypatch.setattr(
         preemption, "exit_process", lambda status, text: (left.append(status), signalled.set())
     )
-    monkeypatch.setattr(preemption, "REPEAT_WINDOW", 1e6)
+    monkeypatch.setattr(preemption, "REPEAT_WINDOW", window)
     reading, writing = os.pipe()
     thread = threading.Thread(target=preemption._exit_on_second_signal, args=(reading,))
     thread.start()
-    os.write(writing, bytes([signal.SIGTERM, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1]))
-    os.write(writing, bytes([signal.SIGINT]))
+    repeated = [signal.SIGTERM, signal.SIGUSR1] if window else []
+    os.write(writing, bytes([signal.SIGTERM, signal.SIGCHLD, *repeated, second]))
     assert signalled.wait(60)
     os.close(writing)
     thread.join()
-    assert left == [preemption.SECOND_SIGNAL + signal.SIGINT]
+    assert left == [preemption.SECOND_SIGNAL + second]
 
 
 def test_one_process_alone_is_watched_while_it_waits_for_one_batch(

@@ -7,11 +7,11 @@ from safetensors import safe_open
 
 from ...errors import UserError
 from ...hub import manifest
-from ...hub.payload import open_run
 from ...pages.run_record import read_run
 from ...recipe import export_files
 from ...runs import lock
 from ...runs.checkpoint_files import list_checkpoints, remove
+from ...runs.folder import open_run
 from .listed import ListedRun, disk_use
 
 
