@@ -317,10 +317,9 @@ def test_a_submission_that_is_killed_goes_on(call, moment, bench, slurm):
 # ---- the script runs
 
 
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_script_is_fine():
-    assert subprocess.run(["bash", "-n", launcher.SCRIPT]).returncode == 0
-    if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", launcher.SCRIPT], check=True)
+    subprocess.run(["shellcheck", launcher.SCRIPT], check=True)
 
 
 @pytest.fixture
@@ -405,18 +404,6 @@ def test_a_task_that_is_signalled_before_it_can_train_ends(submitted, slurm, mon
     assert lines(slurm / "statuses.txt")[-1] == "pretrain 0 75"
 
 
-def test_processes_find_one_another(submitted, slurm):
-    one = submitted.only("pretrain-mpp-0")
-    given = "--gpus=2 --cpus-per-task=3"
-    SLURM.start(replace(submitted.job, tasks=one, slurm=given))
-    assert "--cpus-per-task=3" in lines(slurm / "srun.txt")
-    both = [submitted.words("pretrain-mpp-0", rank) for rank in (0, 1)]
-    for rank, words in enumerate(both):
-        keys = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-        assert [words[key] for key in keys] == [str(rank), str(rank), "2", "2", "127.0.0.1"]
-    assert 20_000 <= int(both[0]["MASTER_PORT"]) == int(both[1]["MASTER_PORT"]) < 40_000
-
-
 # ---- the real tools
 
 DRIVER = """
@@ -453,7 +440,8 @@ def test_two_processes_are_signalled_go_on_and_are_measured(tmp_path, slurm, mon
     }
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({"title": "t", "runs": runs}))
     words = [f"recipe={tmp_path}/small.yaml", f"out={tmp_path}", "launcher=slurm"]
-    assert tool.main([*words, "slurm=--gpus=2"]) == 0
+    assert tool.main([*words, "slurm=--gpus=2 --cpus-per-task=3"]) == 0
+    assert "--cpus-per-task=3" in lines(slurm / "srun.txt")
     folder = tmp_path / "small"
     printed = {run: (folder / "slurm" / f"{run}-0.txt").read_text() for run in runs}
     assert lines(slurm / "requeued.txt") == ["requeue Incomplete 101_0"], printed
