@@ -404,6 +404,18 @@ def test_a_task_that_is_signalled_before_it_can_train_ends(submitted, slurm, mon
     assert lines(slurm / "statuses.txt")[-1] == "pretrain 0 75"
 
 
+def test_processes_find_one_another(submitted, slurm):
+    one = submitted.only("pretrain-mpp-0")
+    given = "--gpus=2 --cpus-per-task=3"
+    SLURM.start(replace(submitted.job, tasks=one, slurm=given))
+    assert "--cpus-per-task=3" in lines(slurm / "srun.txt")
+    both = [submitted.words("pretrain-mpp-0", rank) for rank in (0, 1)]
+    for rank, words in enumerate(both):
+        keys = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+        assert [words[key] for key in keys] == [str(rank), str(rank), "2", "2", "127.0.0.1"]
+    assert 20_000 <= int(both[0]["MASTER_PORT"]) == int(both[1]["MASTER_PORT"]) < 40_000
+
+
 # ---- the real tools
 
 DRIVER = """
@@ -440,8 +452,7 @@ def test_two_processes_are_signalled_go_on_and_are_measured(tmp_path, slurm, mon
     }
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({"title": "t", "runs": runs}))
     words = [f"recipe={tmp_path}/small.yaml", f"out={tmp_path}", "launcher=slurm"]
-    assert tool.main([*words, "slurm=--gpus=2 --cpus-per-task=3"]) == 0
-    assert "--cpus-per-task=3" in lines(slurm / "srun.txt")
+    assert tool.main([*words, "slurm=--gpus=2"]) == 0
     folder = tmp_path / "small"
     printed = {run: (folder / "slurm" / f"{run}-0.txt").read_text() for run in runs}
     assert lines(slurm / "requeued.txt") == ["requeue Incomplete 101_0"], printed

@@ -13,7 +13,6 @@ from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
 from ssl_vit.lab.runs import index as index_page
-from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import metric_tables, run_page
 from ssl_vit.recipe import load
 from ssl_vit.recipe.records.run import Measured
@@ -139,15 +138,6 @@ def test_n_is_of_images_where_a_metric_counts_patches() -> None:
     entry = Measured(value=0.5, split="validation", n=134)
     assert metric_tables.with_count("accuracy_masked", entry, {"validation": 5}) == "50.00% (n = 5)"
     assert metric_tables.with_count("accuracy_masked", entry, {}) == "50.00% (n = 134)"
-
-
-def test_the_list_of_runs_and_their_ranking_have_n(
-    runs: Path, capsys: pytest.CaptureFixture
-) -> None:
-    runs_tool.main([str(runs)])
-    assert "(n = 3)" in (text := capsys.readouterr().out) and "(n = 6)" in text
-    runs_tool.main([str(runs), "best=top1"])
-    assert "(n = 6)" in capsys.readouterr().out
 
 
 def test_a_model_card_is_as_careful(runs: Path) -> None:

@@ -446,6 +446,15 @@ def test_markdown_leaves_out_what_only_a_browser_draws():
     assert text == "# t\n\none\n\ntwo\n"
 
 
+def test_cells_of_a_markdown_table_are_escaped():
+    table = blocks.Table(["a|b", "n"], [["<b>*x*</b> | y", "1"]])
+    assert blocks.block_markdown(table).splitlines() == [
+        "| a&#124;b | n |",
+        "| --- | --: |",
+        r"| &lt;b>\*x\*&lt;/b> &#124; y | 1 |",
+    ]
+
+
 def test_columns_that_are_behind_come_last_in_a_page_alone():
     rows = [["a", "x", "3", "1.5", "1 to 2"]]
     table = blocks.Table(
