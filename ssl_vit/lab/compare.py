@@ -9,7 +9,7 @@ points between them.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
@@ -90,20 +90,6 @@ def comparisons(
     return tuple(Comparison(a, b, place) for place in places or [()] for a, b in named)
 
 
-class Measured(NamedTuple):
-    """What a run has measured, as in a row of results.Results.table."""
-
-    value: float
-    folder: str
-    origin: str
-    fingerprint: str
-    feature_pool: str
-
-
-Cells = dict[tuple[str, Place], dict[int, Measured]]  # {(name, place): {seed: measured}}
-Pairs = dict[int, tuple[Measured, Measured]]  # {seed: of both sides}
-
-
 class Difference(NamedTuple):
     """What was measured of a comparison.
 
@@ -133,55 +119,43 @@ class Difference(NamedTuple):
         return self.interval.excludes_zero and high - low > ROUNDING * abs(self.mean)
 
 
-def cells(frame: "DataFrame", axis: str, others: Sequence[str] = ()) -> Cells:
-    """Rows by what they are compared by.
+def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
+    """The rows of both names of a comparison at its place side by side, in columns of `_a` and
+    `_b`: one for each seed that both have, in order.
 
     Args:
-        frame: rows of one run, one measure and one split, as results.Results.rows gives them.
+        rows: of one run, one measure and one split, as results.Results.rows gives them.
         axis: whose names are compared.
-        others: axes beside it.
+        asked: the comparison.
 
     Raises:
         ValueError: a seed has several rows, as of several measures.
     """
-    found: Cells = {}
-    columns = frame[[axis, *others, "seed", *Measured._fields]]
-    for name, *rest in columns.itertuples(index=False, name=None):
-        place = tuple(zip(others, rest, strict=False))
-        seed, *measured = rest[len(others) :]
-        of_seeds = found.setdefault((name, place), {})
-        if seed in of_seeds:
-            text = "expected those of one run, one measure and one split"
-            raise ValueError(f"{name}, seed {seed}: several rows; {text}")
-        of_seeds[seed] = Measured(*measured)
-    return found
+    for other, name in asked.at:
+        rows = rows[rows[other] == name]
+    a, b = (rows[rows[axis] == name] for name in (asked.a, asked.b))
+    return a.merge(b, on="seed", suffixes=("_a", "_b"), validate="1:1").sort_values("seed")
 
 
-def pairs(measured: Cells, asked: Comparison) -> Pairs:
-    """The seeds that both names of a comparison have, in order."""
-    a, b = (measured.get((name, asked.at), {}) for name in (asked.a, asked.b))
-    return {seed: (a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())}
-
-
-def on_different_images(both: Pairs) -> bool:
+def on_different_images(both: "DataFrame") -> bool:
     """Whether the two runs of a pair were measured on different images, as far as these are
     known."""
-    sides = [{one.fingerprint for one in pair} - {""} for pair in both.values()]
-    return any(len(images) > 1 for images in sides)
+    a, b = both["fingerprint_a"], both["fingerprint_b"]
+    return bool(((a != b) & (a != "") & (b != "")).any())
 
 
 def compare(
     frame: "DataFrame", axis: str, asked: Comparison, family: int = 1, scale: float = 1.0
 ) -> Difference | None:
     """A minus B in pairs; None where they have no seed in common, or were tested on different
-    images. Arguments as in `cells` and `difference`."""
-    both = pairs(cells(frame, axis, [other for other, _ in asked.at]), asked)
+    images. Arguments as in `pairs` and `difference`."""
+    both = pairs(frame, axis, asked)
     return None if on_different_images(both) else difference(asked, both, family, scale)
 
 
 def difference(
     asked: Comparison,
-    both: Pairs,
+    both: "DataFrame",
     family: int = 1,
     scale: float = 1.0,
     correct: Correct | None = None,
@@ -195,16 +169,16 @@ def difference(
         scale: that the values are multiplied by (100: percent).
         correct: of the runs whose predictions are there; the measure is their top-1.
     """
-    if not both:
+    if both.empty:
         return None
-    groups = independent(both)
-    apart = [fmean(both[seed][0].value - both[seed][1].value for seed in own) for own in groups]
-    found = stats.summarize([scale * one for one in apart], family)
-    folders = [[(a.folder, b.folder) for a, b in (both[seed] for seed in own)] for own in groups]
+    groups = independent(both["origin_a"] + " " + both["origin_b"])
+    apart = both["value_a"] - both["value_b"]
+    found = stats.summarize([scale * fmean(apart.iloc[own]) for own in groups], family)
+    folders = [*zip(both["folder_a"], both["folder_b"], strict=True)]
     rows = [
-        np.mean([correct[a].astype(int) - correct[b] for a, b in own], 0)
-        for own in folders
-        if correct and correct.keys() >= {name for pair in own for name in pair}
+        np.mean([correct[a].astype(int) - correct[b] for a, b in (folders[i] for i in own)], 0)
+        for own in groups
+        if correct and correct.keys() >= {name for i in own for name in folders[i]}
     ]
     resampled = stats.resampled_interval(np.stack(rows), family=family) if rows else None
     if resampled is None or found.interval is None:
@@ -215,17 +189,21 @@ def difference(
     return Difference(asked, *found[:3], interval, True)
 
 
-def independent(rows: Mapping[int, Sequence[Measured]]) -> list[list[int]]:
-    """Groups of seeds: those whose rows go on from a run in common, directly or through others,
-    are of one."""
+def independent(origins: Iterable[str]) -> list[list[int]]:
+    """Groups of places in a list: what goes on from a run in common, directly or through others, is
+    one group.
+
+    Args:
+        origins: of each place the runs that it goes on from, with blanks between them.
+    """
     found: list[tuple[set[str], list[int]]] = []
-    for seed, of_seed in rows.items():
-        origins = {name for one in of_seed for name in one.origin.split()}
-        together = [group for group in found if origins & group[0]]
-        found = [group for group in found if not origins & group[0]]
-        seeds = [*(one for _, own in together for one in own), seed]
-        found.append((origins.union(*(others for others, _ in together)), seeds))
-    return [seeds for _, seeds in found]
+    for place, text in enumerate(origins):
+        own = {*text.split()}
+        together = [group for group in found if own & group[0]]
+        found = [group for group in found if not own & group[0]]
+        places = [*(one for _, others in together for one in others), place]
+        found.append((own.union(*(others for others, _ in together)), places))
+    return [places for _, places in found]
 
 
 def power(effect: float, n: int, family: int = 1) -> float:
@@ -299,27 +277,25 @@ def along(
         name, baseline: of these.
         places: the axis whose names are numbers.
     """
-    measured, at = cells(rows, axis, [places]), numbers([*rows[places].unique()]) or {}
+    at = numbers([*rows[places].unique()]) or {}
     every = {
-        place: pairs(measured, Comparison(name, baseline, ((places, place),)))
+        place: pairs(rows, axis, Comparison(name, baseline, ((places, place),)))
         for place in sorted(at, key=lambda one: at[one])
     }
-    sets = [{*both} for both in every.values() if both]
+    sets = [{*both["seed"]} for both in every.values() if len(both)]
     most = max(sets, key=lambda own: len(own) * sum(own <= one for one in sets), default=set())
-    kept = {place: both for place, both in every.items() if most and most <= both.keys()}
+    kept = {
+        place: both[both["seed"].isin(most)]
+        for place, both in every.items()
+        if most and most <= {*both["seed"]}
+    }
     if len(kept) < 2:
         return None
-    groups = independent(
-        {seed: [row for both in kept.values() for row in both[seed]] for seed in sorted(most)}
-    )
+    origins = [both[side] for both in kept.values() for side in ("origin_a", "origin_b")]
+    groups = independent(map(" ".join, zip(*origins, strict=True)))
     own_SL, other_SL = (
-        np.array(
-            [
-                [fmean(both[seed][side].value for seed in group) for both in kept.values()]
-                for group in groups
-            ]
-        )
-        for side in (0, 1)
+        np.array([[fmean(both[side].iloc[own]) for both in kept.values()] for own in groups])
+        for side in ("value_a", "value_b")
     )
     place_L = np.array([at[place] for place in kept])
     factors = {place: factor(place_L, index, own_SL, other_SL) for index, place in enumerate(kept)}

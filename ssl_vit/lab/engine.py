@@ -29,7 +29,6 @@ from ..recipe.plugins import run_plugin as run_plugin
 from ..recipe.probe import CHOSEN as CHOSEN
 from ..recipe.probe import MEASURES as MEASURES
 from ..recipe.probe import SEGMENTATION as SEGMENTATION
-from ..recipe.probe import TOKENS
 from ..recipe.recipe_files import file_values, find_recipe
 from ..recipe.recipe_files import recipe_names as recipe_names
 from ..recipe.schema import Recipe, all_groups
@@ -58,6 +57,7 @@ check_trunk = run_identity.check_trunk
 cores = environment.cores
 cpu_model = environment.cpu_model
 exaflop = costs.exaflop
+fitting_images = costs.fitting_images
 from_init = run_identity.from_init
 is_written = lock.is_held
 keeping = run_identity.keeping
@@ -140,20 +140,6 @@ def computed_values(recipe: Recipe) -> dict[str, Any]:
     values = recipe.values().items()
     apart = recipe.sources()
     return {key: one for key, one in values if key not in apart and (counts(key) or key in results)}
-
-
-def pool(recipe: Recipe, origin: Recipe | None) -> str | None:
-    """The feature of an image that an evaluation will read, where that is known without its
-    weights: None of tokens, and of weights of another place.
-
-    Args:
-        recipe: of the evaluation.
-        origin: of the run that the weights come from, if any.
-    """
-    if recipe.probe.feature != "encoder" or {*recipe.probe.measures} <= TOKENS:
-        return None
-    whole = origin.pool if origin else "token" if recipe.init_source.is_scratch else None
-    return recipe.probe.pool or whole
 
 
 def keys_of_task(values: Mapping[str, Any]) -> list[str]:
@@ -243,12 +229,8 @@ def evaluated_images(recipe: Recipe) -> dict[str, str]:
     """The options with which an evaluation reads all of a recipe's images, whichever part of them
     it trains on, cropped as it crops them."""
     wanted = [key for key in which_images.of_images() if key not in PART]
-    return image_options(recipe, [*wanted, *_cropping(recipe)])
-
-
-def _cropping(recipe: Recipe) -> list[str]:
-    """The keys that a frozen encoder brings, and that have a use."""
-    return [key for key in CROPPING if has_use(recipe, key)]
+    # which a frozen encoder brings
+    return image_options(recipe, [*wanted, *(key for key in CROPPING if has_use(recipe, key))])
 
 
 def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]) -> list[str]:
@@ -357,11 +339,6 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     return costs.activation_bytes(recipe, fused) if recipe.trains else 0
 
 
-def fitting_images(recipe: Recipe, memory: float) -> int:
-    """Images of a pass, at most, that a run chooses on a device with so many bytes."""
-    return costs.fitting_images(recipe, memory, fused=True)
-
-
 def device_batch(recipe: Recipe, processes: int, wanted: int | None, most: int) -> int:
     """Images of a pass in a process: those that are wanted, else as many as fit and divide the
     batch.
@@ -389,11 +366,6 @@ def measure(recipe: Recipe) -> "StepTime":
     return step_time.measure(recipe)
 
 
-def pretraining_recipes() -> list[str]:
-    """The recipes of training without labels."""
-    return [name for name in recipe_names() if is_pretraining(name)]
-
-
 def is_pretraining(name: str) -> bool:
     """Whether it is the name of a recipe of training without labels."""
     if name not in recipe_names():
@@ -401,17 +373,6 @@ def is_pretraining(name: str) -> bool:
     objective = file_values(find_recipe(name)).get("objective", schema.DEFAULT_OBJECTIVE)
     found = declaration.objectives().get(objective)
     return found is not None and not found.labels
-
-
-def groups_of(recipe: str) -> list[str]:
-    """The groups of keys that the objective of `recipe=NAME` has of its own, and `target`."""
-    found = resolve_options([recipe], here=False)
-    return list(found.declared.groups_with(found.target))
-
-
-def batch(recipe: str) -> int:
-    """The batch of `recipe=NAME`."""
-    return resolve_options([recipe], here=False).optim.batch
 
 
 def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:

@@ -307,7 +307,7 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
         price=None if hours is None or own.price is None else hours * own.price,
         decoding=_decoding(recipe, images, seconds, timed),
         probe=timed,
-        warnings=_warnings(recipe, own, tensors),
+        warnings=_warnings(device, tensors),
     )
 
 
@@ -316,7 +316,7 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
     known."""
     if not recipe.trains:
         return None
-    most = 1 if device is None else engine.fitting_images(recipe, device.memory * GIB)
+    most = 1 if device is None else engine.fitting_images(recipe, device.memory * GIB, fused=True)
     found = engine.device_batch(recipe, processes, recipe.compute.batch, most)
     return found if device or recipe.compute.batch else None
 
@@ -335,21 +335,12 @@ def _decoding(
     return Decoding(taken, per_core, taken / per_core, files)
 
 
-def _warnings(recipe: Recipe, own: PlanOptions, tensors: dict[str, dict[str, int]]) -> list[str]:
+def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:
     """That the tensors of a process do not fit into the device that is named, and what would."""
-    device = find_device(own.device)
     totals = {stage: sum(kinds.values()) for stage, kinds in tensors.items()}
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []
-    left = device.memory * GIB - totals["DDP"] + tensors["DDP"]["activations"]
-    each = engine.activation_bytes(recipe, fused=True)
-    most = int(left / each) if each else 0  # an evaluation keeps none
-    stage = next((one for one, total in totals.items() if total <= device.memory * GIB), None)
-    remedy = f"{stage} would fit" if stage else "try ZeRO with more processes="
-    if each and not stage:
-        remedy = f"too few for one image; {remedy}"
-    if most > 0:
-        batch = engine.device_batch(recipe, own.processes, None, most)
-        remedy = f"compute.batch={batch} would fit"
+    fits = [stage for stage, total in totals.items() if total <= device.memory * GIB]
+    remedy = f"{fits[0]} would fit" if fits else "try a smaller compute.batch= or more processes="
     text = f"{totals['DDP'] / GIB:.1f} GiB of tensors a process, device={device.name} has"
     return [f"{text} {device.memory:g}; {remedy}"]

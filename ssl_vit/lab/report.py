@@ -304,9 +304,8 @@ def latex(report: Report) -> str:
     """The tables as LaTeX (booktabs)."""
     texts = []
     for name, shown in report.tables.items():
-        title, frame = report.title, as_text(shown)
-        called = f" {name[0].upper()}{name[1:]}" if title[-1:] in ("?", "!", ".") else f": {name}"
-        caption = LATEX.sub(r"\\\1", text_line(f"{title}{called}. {shown.caption}"))
+        frame = as_text(shown)
+        caption = LATEX.sub(r"\\\1", text_line(f"{report.title} ({name}). {shown.caption}"))
         tag = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
         labels = _labels(shown, frame)
         columns = "l" * labels + "r" * (len(frame.columns) - labels)

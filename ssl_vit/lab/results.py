@@ -22,26 +22,10 @@ from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
 from .run_folder import HINT
 from .study import launch, record
-from .study.read import UNTRAINED
+from .study.read import COLUMNS, UNTRAINED
 from .study.record import StudyRecord
 from .study.tasks import Task, Tasks
 
-# Columns of every table but those of its axes, which are texts
-TYPES = {
-    "run": "str",
-    "seed": "int64",
-    "tried": "str",
-    "split": "str",
-    "metric": "str",
-    "value": "float64",
-    "n": "Int64",
-    "exaflop": "float64",
-    "device_hours": "float64",
-    "fingerprint": "str",
-    "feature_pool": "str",
-    "folder": "str",
-    "origin": "str",
-}
 PREDICTED = "top1"  # the metric that a run's predictions are of
 BESIDE = "fresh weights beside {}"  # stands for a folder of those that a task has measured
 
@@ -196,11 +180,11 @@ def _origins(tasks: Tasks, name: str) -> list[str]:
 
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
     """A table with the columns of `Results.table`; what a row lacks is empty."""
-    columns = ["run", *axes, *list(TYPES)[1:]]
+    columns = ["run", *axes, *list(COLUMNS)[1:]]
     found = pd.DataFrame(list(rows), columns=columns, dtype=object)
-    texts = [*axes, *(name for name, kind in TYPES.items() if kind == "str")]
+    texts = [*axes, *(name for name, kind in COLUMNS.items() if kind == "str")]
     found[texts] = found[texts].fillna("")
-    return found.astype(TYPES | dict.fromkeys(axes, "str"))
+    return found.astype(COLUMNS | dict.fromkeys(axes, "str"))
 
 
 def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> None:

@@ -30,10 +30,8 @@ from .compare import (
     Comparison,
     Correct,
     Difference,
-    Pairs,
     Place,
     Rule,
-    cells,
     difference,
     on_different_images,
     pairs,
@@ -43,7 +41,7 @@ from .study.tasks import Task, Tasks
 
 FRESH = "fresh weights"
 LOOKS = "looks.json"
-Asked = dict[Comparison, Pairs]  # {comparison: its pairs over seeds}
+Asked = dict[Comparison, pd.DataFrame]  # {comparison: its pairs over seeds}
 
 
 class Measure(NamedTuple):
@@ -163,8 +161,7 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
         nothing = Family((), len(rule.asked), rule.asked)
         return Verdict(rule, None, results.rows(rule.test), nothing, nothing, [*before], (text,))
     rows = results.rows(rule.test, measure.name, measure.split)
-    measured = cells(rows, rule.axis or "run", rule.axes_of_places)
-    asked = {one: pairs(measured, one) for one in rule.asked}
+    asked = {one: pairs(rows, rule.axis or "run", one) for one in rule.asked}
     fresh = _with_fresh(results, rule, measure)
     every = [*asked.items(), *(fresh or {}).items()]
     reasons = {one: _apart(both, measure, results.plan.by_name) for one, both in every}
@@ -175,7 +172,7 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
             raise UserError(f"{results.folder}: {apart}: they {text}")
         every, asked = every[len(asked) :], {}
     looks = _looks(before, every, measure.name)
-    tasks = {one.folder for _, both in every for pair in both.values() for one in pair}
+    tasks = {name for _, both in every for name in (*both["folder_a"], *both["folder_b"])}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
     found, against = (
         _family(family, max(1, len(looks)), measure, correct) for family in (asked, fresh or {})
@@ -226,9 +223,10 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
     """A sentence where frozen encoders that are compared were measured by other features."""
     tasks, found = results.plan.by_name, dict[str, None]()
     for one, both in asked.items():
-        for a, b in both.values():
-            pools = [a.feature_pool, b.feature_pool]
-            sizes = [tasks[side.folder].values.get("data.size") for side in (a, b)]
+        for row in both.itertuples():
+            pools = [row.feature_pool_a, row.feature_pool_b]
+            folders = (row.folder_a, row.folder_b)
+            sizes = [tasks[folder].values.get("data.size") for folder in folders]
             for key, values in (("probe.pool", pools), ("data.size", sizes)):
                 # no pool: of a fine-tuning; no size: that of the weights
                 if all(pools) and None not in values and values[0] != values[1]:
@@ -238,7 +236,7 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
         yield f"These are not measured alike, which is part of their difference: {some([*found])}."
 
 
-def _apart(both: Pairs, measure: Measure, tasks: Tasks) -> str:
+def _apart(both: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
     """Why the two sides of some pairs are not compared: their images, or of what pre-training
     predicts on held-out images a key that makes it an easier task; empty where they are."""
     if on_different_images(both):
@@ -246,7 +244,8 @@ def _apart(both: Pairs, measure: Measure, tasks: Tasks) -> str:
     part, _, last = measure.name.rpartition("/")
     if measure.split == "test" or last.startswith(PROBED) or find_metric(last).unit == NUMBER:
         return ""
-    for a, b in ((tasks.get(a.folder), tasks.get(b.folder)) for a, b in both.values()):
+    folders = (map(tasks.get, both[side]) for side in ("folder_a", "folder_b"))
+    for a, b in zip(*folders, strict=True):
         if a is None or b is None or a.tool != "pretrain":
             continue
         keys = [key for key in engine.keys_of_task(a.values) if key in a.values and key in b.values]
@@ -270,8 +269,8 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
     fresh = [one for one in fine_tuned if not one.tried and _is_fresh(one, tasks)]
     if tool != "finetune":
         fresh = []
-    measured = cells(results.rows(metric=measure.name, split=measure.split), "folder")
-    found: Asked = {}
+    rows = results.rows(metric=measure.name, split=measure.split)
+    every: dict[Comparison, list[pd.DataFrame]] = {}
     for task in trained:
         place = tuple(one for one in task.at.items() if one[0] != rule.axis)
         same = [one for one in fresh if one.seed == task.seed and _is_beside(rule, task, one)]
@@ -279,9 +278,10 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
         if not fresh:
             others = {FRESH: BESIDE.format(task.name)}
         for name, folder in others.items():
-            both = pairs(measured, Comparison(task.name, folder))
-            found.setdefault(Comparison(_called(task, rule), name, place), {}).update(both)
-    if trained and not fresh and not any(found.values()):
+            both = pairs(rows, "folder", Comparison(task.name, folder))
+            every.setdefault(Comparison(_called(task, rule), name, place), []).append(both)
+    found = {one: pd.concat(each) for one, each in every.items()}
+    if trained and not fresh and not any(map(len, found.values())):
         # what is predicted in pre-training has baselines of its own
         return {} if tool == "pretrain" else None
     asked = {frozenset((one.a, one.b, *one.at)) for one in rule.asked}
@@ -310,16 +310,14 @@ def _is_beside(rule: Rule, own: Task, fresh: Task) -> bool:
 
 
 def _looks(
-    before: Sequence[Look], every: Sequence[tuple[Comparison, Pairs]], measure: str
+    before: Sequence[Look], every: Sequence[tuple[Comparison, pd.DataFrame]], measure: str
 ) -> list[Look]:
     """The reports that were made, this one among them, each of other pairs."""
-    content = [
-        [str(one), [[seed, a.value, b.value] for seed, (a, b) in both.items()]]
-        for one, both in every
-    ]
+    values = ["seed", "value_a", "value_b"]
+    content = [[str(one), both[values].to_numpy().tolist()] for one, both in every]
     text = json.dumps([measure, content])
     seen = hashlib.sha256(text.encode()).hexdigest()[:16]
-    if not any(both for _, both in every) or seen in {one.results for one in before}:
+    if not any(len(both) for _, both in every) or seen in {one.results for one in before}:
         return [*before]
     return [*before, Look(results=seen, comparisons=len(every), measure=measure)]
 

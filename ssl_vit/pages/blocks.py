@@ -146,24 +146,9 @@ def block_markdown(block: Block) -> str:
 
 
 def _table(table: Table) -> str:
-    """Columns as wide as their widest cell, so that the text reads as a table too."""
-    plain = [[cell_of(cell).text for cell in row] for row in (table.head, *table.rows)]
-    rows = [[escape_markdown(cell) for cell in row] for row in plain]
-    widths = [max(3, *(len(row[i]) for row in rows)) for i in range(len(table.head))]
-    left = [i < table.labels for i in range(len(widths))]
-
-    def padded(cells: list[str]) -> list[str]:
-        return [
-            cell.ljust(width) if text else cell.rjust(width)
-            for cell, width, text in zip(cells, widths, left, strict=True)
-        ]
-
-    ruler = [
-        "-" * width if text else "-" * (width - 1) + ":"
-        for width, text in zip(widths, left, strict=True)
-    ]
-    head, *body = map(padded, rows)
-    return markdown_table(head, body, ruler)
+    rows = [[escape_markdown(cell_of(cell).text) for cell in row] for row in table.rows]
+    ruler = ["---" if i < table.labels else "--:" for i in range(len(table.head))]
+    return markdown_table([*map(escape_markdown, table.head)], rows, ruler)
 
 
 def cell_of(cell: str | Cell) -> Cell:
@@ -227,12 +212,11 @@ def _breakable(text: str) -> Markup:
 
 def _in_page_order(table: Table) -> Table:
     """The table with its columns that are behind as the last ones."""
-    heads = [cell_of(cell).text for cell in table.head]
-    order = sorted(range(len(heads)), key=lambda i: heads[i] in table.behind)
+    order = sorted(range(len(table.head)), key=lambda i: table.head[i] in table.behind)
     return table._replace(
         head=[table.head[i] for i in order],
         rows=[[row[i] for i in order] for row in table.rows],
-        labels=sum(head not in table.behind for head in heads[: table.labels]),
+        labels=sum(head not in table.behind for head in table.head[: table.labels]),
     )
 
 

@@ -2,11 +2,9 @@
 made up."""
 
 from helpers import made_studies
-from helpers.made_studies import ENVIRONMENT, IMAGES
+from helpers.made_studies import IMAGES
 from ssl_vit.recipe.parsing import load_yaml
 from ssl_vit.recipe.recipe_files import RECIPES
-
-__all__ = ["ENVIRONMENT", "study"]
 
 TITLE = "A gap made up"
 # of 400, by seed

@@ -32,52 +32,26 @@ ENVIRONMENT = {
 EXAFLOP = {"pretrain": 0.02, "finetune": 0.004, "evaluate": 0.001}
 # of 400, by seed
 RIGHT = {"scratch": (200, 208, 204), "mpp": (220, 226, 226), "mae": (300, 312, 306)}
-ENCODER = {"model": "vit_p8", "optim.steps": 10, "optim.warmup": 1}
-FROZEN = {
-    "title": "Made up",
-    "seeds": [0, 1, 2],
-    "axes": {
-        "arm": {"mpp": {"pretrain": {"recipe": "mpp"}}, "mae": {"pretrain": {"recipe": "mae"}}}
-    },
-    "options": {"data": "shapes", "data.size": 32},
+SHORT = {"optim.steps": 10, "optim.warmup": 1}
+ENCODER = {"model": "vit_p8", **SHORT}
+PRETRAIN = {"tool": "pretrain", "over": ["arm"], "options": ENCODER}
+PROBE = {"recipe": "evaluate", "init": "{pretrain}"}
+FINETUNE = {"recipe": "finetune", "init": "{pretrain}", **SHORT}
+ARMS = {arm: {"pretrain": {"recipe": arm}} for arm in ("mpp", "mae")}
+MADE = {"title": "Made up", "seeds": [0, 1, 2], "options": {"data": "shapes", "data.size": 32}}
+FROZEN = MADE | {
+    "axes": {"arm": ARMS},
     "runs": {
-        "pretrain": {"tool": "pretrain", "over": ["arm"], "options": ENCODER},
-        "probe": {
-            "tool": "evaluate",
-            "over": ["arm"],
-            "options": {"recipe": "evaluate", "init": "{pretrain}"},
-        },
+        "pretrain": PRETRAIN,
+        "probe": {"tool": "evaluate", "over": ["arm"], "options": PROBE},
     },
     "report": {"test": "probe"},
 }
-TUNED = {
-    "title": "Made up",
-    "seeds": [0, 1, 2],
-    "axes": {
-        "arm": {
-            "scratch": {"final": {"init": "scratch", "model": "vit_p8"}},
-            "mpp": {"pretrain": {"recipe": "mpp"}},
-            "mae": {"pretrain": {"recipe": "mae"}},
-        }
-    },
-    "options": {"data": "shapes", "data.size": 32},
+TUNED = MADE | {
+    "axes": {"arm": {"scratch": {"final": {"init": "scratch", "model": "vit_p8"}}, **ARMS}},
     "runs": {
-        "pretrain": {
-            "tool": "pretrain",
-            "over": ["arm"],
-            "only": {"arm": ["mpp", "mae"]},
-            "options": ENCODER,
-        },
-        "final": {
-            "tool": "finetune",
-            "over": ["arm"],
-            "options": {
-                "recipe": "finetune",
-                "init": "{pretrain}",
-                "optim.steps": 10,
-                "optim.warmup": 1,
-            },
-        },
+        "pretrain": PRETRAIN | {"only": {"arm": ["mpp", "mae"]}},
+        "final": {"tool": "finetune", "over": ["arm"], "options": FINETUNE},
     },
     "report": {"test": "final", "baseline": "scratch"},
 }
@@ -181,6 +155,17 @@ def predict(run: Path, right: int) -> None:
 
 def write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
+
+
+def alter(path: Path, **new: Any) -> None:
+    """A JSON file with other values of some keys."""
+    write(path, json.loads(path.read_text()) | new)
+
+
+def with_metric(run: Path, metric: str, **new: Any) -> None:
+    """A finished run with other facts of a metric."""
+    metrics = json.loads((run / "result.json").read_text())["metrics"]
+    alter(run / "result.json", metrics=metrics | {metric: metrics.get(metric, {}) | new})
 
 
 def counted(

@@ -1,6 +1,9 @@
-"""Reports of studies: their tables and pages."""
+"""Pages: their tables, and what a browser reads."""
 
+import json
 from html.parser import HTMLParser
+
+VOID = ("meta", "img", "source", "input", "br", "wbr")
 
 
 def table(text, first):
@@ -20,27 +23,50 @@ def table(text, first):
 
 
 class Page(HTMLParser):
-    """What a page opens and closes, asks for from elsewhere, and says in cells."""
-
-    VOID = ("meta", "img", "source", "input", "wbr")
+    """A page as a browser reads it: tags, links, tables, data and the rest of its text."""
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.linked, self.cells = [], [], []
+        self.open, self.tags, self.linked, self.tables = [], set(), [], []
+        self.data, self.scripts, self.styles, self.text, self.policy = [], [], [], "", ""
         self.feed(text)
+        self.close()
+        assert not self.open
 
     def handle_starttag(self, tag, attrs):
-        self.open += [] if tag in self.VOID else [tag]
-        self.linked += [
-            value
-            for key, value in attrs
-            if key in ("src", "srcset", "href") and not value.startswith("#")
-        ]
-        self.cells += [""] if tag in ("td", "th") else []
+        given = dict(attrs)
+        self.tags.add(tag)
+        self.open += [] if tag in VOID else [tag]
+        self.linked += [given[key] for key in ("src", "srcset", "href") if key in given]
+        assert not [key for key in given if key.startswith("on")]
+        if tag == "meta" and given.get("http-equiv"):
+            self.policy = given["content"]
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag in ("script", "style"):
+            is_data = given.get("type") == "application/json"
+            self.into = self.data if is_data else self.scripts if tag == "script" else self.styles
+            self.into.append("")
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] in ("td", "th"):
-            self.cells[-1] += data
+        if self.open and self.open[-1] in ("script", "style"):
+            self.into[-1] += data
+        else:
+            self.text += data
+            if {"td", "th"} & {*self.open}:
+                self.tables[-1][-1][-1] += data
+
+    def table(self, head):
+        """The rows below the head that begins so."""
+        return next(rows for rows in self.tables if rows[0][: len(head)] == list(head))[1:]
+
+    def chart(self, title):
+        found = [json.loads(text) for text in self.data]
+        return next(one for one in found if one.get("title") == title)

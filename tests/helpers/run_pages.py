@@ -4,7 +4,7 @@ import json
 
 from PIL import Image
 
-from helpers.arm_studies import ENVIRONMENT
+from helpers.made_studies import ENVIRONMENT
 from ssl_vit.recipe import load
 from ssl_vit.recipe.schema import dump
 

@@ -72,7 +72,7 @@ def test_each_task_runs_once_after_those_that_it_needs(bench, capsys):
     log = (bench.runs / "logs" / "final-mpp-1.txt").read_text()
     assert log.startswith("$ ") and "name=final-mpp-1" in log
     shown = capsys.readouterr().out
-    assert re.search(r"^finished .*-mpp-0-lr=0.03 .* accuracy 93.0%", shown, re.MULTILINE)
+    assert re.search(r"^finished .*-mpp-0-lr=0.03 in ", shown, re.MULTILINE)
     again = bench.run()
     assert again.finished == [*tasks] and len(bench.starts()) == len(tasks)
 

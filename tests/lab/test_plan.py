@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
+from helpers.images import put
 from helpers.options import TINY, altered
 from ssl_vit import costs
 from ssl_vit.errors import UserError
@@ -100,9 +100,7 @@ def test_a_set_of_unknown_size_is_asked_for(planned: Planned) -> None:
 def test_own_images_that_are_here_are_counted(planned: Planned, tmp_path: Path) -> None:
     """100 images without a held-out split, of which 1% is held out; a test split of 20."""
     for split, count in (("train", 100), ("test", 20)):
-        (tmp_path / "own" / split / "a").mkdir(parents=True)
-        for i in range(count):
-            Image.new("RGB", (8, 8)).save(tmp_path / "own" / split / "a" / f"{i}.png")
+        put(tmp_path / "own" / split / "a", count)
     own = f"data.path={tmp_path}/own"
     record, _ = planned("recipe=mpp", own, "epochs=256")
     assert (record["training_images"], record["steps"]) == (99, 198)
@@ -180,24 +178,26 @@ def test_the_device_batch_is_that_of_a_run(
 # Warnings
 
 
+LARGE = ["model.width=4096", "model.depth=48", "model.heads=32", "model.mlp=16384", "device=t4"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["device=rtx4090", "compute.batch=4096"], "compute.batch=256 would fit"),
-        (["device=t4", "model.depth=200"], "too few for one image; try ZeRO"),
+        (["recipe=paper/mpp_b16_imagenet", "device=h100"], None),
+        (["recipe=evaluate", "device=h100"], None),
+        (["recipe=mpp", *LARGE], "try a smaller compute.batch= or more processes="),
+        (["recipe=mpp", *LARGE, "processes=64"], "ZeRO-3 would fit"),
+        # a ZeroDivisionError of an evaluation, which keeps no activations of an image
+        (["recipe=evaluate", *LARGE], "try a smaller compute.batch= or more processes="),
     ],
 )
-def test_a_warning(words: list[str], says: str, planned: Planned) -> None:
-    record, lines = planned("recipe=paper/mpp_b16_imagenet", *words)
-    (warning,) = record["warnings"]
-    assert says in warning and lines[-1] == f"warning: {warning}"
-
-
-@pytest.mark.parametrize(
-    "name", ["mpp", "paper/mpp_b16_imagenet", "paper/finetune_cifar10", "evaluate"]
-)
-def test_sound_recipes_give_no_warning(name: str, planned: Planned) -> None:
-    assert planned(f"recipe={name}", "device=h100")[0]["warnings"] == []
+def test_what_a_device_cannot_hold_has_a_warning(
+    words: list[str], says: str | None, planned: Planned
+) -> None:
+    record, lines = planned(*words)
+    assert [one.partition("; ")[2] for one in record["warnings"]] == ([says] if says else [])
+    assert lines[-1].startswith("warning: ") == bool(says)
 
 
 # Studies
@@ -226,18 +226,6 @@ def test_what_a_run_leaves_on_the_disk_by_hand(planned: Planned) -> None:
     record, _ = planned("recipe=mpp", "checkpoint.keep=2")
     size = record["parameters"] * 4
     assert record["disk_bytes"] == 2 * 3 * size + size
-
-
-def test_a_fine_tuned_model_is_that_of_the_run_it_starts_from() -> None:
-    """Without the old head, with one linear layer of 10 classes."""
-    recipes, own = requested(["recipe=study/gap"]).recipes, PlanOptions()
-    sizes = {
-        estimate.estimate(recipe, own).parameters
-        for name, recipe in recipes.items()
-        if name.startswith("final")
-    }
-    encoder = estimate.estimate(recipes["pretrain-mpp-0"], own).encoder_parameters
-    assert sizes == {encoder + 10 * (96 + 1)}
 
 
 @pytest.mark.parametrize("words", [[], ["images=/no/such/place"]])
@@ -279,11 +267,15 @@ def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatc
 def test_steps_are_measured_with_the_runs_own_engine(
     recipe: str, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And what a core decodes."""
+    put(tmp_path / "own", 400)
+    (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path.parent / "inductor"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     monkeypatch.setattr(step_time, "SETTLED", 0.0)
     words = altered(TINY, recipe, "optim.steps=1000", "optim.warmup=10")
-    record, lines = planned(*words, f"out={tmp_path}/runs", "--probe", "price=10")
+    own = [f"data.path={tmp_path}/own", f"out={tmp_path}/runs"]
+    record, lines = planned(*altered(words, *own), "--probe", "price=10")
     found = record["probe"]
     assert found["steps"] == step_time.STEPS
     assert 0 < found["least"] <= found["seconds"] <= found["most"]
@@ -291,7 +283,10 @@ def test_steps_are_measured_with_the_runs_own_engine(
     assert record["price"] == pytest.approx(10 * record["device_hours"])
     where = found["device"], found["precision"], found["device_batch"]
     assert where == ("cpu", "float32", record["device_batch"]) and "measured" in row(lines, "here")
-    assert not list(tmp_path.iterdir())
+    assert record["decoding"]["per_core"] == found["images_per_core"] > 0
+    assert record["decoding"]["taken"] == pytest.approx(record["batch"] / found["seconds"])
+    assert "measured here" in row(lines, "decoding")
+    assert not list((tmp_path / "temporary").iterdir()) and not (tmp_path / "runs").exists()
 
 
 def test_steps_are_measured_until_they_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,18 +299,6 @@ def test_steps_are_measured_until_they_have_settled(monkeypatch: pytest.MonkeyPa
     assert step_time.measure(resolve(altered(words, "optim.steps=30"))).steps == 30 - step_time.WARM
 
 
-def test_what_a_core_decodes_is_measured(planned: Planned, tmp_path: Path) -> None:
-    for i in range(40):
-        (tmp_path / "own").mkdir(exist_ok=True)
-        Image.new("RGB", (20, 20), (i, i, i)).save(tmp_path / "own" / f"{i}.jpg")
-    words = altered(TINY, f"data.path={tmp_path}/own", f"out={tmp_path}/runs")
-    record, lines = planned(*words, "--probe")
-    found = record["decoding"]
-    assert found["per_core"] == record["probe"]["images_per_core"] > 0
-    assert found["taken"] == pytest.approx(16 / record["probe"]["seconds"])
-    assert "measured here" in row(lines, "decoding")
-
-
 # Mistakes
 
 
@@ -323,11 +306,7 @@ WRONG = {
     "device=h10": "device=h10: unknown; did you mean h100? choices: h200, h100, a100_80",
     "devise=h100": "unknown option devise; did you mean device?",
     "corruption.rat=0.5": "did you mean corruption.rate?",
-    "processes=2.5": "processes=2.5: expected a whole number",
     "processes=3": "optim.batch=128: not divisible by 3 processes",
-    "efficiency=40": "efficiency=40: expected a number above 0 and at most 1",
-    "price=nan": "price=nan: expected a number",
-    "price=1 price=2": "price is given twice",
     "epochs=3 optim.steps=500": "optim.steps= is given too",
     "epochs=3 data.path=/not/here": "not known; say images=",
     "device=v100_32 compute.precision=bfloat16": "device=v100_32 is not planned in it; say float32",

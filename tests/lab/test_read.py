@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from ssl_vit.errors import UserError
-from ssl_vit.lab.study.read import build, needs, read, settings_at
+from ssl_vit.lab.study.read import build, read, settings_at
 
 PRETRAIN = {"tool": "pretrain", "over": ["arm"], "options": {"recipe": "mpp"}}
 FINAL = {
@@ -80,6 +80,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("axes/arm/a", {"final@10%": {}}, "axes.arm.a.final@10%: 10%: no such name of another axis"),
     ("axes/arm/a", {"all@b": {}}, "axes.arm.a: all: no such run"),
     ("axes/arm/a b", {}, "axes.arm: a b: expected a name of letters, digits"),
+    ("axes/metric", {"a": {}}, "axes: metric: expected another name"),  # a column of the results
     ("axes/share", {"1%": {}}, "axes.share: no run is over it"),
     (
         "",
@@ -134,13 +135,6 @@ def test_a_circle_of_runs_is_named(names: tuple[str, ...]) -> None:
         build({"title": "t", "runs": runs | {"aside": {"tool": "pretrain"}}}, "x")
     named = str(caught.value).rpartition(": ")[2].split(" -> ")
     assert {*named} == {*names} and named[0] == named[-1]
-
-
-def test_runs_stand_after_those_that_they_need() -> None:
-    runs = dict(reversed(STUDY["runs"].items()))
-    found = build(STUDY | {"runs": runs}, "x")
-    assert [*found.runs] == ["pretrain", "tune", "final"]
-    assert needs(found, "final") == {"pretrain", "tune"}
 
 
 def test_names_that_yaml_reads_as_numbers_are_texts(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from helpers.made_studies import (
     IMAGES,
     RIGHT,
     TUNED,
+    alter,
     changed,
     counted,
     predict,
     study,
+    with_metric,
     write,
 )
 from ssl_vit.errors import UserError
@@ -54,10 +56,6 @@ def made(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "made")
 
 
-def altered(path, **new):
-    write(path, json.loads(path.read_text()) | new)
-
-
 def replaced(path, old, new):
     text = path.read_text()
     assert old in text
@@ -73,11 +71,6 @@ def replanned(folder, alter):
 
 def named(tasks, name):
     return next(task for task in tasks if task["name"] == name)
-
-
-def with_value(run, metric, value, **more):
-    found = json.loads((run / "result.json").read_text())["metrics"]
-    altered(run / "result.json", metrics=found | {metric: found[metric] | {"value": value, **more}})
 
 
 def error(folder):
@@ -103,7 +96,7 @@ def test_a_row_is_a_metric_of_a_finished_run(whole):
     # what tries values for another run stands in the table, and in no rows that are compared
     assert found.table["tried"].unique().tolist() == ["", "optim.lr=0.01", "optim.lr=0.03"]
     assert found.rows("sweep").empty and len(found.table[found.table["run"] == "sweep"]) == 6
-    assert list(found.table) == ["run", "arm", *list(results.TYPES)[1:]]
+    assert list(found.table) == ["run", "arm", *list(read.COLUMNS)[1:]]
 
 
 def test_a_study_that_was_moved_is_the_same(made, tmp_path):
@@ -209,7 +202,7 @@ def test_values_that_are_not_the_best_any_more_are_left_out(made):
     replanned(made, add)
     found = results.load(made)
     assert (found.foreign, found.missing) == ({}, ["sweep-mpp-0-lr=9.0"])
-    with_value(made / "sweep-mpp-0-lr=0.01", "accuracy", 0.9)
+    with_metric(made / "sweep-mpp-0-lr=0.01", "accuracy", value=0.9)
     why = "its recipe is not the planned one: optim.lr (0.03 there, 0.01 here)"
     assert results.load(made).foreign == {f"final-mpp-{seed}": why for seed in range(3)}
 
@@ -232,7 +225,7 @@ def test_an_objective_that_is_not_known_here_is_compared_by_its_values(made):
     lines = (f"{key}: {json.dumps(value)}\n" for key, value in recipe.items())
     (run / "recipe.yaml").write_text("".join(lines))
     written = parsing.flatten(parsing.load_yaml(run / "recipe.yaml"))
-    altered(run / "result.json", recipe=written_hash(written))
+    alter(run / "result.json", recipe=written_hash(written))
     assert run.name not in results.load(made).foreign
     replanned(made, lambda tasks: named(tasks, run.name)["values"].update({"mine.rate": 0.2}))
     assert "mine.rate (0.1 there, 0.2 here)" in results.load(made).foreign[run.name]
@@ -251,18 +244,12 @@ def test_a_study_json_that_contradicts_itself_is_damaged(made):
         assert "study.json is damaged: task" in error(made)
 
 
-def test_no_axis_is_named_like_a_column():
-    assert {*read.COLUMNS} == {*results.TYPES}
-    with pytest.raises(UserError, match="axes: metric: expected another name"):
-        read.build(changed(FROZEN, axes__metric={"a": {"pretrain": {}}}), "made")
-
-
 OTHERS = {"train": "others", "validation": "v", "test": "x"}  # fingerprints
 
 
 def test_the_same_options_with_other_training_images_are_refused(made):
     """Their difference would be read as that of the arms."""
-    altered(made / "final-mpp-1" / "environment.json", data=OTHERS)
+    alter(made / "final-mpp-1" / "environment.json", data=OTHERS)
     assert "were trained on different images of the same options" in error(made)
 
 
@@ -275,14 +262,14 @@ def test_drawn_images_of_two_sizes_share_a_table(tmp_path):
         run["over"] = ["arm", "size"]
     folder = study(tmp_path / "s", content, lambda task: {"knn": (0.5, "test")})
     for run in folder.glob("*-16-*"):  # they are other images by their fingerprint
-        altered(run / "environment.json", data=OTHERS)
+        alter(run / "environment.json", data=OTHERS)
     assert {*results.load(folder).rows("probe")["size"]} == {"16", "32"}
-    altered(run / "environment.json", data=OTHERS | {"train": "t"})
+    alter(run / "environment.json", data=OTHERS | {"train": "t"})
     assert "were trained on different images of the same options" in error(folder)
 
 
 def test_values_that_are_not_finite_are_in_no_mean(made):
-    with_value(made / "final-mpp-1", "top1", float("nan"))
+    with_metric(made / "final-mpp-1", "top1", value=float("nan"))
     found = results.load(made)
     assert len(found.rows("final", "top1")) == 8 and found.table["value"].isna().sum() == 1
 
@@ -314,7 +301,7 @@ def test_images_without_a_label_count_for_nothing(made):
     """It had none of the last hundred right."""
     run = made / "final-mpp-1"
     predicted(run, label=lambda label: np.where(np.arange(IMAGES) < IMAGES - 100, label, -1))
-    with_value(run, "top1", 226 / 300)
+    with_metric(run, "top1", value=226 / 300)
     assert len(results.load(made).correct([run.name])[run.name]) == 300
 
 

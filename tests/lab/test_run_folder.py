@@ -30,9 +30,7 @@ def trained_with(run: Path, old: str, new: str) -> None:
     path = run / "recipe.yaml"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    result = json.loads((run / "result.json").read_text())
-    result["recipe"] = written_hash(flatten(load_yaml(path)))
-    (run / "result.json").write_text(json.dumps(result))
+    made_studies.alter(run / "result.json", recipe=written_hash(flatten(load_yaml(path))))
 
 
 def test_a_run_is_the_planned_one_finished_or_not(made: Path) -> None:

@@ -305,9 +305,6 @@ WRONG = {
     "sort=held out": "expected a column",
     "best=los": "did you mean loss?",
     "best=entropy": "not a baseline",
-    "clean=export": "choices: checkpoints",
-    "bset=loss": "did you mean best?",
-    "more": "expected one FOLDER",
 }
 
 

@@ -317,10 +317,9 @@ def test_a_submission_that_is_killed_goes_on(call, moment, bench, slurm):
 # ---- the script runs
 
 
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_script_is_fine():
-    assert subprocess.run(["bash", "-n", launcher.SCRIPT]).returncode == 0
-    if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", launcher.SCRIPT], check=True)
+    subprocess.run(["shellcheck", launcher.SCRIPT], check=True)
 
 
 @pytest.fixture

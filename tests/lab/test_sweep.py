@@ -1,11 +1,8 @@
 """Sweeps of images without labels, whose held-out loss decides."""
 
-import json
-
 import pytest
 
-from helpers.images import put
-from helpers.made_studies import IMAGES, study
+from helpers.made_studies import IMAGES, alter, study, with_metric
 from ssl_vit.errors import UserError
 from ssl_vit.lab import results, verdict
 from ssl_vit.lab.study import sweep
@@ -31,14 +28,6 @@ def made(folder, given, *, recipe="mpp", measure="loss", environment=None, **rep
 
 def sentence(folder):
     return verdict.claims(results.load(folder)).sentences[0]
-
-
-def test_images_without_labels_are_measured_by_the_loss(tmp_path):
-    """Else the study of a sweep of them would probe labels that are not there."""
-    put(tmp_path / "IMAGES", 8)
-    given = {"data.path": str(tmp_path / "IMAGES"), "optim.lr": "1e-3,3e-3"} | SHORT
-    found, _ = sweep.content("mpp", given, ["optim.lr"], None)
-    assert found["report"] == {"test": "pretrain", "measures": ["loss"]}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +71,7 @@ def test_runs_that_held_out_other_images_are_not_compared(tmp_path):
     """Losses of different images side by side, which the fingerprint of test images cannot tell."""
     folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
     for path in folder.glob("*-3e-3-*/environment.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"held_out": "others"}))
+        alter(path, held_out="others")
     text = "Nothing is compared: 1e-3 and 3e-3 are tested on different images."
     assert sentence(folder) == text
 
@@ -91,19 +80,15 @@ def test_each_seed_may_hold_out_its_own_images(tmp_path):
     """A refusal of pairs each of which is measured on the same images."""
     folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
     for path in folder.glob("*/environment.json"):
-        own = {"held_out": f"of {path.parent.name[-1]}"}
-        path.write_text(json.dumps(json.loads(path.read_text()) | own))
+        alter(path, held_out=f"of {path.parent.name[-1]}")
     assert "Nothing is compared" not in sentence(folder)
 
 
 def test_a_row_has_the_images_of_its_split(tmp_path):
     """Rows of held-out and of training images that carry the fingerprint of test images."""
     folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
-    path = folder / "pretrain-1e-3-0" / "result.json"
-    content = json.loads(path.read_text())
     for split in ("train", "test"):
-        content["metrics"][f"loss_{split}"] = {"value": 1.0, "split": split, "n": 9}
-    path.write_text(json.dumps(content))
+        with_metric(folder / "pretrain-1e-3-0", f"loss_{split}", value=1.0, split=split, n=9)
     rows = results.load(folder).rows().head(3)
     assert dict(zip(rows["split"], rows["fingerprint"], strict=True)) == {
         "validation": "v",
@@ -117,16 +102,12 @@ def test_patches_are_counted_by_their_images(tmp_path):
     folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
     assert {*results.load(folder).rows()["n"]} == {IMAGES}
     for path in folder.glob("*/result.json"):
-        counts = {"measured_on": {"validation": 20}}
-        path.write_text(json.dumps(json.loads(path.read_text()) | counts))
+        alter(path, measured_on={"validation": 20})
     assert {*results.load(folder).rows()["n"]} == {20}
 
 
 def test_held_out_images_decide_before_training_images(tmp_path):
     """The alphabet's choice of the split, by which losses of training images decided."""
     folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
-    path = folder / "pretrain-1e-3-0" / "result.json"  # as of data.validation=0
-    content = json.loads(path.read_text())
-    content["metrics"]["loss"]["split"] = "train"
-    path.write_text(json.dumps(content))
+    with_metric(folder / "pretrain-1e-3-0", "loss", split="train")  # as of data.validation=0
     assert verdict.claims(results.load(folder)).measure.split == "validation"

@@ -1,12 +1,11 @@
 """Tables of a report in its files."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from helpers.made_studies import FROZEN, counted, study
+from helpers.made_studies import FROZEN, alter, counted, study
 from ssl_vit.lab import report, results, tables, verdict
 
 
@@ -28,8 +27,7 @@ def test_differences_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
     report.write(folder)
     assert (folder / "differences.csv").exists()
     for path in folder.glob("probe-mae-*/environment.json"):
-        content = json.loads(path.read_text())
-        path.write_text(json.dumps(content | {"data": content["data"] | {"test": "others"}}))
+        alter(path, data={"train": "t", "validation": "v", "test": "others"})
     report.write(folder)
     assert not (folder / "differences.csv").exists() and (folder / "results.csv").exists()
 

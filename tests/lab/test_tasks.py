@@ -8,40 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.launchers import GAP, SMALL, TUNED
 from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study.read import build
 from ssl_vit.lab.study.tasks import Tasks, plan, unreachable, without_missing
 from ssl_vit.recipe.load import resolve
-
-SMALL = {"optim.steps": 20, "optim.warmup": 2}
-TUNED = {"recipe": "finetune", "init": "{pretrain}", **SMALL}
-GAP: dict[str, Any] = {
-    "title": "a gap",
-    "seeds": [0, 1],
-    "axes": {
-        "arm": {
-            "scratch": {"pretrain": {"recipe": "supervised"}},
-            "mpp": {"pretrain": {"recipe": "mpp"}},
-        }
-    },
-    "runs": {
-        "probe": {
-            "tool": "evaluate",
-            "over": ["arm"],
-            "options": {"recipe": "evaluate", "init": "{pretrain}"},
-        },
-        "final": {"tool": "finetune", "over": ["arm"], "best": "sweep", "options": TUNED},
-        "sweep": {
-            "tool": "finetune",
-            "over": ["arm"],
-            "seeds": [0],
-            "try": {"optim.lr": [0.01, 0.1]},
-            "options": TUNED,
-        },
-        "pretrain": {"tool": "pretrain", "over": ["arm"], "options": SMALL},
-    },
-}
 
 
 def with_run(name: str, **new: Any) -> dict[str, Any]:
@@ -55,7 +27,7 @@ def planned(raw: dict[str, Any], places: dict[str, str] | None = None, **options
 
 def test_the_tasks_of_a_gap() -> None:
     found = planned(GAP)
-    assert len(found) == 4 + 4 + 4 + 4
+    assert len(found) == 4 + 6 + 4 + 4
     assert found["pretrain-mpp-1"].options == {
         "optim.steps": "20",
         "optim.warmup": "2",
@@ -66,7 +38,7 @@ def test_the_tasks_of_a_gap() -> None:
     assert sweep.options["optim.lr"] == "0.1"
     final = found["final-mpp-1"]
     assert final.options["init"] == "{pretrain-mpp-1}" and "optim.lr" not in final.options
-    among = ("sweep-mpp-0-lr=0.01", "sweep-mpp-0-lr=0.1")
+    among = tuple(f"sweep-mpp-0-lr={rate}" for rate in (0.01, 0.03, 0.1))
     assert final.best == (among, "accuracy") and {*final.needs} == {"pretrain-mpp-1", *among}
     assert (final.at, final.seed, final.run) == ({"arm": "mpp"}, 1, "final")
 
@@ -121,7 +93,7 @@ def test_a_run_that_is_over_fewer_axes_serves_all_names_of_the_others() -> None:
 
 def test_only_leaves_out_names_and_what_needs_them_is_one_line() -> None:
     raw = with_run("pretrain", only={"arm": ["mpp"]})
-    with pytest.raises(UserError, match="run probe, arm scratch: needs pretrain, which is not"):
+    with pytest.raises(UserError, match="run sweep, arm scratch: needs pretrain, which is not"):
         planned(raw)
     runs = raw["runs"] | {"probe": raw["runs"]["probe"] | {"only": {"arm": ["mpp"]}}}
     del runs["sweep"], runs["final"]
@@ -161,6 +133,25 @@ def test_options_of_the_command_line_go_to_those_that_use_them() -> None:
         assert is_probe or task.options["optim.steps"] == "5"
     with pytest.raises(UserError, match=r"mae\.rate=1: no run of the study uses it"):
         planned(GAP, corruption__rate="0.5", mae__rate="1")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "having"),
+    [
+        ("probe__every", "5", {"pretrain", "final", "sweep"}),
+        ("probe__measures", "[knn]", {"pretrain", "probe"}),
+        ("probe__neighbors", "5", {"pretrain", "probe"}),
+        ("probe__images", "100", {"pretrain"}),
+    ],
+)
+def test_probes_are_of_the_runs_that_make_them(key: str, text: str, having: set[str]) -> None:
+    """Options that go to an evaluation which refuses them, and pass by the runs that use them."""
+    probed = with_run("pretrain", options=SMALL | {"probe.every": 10})
+    for task in planned(probed, **{key: text}).values():
+        assert (task.options.get(key.replace("__", ".")) == text) == (task.run in having)
+    # keys of probes beside the probe.every that makes them
+    found = planned(GAP, **{key: text, "probe__every": "5"}).values()
+    assert all(key.replace("__", ".") in task.options for task in found if task.run == "final")
 
 
 def test_what_gives_no_folder_of_its_own_is_refused() -> None:
@@ -217,6 +208,7 @@ def test_names_at_equal_compute_cost_what_the_run_costs_without_the_axis(
     own = {"recipe": "mpp", "optim.steps": 200, "optim.warmup": 20}
     models = {"deep": {"pretrain": {"model.depth": 8}}, "fine": {"pretrain": {"model.patch": 4}}}
     models["large"] = {"pretrain": {"optim.batch": 256}}
+    models["sparse"] = {"pretrain": {"recipe": "mae"}}
     raw = {
         "title": "t",
         "match": {"exaflop": "model"},

@@ -12,6 +12,7 @@ from helpers.made_studies import (
     IMAGES,
     RIGHT,
     TUNED,
+    alter,
     changed,
     counted,
     study,
@@ -86,7 +87,7 @@ def test_names_that_are_measured_by_other_features_are_said(tmp_path):
     folder = study(tmp_path / "s", content, counted(right, "knn"))
     assert not any("probe.pool" in text for text in decide(folder).sentences)
     for path in folder.glob("probe-fresh-*/result.json"):
-        write(path, json.loads(path.read_text()) | {"pool": "token"})
+        alter(path, pool="token")
     first, second, *_ = decide(folder).sentences
     assert "above fresh" in first
     assert "fresh by probe.pool=token" in second and "mpp by probe.pool=avg" in second
@@ -223,8 +224,7 @@ def test_what_cannot_be_decided_is_one_line(tmp_path):
 
 def on_images_of_its_own(folder, arm):
     for path in folder.glob(f"*-{arm}-*/environment.json"):
-        data = {"train": "t", "validation": "v", "test": f"of {arm}"}
-        write(path, json.loads(path.read_text()) | {"data": data})
+        alter(path, data={"train": "t", "validation": "v", "test": f"of {arm}"})
 
 
 @pytest.mark.parametrize("report", [{"baseline": "scratch"}, {"pairs": ["mpp:scratch"]}])

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,13 +153,19 @@ def test_a_budget_by_hand() -> None:
     assert found == bought(2) and "2.5 of 2.5: " in lines[0]
 
 
-@given(hours=st.floats(1, 200), parallel=st.sampled_from([1, 1, 4]))
-@settings(max_examples=12)
-def test_the_hours_go_to_one_thing_after_the_other(hours: float, parallel: int) -> None:
-    found, length = bought(hours, parallel=parallel), MAE.optim.steps
+@given(
+    hours=st.floats(1, 200),
+    parallel=st.sampled_from([1, 1, 4]),
+    question=st.sampled_from([ASKED, ASKED, FURTHER]),
+)
+@settings(max_examples=16)
+def test_the_hours_go_to_one_thing_after_the_other(
+    hours: float, parallel: int, question: Question
+) -> None:
+    found, length = bought(hours, question, parallel), MAE.optim.steps
 
     def fits(extent: Extent) -> bool:
-        return worth.seconds(ASKED, extent, CLOCKS, parallel) <= 3600 * hours
+        return worth.seconds(question, extent, CLOCKS, parallel) <= 3600 * hours
 
     assert fits(found)
     if found.steps > 200 and found.tries < 12:
@@ -174,43 +179,7 @@ def test_the_hours_go_to_one_thing_after_the_other(hours: float, parallel: int) 
     for share in {0.1, 0.3} - {*found.shares} if found.steps > length else ():
         assert not fits(replace(found, steps=length, shares=(*found.shares, share)))
     if found.steps < worth.LONGEST * length and parallel == 1:
-        assert worth.seconds(ASKED, found, CLOCKS, parallel) > 0.8 * 3600 * hours
-
-
-def promised(extent: Extent) -> tuple[Any, ...]:
-    """What the hours go to, the first first."""
-    whole = min(extent.steps, MAE.optim.steps)
-    return extent.tries, whole, extent.seeds, len(extent.shares), extent.steps
-
-
-def besides(question: Question, extent: Extent) -> dict[str, Any]:
-    """A study without what more hours change: lengths, seeds, shares, and texts that name them."""
-    content = worth.content(question, extent, 1)
-    lengths = ("optim.steps", "optim.warmup", "eval.every", "checkpoint.every")
-    for run in content["runs"].values():
-        run["options"] = {key: one for key, one in run["options"].items() if key not in lengths}
-    for settings_ in (content["runs"], *content["axes"]["arm"].values()):
-        for name in [name for name in settings_ if name.endswith("_fewer")]:
-            del settings_[name]
-    content["axes"].pop("share", None)
-    report = content["report"]
-    report["beside"] = [name for name in report["beside"] if not name.endswith("_fewer")]
-    report["notes"] = report["notes"][1:]
-    del report["condition"]
-    return {key: one for key, one in content.items() if key not in ("title", "seeds")}
-
-
-@pytest.mark.parametrize(("question", "fewest"), [(ASKED, 1.0), (FURTHER, 0.72)])
-def test_more_hours_change_length_seeds_and_shares_alone_in_the_promised_order(
-    question: Question, fewest: float
-) -> None:
-    times = (1, 1.3, 1.45, 2, 4, 8, 12, 20, 30, 60)
-    found = [bought(fewest * more, question) for more in times]
-    assert [promised(one) for one in found] == sorted(promised(one) for one in found)
-    assert {one.tries for one in found} == {4, 8, 12} and {one.seeds for one in found} >= {3, 8}
-    assert {one.shares for one in found} == {(), (0.1,), (0.1, 0.3)}
-    longest = [one for one in found if one.tries == 12]
-    assert all(besides(question, one) == besides(question, longest[0]) for one in longest)
+        assert worth.seconds(question, found, CLOCKS, parallel) > 0.8 * 3600 * hours
 
 
 def test_runs_are_timed_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -309,12 +278,13 @@ def test_too_few_hours_are_refused_with_those_that_are_needed() -> None:
 
 
 def test_the_least_difference_is_told_as_assumed() -> None:
-    """3 seeds find 1.0, 2.3, 3.9 points, 5 find 0.5, 1.2, 2.0; by 400 images of which a fifth is
-    answered differently 2.8 standard errors of sqrt(0.2 / 400)."""
+    """By 400 images of which a fifth is answered differently 2.8 standard errors of
+    sqrt(0.2 / 400)."""
     lines = list(worth.power(400))
     found = [line.split() for line in lines if re.match(r" +\d", line)]
-    assert found[0] == ["3", "1.0", "2.3", "3.9"] and found[1] == ["5", "0.5", "1.2", "2.0"]
-    assert found[2] == ["8", *(f"{least_difference(sd, 8):.1f}" for sd in (0.3, 0.7, 1.2))]
+    assert found == [
+        [str(n), *(f"{least_difference(sd, n):.1f}" for sd in (0.3, 0.7, 1.2))] for n in (3, 5, 8)
+    ]
     assert lines[0].startswith("assumed") and "400 test images alone 6.3" in lines[-1]
 
 
@@ -375,20 +345,6 @@ def test_images_without_labels_are_seen_and_not_counted(tmp_path: Path) -> None:
     assert 100 <= found.validation < 200
 
 
-def test_groups_stay_together(tmp_path: Path) -> None:
-    put_listed(tmp_path, 360, label=lambda n: "ab"[n % 2], who=lambda n: n // 6)
-    question = worth.ask({"data.path": str(tmp_path), "data.group": "who"})
-    assert question.shared["data.group"] == "who"
-    splits = engine.splits_of(question.recipe.data, True)
-    groups = [
-        {*source.group_of(np.arange(len(source))).tolist()}
-        for source in (splits.train, splits.validation, splits.test)
-        if source is not None
-    ]
-    assert sum(map(len, groups)) == 60 == len(set.union(*groups))
-    assert question.images.validation >= 100
-
-
 @pytest.mark.parametrize(
     ("counts", "says"),
     [((60, 60), "100 of them at least choose settings alone"), ((300,), "have no labels")],
@@ -405,7 +361,8 @@ WRONG = {
     "objective=supervised": "is no recipe of training without labels; choices: dino",
     "objective=ma": "did you mean mae?",
     "optim.lr=0.1": "choices: objective, init, hours, data., model.",
-    "data.share=0.5": "takes shares itself",
+    "data.share=0.5": "tries several itself",
+    "data.mixup=0.5": "tries several itself",  # it vanished beside the values that are tried
     "corruption.rate=0.5": "mae.",
 }
 
@@ -427,7 +384,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     """The questions whose runs were timed."""
     asked: list[Question] = []
 
-    def measure(question: Question, parallel: int, folder: Path | None, _: Any) -> dict[str, Clock]:
+    def measure(question: Question, *_: Any) -> dict[str, Clock]:
         asked.append(question)
         return CLOCKS
 
@@ -451,6 +408,7 @@ def test_too_few_hours_are_said_on_the_page(timed: list[Question], words: list[s
     )
     assert takes and said and float(said[1]) == pytest.approx(float(takes[1]), rel=0.1)
     assert float(said[1]) > 0.01 and found.study.title.endswith(f"{said[0]}, mae minus scratch")
+    assert "at once" not in found.study.title  # of one run: the default
 
 
 @pytest.mark.parametrize(
@@ -492,6 +450,34 @@ def test_the_same_command_goes_on_with_the_same_study(
         assert requested([*words, "hours=30"]).tasks == first.tasks
     longer = requested([*words, "hours=40"])
     assert len(timed) == 2 and longer.tasks != first.tasks
+
+
+def test_a_plan_goes_on_with_fewer_runs_at_once_and_says_so(
+    words: list[str], timed: list[Question]
+) -> None:
+    """Hours of four runs at once that pass for hours of one, after a resume on another machine."""
+    first = requested([*words[:-1], "hours=30", "parallel=4"])
+    again = requested([*words, "hours=30"])
+    assert " hours of 4 runs at once (" in first.study.title and len(timed) == 1
+    assert again.tasks == first.tasks and again.study.title == first.study.title
+    line, *others = again.opening
+    assert "parallel=4" in line and "parallel=1" in line and others == first.opening
+
+
+@pytest.mark.parametrize(("given", "said"), [("0.05", True), ("0.5", False)])
+def test_another_share_for_validation_than_was_asked_is_said(
+    tmp_path: Path, timed: list[Question], given: str, said: bool
+) -> None:
+    """A share of a user's that gives way to another one without a word."""
+    for number, name in enumerate("ab"):
+        put(tmp_path / "own" / name, 1000 * number, 200)
+    words = ["recipe=study/worth", "hours=200", f"data.path={tmp_path}/own", "parallel=1"]
+    found = requested([*words, f"data.validation={given}", f"out={tmp_path}"])
+    lines = [line for line in found.opening if line.startswith("validation")]
+    shares = {recipe.data.validation for recipe in found.recipes.values()}
+    assert [line.split()[1] for line in lines] == ([str(*shares)] if said else [])
+    assert all(f"data.validation={given}" in line for line in lines)
+    assert (shares == {float(given)}) is not said
 
 
 # A value that is tried may name a run

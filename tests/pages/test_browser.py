@@ -213,15 +213,6 @@ def test_the_page_of_a_running_run_loads_again_unless_it_is_in_use(browser, fold
     context.close()
 
 
-def test_figures_are_of_one_width_and_named_in_the_contents(browser, folder):
-    with opened(browser, f"file://{folder}/first/figures/figures.html") as page:
-        widths = {one.bounding_box()["width"] for one in page.locator("figure img").all()}
-        assert len(widths) == 1 and page.locator("figure img").count() == 2
-        assert page.locator("nav .inner").all_inner_texts() == ["Predictions", "Filters"]
-        page.get_by_role("link", name="Filters").click()
-        assert page.locator("h3:target").inner_text() == "Filters"
-
-
 def test_the_colours_follow_the_scheme(browser, folder):
     with opened(browser, f"file://{folder}/first/report.html") as page:
 
@@ -272,34 +263,6 @@ def table_of_runs(page):
     return page.locator("table", has=page.locator("th:first-child", has_text="run"))
 
 
-def test_names_part_at_their_underscores_on_a_phone(browser, folder):
-    """The name of a measure is no wider than its longest part."""
-    code = """cell => {
-        const range = document.createRange(), lines = new Map();
-        const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-        while (walker.nextNode()) for (let i = 0; i < walker.currentNode.length; i++) {
-            range.setStart(walker.currentNode, i);
-            range.setEnd(walker.currentNode, i + 1);
-            const top = range.getBoundingClientRect().top;
-            lines.set(top, (lines.get(top) || "") + range.toString());
-        }
-        return [...lines.values()];
-    }"""
-    with opened(browser, f"file://{folder}/first/report.html", viewport=PHONE) as page:
-        cell = page.locator("td.label", has_text="optim.weight_decay").first
-        assert cell.evaluate(code) == ["optim.weight_", "decay"]
-
-
-def test_thumbnails_fill_the_width(browser, folder):
-    """Five side by side; each links to its original."""
-    with opened(browser, f"file://{folder}/nearest.html") as page:
-        boxes = [one.bounding_box() for one in page.locator(".gallery img").all()]
-        assert len({box["y"] for box in boxes}) == 1
-        assert all(box["width"] > 180 for box in boxes)
-        links = page.locator(".gallery a").evaluate_all("all => all.map(one => one.href)")
-        assert {*links} == {(folder / "first" / "figures" / "filters.png").as_uri()}
-
-
 @pytest.mark.parametrize("name", ["index.html", "gap/index.html"])
 def test_the_index_shows_the_metrics_of_each_group(name, browser, folder):
     """At 1280 px, without scrolling; runs of one objective and data set are a group."""
@@ -315,19 +278,6 @@ def test_the_index_shows_the_metrics_of_each_group(name, browser, folder):
             ]
             assert metrics and heads[1 : 1 + len(metrics)] == metrics
             assert {*metrics} <= {*visible_heads(page, table)}
-
-
-def test_wide_tables_scroll_inside_their_box(browser, folder):
-    with opened(browser, f"file://{folder}/gap/report.html", viewport=PHONE) as page:
-        wide = [
-            box
-            for box in page.locator(".scroll").all()
-            if box.evaluate("one => one.scrollWidth > one.clientWidth")
-        ]
-        assert wide and all(box.bounding_box()["width"] <= PHONE["width"] for box in wide)
-        wide[0].focus()
-        page.keyboard.press("ArrowRight")
-        page.wait_for_function("one => one.scrollLeft > 0", arg=wide[0].element_handle())
 
 
 def test_a_page_is_whole_without_scripts(browser, folder):

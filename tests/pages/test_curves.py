@@ -38,6 +38,14 @@ def test_a_part_of_joint_training_has_its_own_baseline() -> None:
     assert found == {"Loss": [], "mpp/loss": ["baseline: the training colours' entropy"]}
 
 
+def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with() -> None:
+    """That of masked patches: the loss of all corrupted ones counts patches that are seen."""
+    held_out = {"loss": 2.0, "loss_masked": 2.5, "loss_kept": 0.5, "entropy": 4.0}
+    found = levels(**{f"validation__{name}": value for name, value in held_out.items()})
+    named = ["baseline: the training colours' entropy"]
+    assert found == {"Loss": named, "Loss by kind of patch": []}
+
+
 def test_what_is_not_finite_or_of_training_is_no_level() -> None:
     """A line across at a value that nobody measured on held-out images."""
     assert levels(loss=1.0, entropy=4.0, validation__entropy=float("nan")) == {"Loss": []}

@@ -12,8 +12,6 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
-from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes
 
 import numpy as np
@@ -21,6 +19,7 @@ import pytest
 
 from helpers import arm_studies as arms
 from helpers.options import ROOT
+from helpers.reports import Page
 from helpers.run_pages import EVIL, OPTIONS, SVG, evil_run, make_run, rows
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
@@ -35,68 +34,10 @@ from ssl_vit.recipe import load, schema, tools
 from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
 
-VOID = ("meta", "img", "source", "input", "br", "wbr")
-
-
-class Parsed(HTMLParser):
-    """A page as a browser reads it: tags, links, tables, data and the rest of its text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.linked, self.labels = [], set(), [], []
-        self.tables, self.data, self.scripts, self.styles, self.text = [], [], [], [], ""
-        self.policy = ""
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.tags.add(tag)
-        self.open += [] if tag in VOID else [tag]
-        self.linked += [given[key] for key in ("src", "srcset", "href") if key in given]
-        self.labels += [given[key] for key in ("alt", "aria-label") if key in given]
-        assert not [key for key in given if key.startswith("on")]
-        if tag == "meta" and given.get("http-equiv"):
-            self.policy = given["content"]
-        if tag == "table":
-            self.tables.append([])
-        if tag == "tr":
-            self.tables[-1].append([])
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        if tag == "script":
-            (self.data if given.get("type") == "application/json" else self.scripts).append("")
-            self.into = self.data if given.get("type") == "application/json" else self.scripts
-        if tag == "style":
-            self.styles.append("")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        where = self.open[-1] if self.open else ""
-        if where == "script":
-            self.into[-1] += data
-        elif where == "style":
-            self.styles[-1] += data
-        else:
-            self.text += data
-            if {"td", "th"} & set(self.open):
-                self.tables[-1][-1][-1] += data
-
-    def table(self, head):
-        """The rows below the head that begins so."""
-        return next(rows for rows in self.tables if rows[0][: len(head)] == list(head))[1:]
-
-    def chart(self, title):
-        found = [json.loads(text) for text in self.data]
-        return next(one for one in found if one.get("title") == title)
-
 
 def page_of(folder):
     run_page.write(folder)
-    return Parsed((folder / "report.html").read_text())
+    return Page((folder / "report.html").read_text())
 
 
 def test_the_numbers_of_a_finished_run(tmp_path):
@@ -129,11 +70,6 @@ def test_splits_of_one_fingerprint_stand_in_one_row(tmp_path):
     facts = dict(page_of(make_run(tmp_path / "made", environment={"data": data})).table(["fact"]))
     assert facts["fingerprint of the whole split of train and validation"] == "0123"
     assert facts["fingerprint of test"] == "4567" and "fingerprint of train" not in facts
-
-
-def curves_of(folder, made):
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
-    return curves.read(folder / "metrics.jsonl").curves
 
 
 def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
@@ -285,26 +221,6 @@ def test_a_damaged_file_is_named(name, content, tmp_path):
     index_page.write(tmp_path)
 
 
-def test_rows_written_while_a_run_is_read_are_not_damaged_lines(tmp_path, monkeypatch):
-    folder = make_run(tmp_path / "made", metrics=rows(4), finished=False)
-    metrics = folder / "metrics.jsonl"
-    read_text, read_bytes = Path.read_text, Path.read_bytes
-
-    def then_written(read):
-        def reading(path, **words):
-            found = read(path, **words)
-            if path == metrics:
-                with metrics.open("a") as file:
-                    file.write(json.dumps(rows(5)[-1]) + "\n")
-            return found
-
-        return reading
-
-    monkeypatch.setattr(Path, "read_text", then_written(read_text))
-    monkeypatch.setattr(Path, "read_bytes", then_written(read_bytes))
-    assert not any("damaged" in problem for problem in read_run(folder).problems)
-
-
 def test_lines_that_are_no_rows_are_left_out_and_counted(tmp_path):
     """And rows of no later step, which no curve may join. A last line is still being written."""
     folder = make_run(tmp_path / "made", metrics=[*rows(12), *rows(3)], finished=False)
@@ -430,7 +346,7 @@ def test_names_are_shown_as_text(finished, tmp_path):
     assert [line["name"] for line in page.chart(seen.replace("\ufffd", "\ufffd"))["lines"]]
     assert "<b>\"'|&" in page.text
     index_page.write(tmp_path / "runs")
-    index = Parsed((tmp_path / "runs" / "index.html").read_text())
+    index = Page((tmp_path / "runs" / "index.html").read_text())
     assert "b" not in index.tags and len(index.scripts) == 2
     assert index.tables[-1][1][0] == "<b>\"'|&" and seen in index.text
     for data in index.data:
@@ -448,9 +364,9 @@ def test_the_index_of_a_folder(tmp_path, monkeypatch):
     recipe.write_text(recipe.read_text().replace("shapes", "cifar10"))
     arms.study(tmp_path / "gap")
     records = index_page.write(tmp_path)
-    page = Parsed((tmp_path / "index.html").read_text())
+    page = Page((tmp_path / "index.html").read_text())
     own, other = [table for table in page.tables if table[0][0] == "run"]
-    inside = Parsed((tmp_path / "gap" / "index.html").read_text()).tables
+    inside = Page((tmp_path / "gap" / "index.html").read_text()).tables
     of_study = [row[0] for table in inside if table[0][0] == "run" for row in table[1:]]
     assert len(own) - 1 + len(other) - 1 + len(of_study) == len(records)
     assert {*of_study} >= {"pretrain-mpp-0", "final-scratch-1"}
@@ -469,19 +385,8 @@ def test_the_index_of_a_folder(tmp_path, monkeypatch):
     assert lines[0]["y"] == [4, 3]
     local = [one for one in page.linked if not one.startswith(("#", "data:"))]
     assert local and all((tmp_path / unquote(one)).exists() for one in local)
-    assert "../index.html" in Parsed((tmp_path / "first" / "report.html").read_text()).linked
+    assert "../index.html" in Page((tmp_path / "first" / "report.html").read_text()).linked
     assert (tmp_path / "gap" / "index.html").exists()
-
-
-def test_the_newest_run_comes_first(tmp_path):
-    for day, name in ((3, "b"), (1, "c"), (2, "a")):
-        folder = make_run(tmp_path / name)
-        result = json.loads((folder / "result.json").read_text())
-        result["finished"] = f"2026-11-0{day}T08:00:00+00:00"
-        (folder / "result.json").write_text(json.dumps(result))
-    index_page.write(tmp_path)
-    (table,) = Parsed((tmp_path / "index.html").read_text()).tables
-    assert [row[0] for row in table[1:]] == ["b", "a", "c"]
 
 
 def test_a_metric_of_two_splits_has_a_column_of_each(tmp_path):
@@ -490,7 +395,7 @@ def test_a_metric_of_two_splits_has_a_column_of_each(tmp_path):
         made = {"accuracy_masked": {"value": 0.25, "n": 100, "split": split}}
         make_run(tmp_path / split, found=made)
     index_page.write(tmp_path)
-    (head, *rows) = Parsed((tmp_path / "index.html").read_text()).tables[0]
+    (head, *rows) = Page((tmp_path / "index.html").read_text()).tables[0]
     found = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
     for split, other, named in (("test", "validation", "test"), ("validation", "test", "held-out")):
         (own,) = (one for one in head if one.startswith(f"accuracy masked, {named}"))
@@ -516,7 +421,7 @@ def test_the_page_of_what_goes_on_is_loaded_again(tmp_path):
 def test_the_index_links_a_folder_whose_name_is_no_text(tmp_path):
     make_run(tmp_path / "made").rename(tmp_path / os.fsdecode(b"m\xffde"))
     index_page.write(tmp_path)
-    page = Parsed((tmp_path / "index.html").read_text())
+    page = Page((tmp_path / "index.html").read_text())
     (link,) = {link for link in page.linked if link.endswith("report.html")}
     assert (tmp_path / os.fsdecode(unquote_to_bytes(link))).exists()
 
@@ -541,13 +446,22 @@ def test_markdown_leaves_out_what_only_a_browser_draws():
     assert text == "# t\n\none\n\ntwo\n"
 
 
+def test_cells_of_a_markdown_table_are_escaped():
+    table = blocks.Table(["a|b", "n"], [["<b>*x*</b> | y", "1"]])
+    assert blocks.block_markdown(table).splitlines() == [
+        "| a&#124;b | n |",
+        "| --- | --: |",
+        r"| &lt;b>\*x\*&lt;/b> &#124; y | 1 |",
+    ]
+
+
 def test_columns_that_are_behind_come_last_in_a_page_alone():
     rows = [["a", "x", "3", "1.5", "1 to 2"]]
     table = blocks.Table(
         ["arm", "measure", "n", "mean", "95%"], rows, 2, behind=frozenset({"n", "measure"})
     )
     sections = [Section("", [table])]
-    found = Parsed(blocks.html("t", sections)).tables
+    found = Page(blocks.html("t", sections)).tables
     assert found == [[["arm", "mean", "95%", "measure", "n"], ["a", "1.5", "1 to 2", "x", "3"]]]
     assert "| arm | measure |" in blocks.markdown("t", sections)
 
@@ -595,21 +509,10 @@ def test_a_run_of_very_many_rows_is_read_once_and_thinned(tmp_path, monkeypatch)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert len(passes) == 1 and record.step == count and grown < 40 * 1024  # KiB
     text = (folder / "report.html").read_text()
-    (line,) = Parsed(text).chart("Loss")["lines"]
+    (line,) = Page(text).chart("Loss")["lines"]
     assert len(text) < 300_000 and (line["x"][0], line["x"][-1]) == (1, count)
     assert (min(line["y"]), max(line["y"])) == (0.5, 6.5)
     assert "Of the 200,000 rows of metrics.jsonl at most 600" in text
-
-
-def test_rows_are_read_once_however_many_metrics_there_are(tmp_path, monkeypatch):
-    made = [{"step": step, f"own/{step}": 1.0, f"own/{step - 1}": 2.0} for step in range(1, 201)]
-    make_run(tmp_path / "made", metrics=made)
-    passes = []
-    monkeypatch.setattr(
-        curves, "read", lambda path, read=curves.read: passes.append(1) or read(path)
-    )
-    (record,) = index_page.write(tmp_path)
-    assert len(passes) == 1 and len(curves.charts(record.rows.curves)) == 199
 
 
 @pytest.mark.parametrize(
@@ -641,7 +544,7 @@ def test_the_command(tmp_path, capsys):
     report_pages.main([str(study)])
     assert f"report      {study / 'report.html'}" in capsys.readouterr().out
     assert (study / "index.html").exists()
-    assert "index.html" in Parsed((study / "report.html").read_text()).linked
+    assert "index.html" in Page((study / "report.html").read_text()).linked
 
 
 def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch, capsys):
@@ -653,24 +556,3 @@ def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch,
     finish.write_page(run)
     assert "warning: no report.html: ZeroDivisionError" in capsys.readouterr().out
     assert "warning: no report.html" in (folder / "log.txt").read_text()
-
-
-def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with(tmp_path):
-    """That of masked patches: the loss of all corrupted ones counts patches that are seen."""
-    held_out = {"loss": 2.0, "loss_masked": 2.5, "loss_kept": 0.5, "entropy": 4.0}
-    rows = [
-        {"step": step, **{f"validation/{name}": step * value for name, value in held_out.items()}}
-        for step in (10, 20)
-    ]
-    found = {
-        chart.title: [line.name for line in chart.lines]
-        for chart in curves.charts(curves_of(tmp_path, rows))
-    }
-    assert found == {
-        "Loss": [
-            "loss, held-out",
-            "loss masked, held-out",
-            "baseline: the training colours' entropy",
-        ],
-        "Loss by kind of patch": ["loss kept, held-out"],
-    }

@@ -14,9 +14,7 @@ from ...formatting import option_text, some
 from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, has_direction
 from ...recipe.schema import Recipe, sources
 from .. import engine
-from ..compare import Place
 from .read import REFERENCE, Best, Study
-from .record import rule_of
 from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
@@ -278,27 +276,3 @@ def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
     if differ and not all(says):
         texts = [f"{name} model.{differ[0]}={one[differ[0]]}" for name, one in models.items()]
         yield f"{test} compares encoders of different architectures: {', '.join(texts)}"
-
-
-def features(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
-    """A line where the report compares frozen encoders that are not measured alike, as far as that
-    is known before."""
-    rule = rule_of(study)
-    if rule is None:
-        return
-    read: dict[tuple[str, Place], dict[str, Any]] = {}
-    for task in tasks.values():
-        if task.run == rule.test and task.tool == "evaluate":
-            recipe, origin = found[task.name], _origin(task, tasks)
-            pool = engine.pool(recipe, found[origin.name] if origin else None)
-            place = tuple((axis, name) for axis, name in task.at.items() if axis != rule.axis)
-            values = {"probe.pool": pool, "data.size": recipe.data.size}
-            read[task.at.get(rule.axis or "", ""), place] = values
-    differ: dict[str, None] = {}
-    for one in rule.asked:
-        a, b = (read.get((name, one.at), {}) for name in (one.a, one.b))
-        for key in [key for key in a if key in b and a[key] != b[key]]:
-            if None not in (a[key], b[key]):
-                differ |= {f"{one.a} {key}={a[key]}": None, f"{one.b} {key}={b[key]}": None}
-    if differ:
-        yield f"{rule.test} compares what is not measured alike: {some([*differ])}"

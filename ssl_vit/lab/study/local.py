@@ -24,9 +24,8 @@ from ...formatting import (
     process_environment,
     shell_command,
 )
-from ...metrics import find_metric, label, main_metrics
 from .. import engine
-from .launch import Job, Outcome, TaskResult, command, finished, planned, result
+from .launch import Job, Outcome, command, finished, planned, result
 from .tasks import Task, unreachable
 
 QUIET = 15.0  # seconds between two reports of what runs, at least
@@ -186,15 +185,6 @@ def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
     return next((line.strip() for line in text.splitlines()[::-1] if line.strip()), without)
 
 
-def main_figure(found: TaskResult) -> str:
-    """A run's main metric, as the list of runs has it; empty without any."""
-    names = [name for name in main_metrics() if name in found.metrics]
-    for name in [*names, *found.metrics][:1]:
-        text, split = find_metric(name).text(found.metrics[name].value), found.metrics[name].split
-        return f": {label(name)} {text} ({split})"
-    return ""
-
-
 def _opening(job: Job, how: str) -> str:
     before = sum(finished(job.folder, name) for name in job.tasks)
     return f"tasks       {len(job.tasks)}, of which {before} are finished{how}"
@@ -333,8 +323,7 @@ class _Processes:
             del self.running[name]
             if status == 0 and finished(self.folder, name):
                 self.took[name] = time.monotonic() - child.begun
-                found = main_figure(result(self.folder, name))
-                _say("finished", f"{name} in {duration(self.took[name])}{found}")
+                _say("finished", f"{name} in {duration(self.took[name])}")
             else:
                 why = last_line(child.log, child.start).removeprefix("error: ")
                 if status < 0:

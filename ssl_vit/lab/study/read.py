@@ -25,11 +25,22 @@ from ...formatting import option_text
 from ...metrics import TESTED
 from ...recipe.parsing import flatten, load_yaml
 
-# columns of the results beside the axes
-COLUMNS = (
-    *("run", "seed", "tried", "split", "metric", "value", "n"),
-    *("exaflop", "device_hours", "fingerprint", "feature_pool", "folder", "origin"),
-)
+# {column of the results beside the axes: its type}
+COLUMNS = {
+    "run": "str",
+    "seed": "int64",
+    "tried": "str",
+    "split": "str",
+    "metric": "str",
+    "value": "float64",
+    "n": "Int64",
+    "exaflop": "float64",
+    "device_hours": "float64",
+    "fingerprint": "str",
+    "feature_pool": "str",
+    "folder": "str",
+    "origin": "str",
+}
 ALL = "all"  # under a name of an axis: the options of every run over it
 SEED = "seed"  # {seed} in an option: the task's seed
 UNTRAINED = "untrained"  # in results the run of the fresh weights that stand beside the others

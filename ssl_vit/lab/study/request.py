@@ -95,7 +95,6 @@ def requested(
         lines += check.images(study, tasks, recipes)
         lines += check.not_here(recipes)
     lines += check.architectures(study, tasks, recipes)
-    lines += check.features(study, tasks, recipes)
     folder = Path(own.out) / name
     return Request(study, tasks, recipes, name, folder, own, given.get("plugin"), lines, opening)
 
@@ -230,13 +229,9 @@ def _stand_in(study: read.Study, place: str) -> str:
 
 def _seeds(text: str) -> tuple[int, ...]:
     """`3` is 0, 1, 2; `0,1`, `5,` and `[5]` are lists."""
-    parts = text.removeprefix("[").removesuffix("]").removesuffix(",").split(",")
     try:
-        numbers = [int(part) for part in parts]
+        numbers = [int(part) for part in text.strip("[]").removesuffix(",").split(",")]
+        return read.seeds_of(numbers if {*text} & {*"[,"} else numbers[0])
     except ValueError:
-        expected = "expected how many (seeds=3) or which ones (seeds=0,2)"
+        expected = "expected how many (seeds=3) or which different ones (seeds=0,2)"
         raise UserError(f"seeds={text}: {expected}") from None
-    try:
-        return read.seeds_of(numbers[0] if text == parts[0] else numbers)
-    except ValueError as error:
-        raise UserError(f"seeds: {error}") from None

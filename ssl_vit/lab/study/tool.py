@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -13,7 +13,6 @@ from typing import Any
 from ...errors import UserError, suggest
 from ...formatting import (
     duration,
-    option_text,
     process_command,
     process_environment,
     shell_command,
@@ -26,7 +25,7 @@ from . import launch, record
 from .estimate import of_request
 from .options import LAUNCHERS, StudyOptions
 from .request import Request, requested
-from .tasks import Tasks, unreachable, where
+from .tasks import Tasks, unreachable
 
 CHECK = "--check"
 ARRAY_OPTIONS = ("only=", "index=")  # as an element of a job array has them
@@ -100,8 +99,6 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             # tries that were added may have changed what is best
             if job.tasks == before.tasks or outcome.submitted:
                 break
-    for line in _choices(job):
-        print(f"chosen      {line}")
     done, took = _finished(job), duration(time.monotonic() - started)
     ended = f"{len(done)} of {len(job.tasks)} tasks"
     if len(done) + len(outcome.failed) < len(job.tasks):  # the launcher does not wait for them
@@ -149,22 +146,6 @@ def _unchecked(job: launch.Job) -> list[str]:
 
 def _finished(job: launch.Job) -> list[str]:
     return [name for name in job.tasks if launch.finished(job.folder, name)]
-
-
-def _choices(job: launch.Job) -> Iterator[str]:
-    """What was chosen among which tries, once for all seeds, and whether it is at an edge."""
-    said = set()
-    for name in _finished(job):
-        task = job.tasks[name]
-        if task.best is None or task.best in said:
-            continue
-        said.add(task.best)
-        chosen, count, edges = launch.best_values(task, job.tasks, job.folder)
-        values = ", ".join(f"{key}={option_text(value)}" for key, value in chosen.items())
-        line = f"{where(task.run, task.at)}: {values}, the best {task.best[1]} of {count} tries"
-        if edges:
-            line += f"; {', '.join(edges)} is at an edge of those tried: try more beyond it"
-        yield line
 
 
 def _become_one(words: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ from ...formatting import (
     process_environment,
 )
 from ...recipe import records
-from ...recipe.records import MayLack, Number, Record, Whole
+from ...recipe.records import Number, Record, Whole
 from ...recipe.schema import Data, Recipe
 from ...runs.files import remove, write_atomically
 from .. import engine
@@ -42,7 +42,7 @@ from .tasks import Tasks, plan
 
 NAME = WORTH
 FILE = "worth.json"
-TIMINGS = "timings.json"
+TIMINGS = "timings.json"  # {machine, runs at once and words of a tool: seconds}
 MADE = ".timing"  # the folder of the runs that are timed
 EPOCHS = 20  # of pre-training, below which nothing is answered
 MOST_SEEDS = 8
@@ -165,7 +165,7 @@ class Worth(Record):
     words: list[str]
     study: dict[str, Any]
     lines: list[str]
-    parallel: MayLack[Whole] = None
+    parallel: Whole
 
 
 def build(
@@ -198,7 +198,7 @@ def build(
     if path.exists():
         before = records.require(path, Worth, "remove it to plan anew")
         if before.words == words:
-            if before.parallel not in (None, parallel):
+            if before.parallel != parallel:
                 text = f"parallel={before.parallel}, which hours={hours:g} is of; not planned anew"
                 before.lines.insert(0, f"planned     for {text} for parallel={parallel}")
             return before
@@ -238,26 +238,27 @@ def ask(given: Mapping[str, str]) -> Question:
     objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
     if not engine.is_pretraining(objective):
         what = "is no recipe of training without labels"
-        choices = suggest(objective, engine.pretraining_recipes())
+        choices = suggest(objective, filter(engine.is_pretraining, engine.recipe_names()))
         raise UserError(f"objective={objective}: {what}; {choices}")
-    groups = [*SHARED, *engine.groups_of(f"recipe={objective}")]
+    plain = engine.resolve([f"recipe={objective}"], NAME, here=False)
+    groups = [*SHARED, *plain.declared.groups_with(plain.target)]
     shared: dict[str, str] = {}
     own: dict[str, str] = {}
     for key, text in given.items():
+        group = key.split(".")[0]
         if key in ("objective", "init", "plugin"):
             continue
-        group = key.split(".")[0]
+        if key in ("data.share", "data.mixup"):
+            raise UserError(f"{key}={text}: {NAME} tries several itself; leave it out")
         if group not in groups:
             choices = ", ".join(f"{one}." for one in groups)
             reason = f"{NAME} sets it; choices: objective, init, hours, {choices}"
             raise UserError(f"{key}={text}: {reason}")
         (shared if group in SHARED else own)[key] = text
-    for key, does in (("data.share", "takes shares"), ("data.mixup", "tries it")):
-        if key in shared:
-            raise UserError(f"{key}={shared[key]}: {NAME} {does} itself")
     if (path := shared.get("data.path")) and engine.exists(path):
         shared["data.path"] = str(Path(path).resolve())
-    images = find_images(engine.resolve(["recipe=finetune", *_words(shared)], NAME).data)
+    tuned = engine.resolve(["recipe=finetune", *_words(shared)], NAME)
+    images = find_images(tuned.data)
     shared |= images.options
     start = {"init": init} if init else {}
     words = [f"recipe={objective}", *_words(shared | own | start)]
@@ -274,7 +275,7 @@ def ask(given: Mapping[str, str]) -> Question:
         model,
         recipe.pool,
         engine.cost(words, NAME).exaflop_a_step / supervised.exaflop_a_step,
-        FINE * recipe.optim.batch / engine.batch("recipe=finetune"),
+        FINE * recipe.optim.batch / tuned.optim.batch,
     )
 
 
@@ -527,13 +528,6 @@ def _tasks(question: Question, extent: Extent) -> Tasks:
     return plan(read.build(content(question, extent, 0), NAME), {}, {})
 
 
-class Timings(Record):
-    """timings.json: {words of a tool: seconds} on a machine."""
-
-    machine: str
-    seconds: dict[str, Number]
-
-
 def measure(
     question: Question,
     parallel: int,
@@ -592,28 +586,25 @@ def _kept(what: str, words: Sequence[str], out: Path, parallel: int, folder: Pat
     from .local import gpus
 
     machine = f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(gpus())}"
-    kept, path = Timings(machine=machine, seconds={}), folder and folder / TIMINGS
+    key = f"{machine}, {parallel} at once: {' '.join(words)}"
+    path, kept = folder and folder / TIMINGS, dict[str, Number]()
     if path and path.exists():
-        before = records.require(path, Timings, "remove it to time anew")
-        kept = before if before.machine == machine else kept
-    key = f"{parallel} at once: {' '.join(words)}"
-    if key in kept.seconds:
-        print(f"timed       {what} before: {kept.seconds[key]:.3g} s", flush=True)
-        return kept.seconds[key]
+        kept = records.require(path, dict[str, Number], "remove it to time anew")
+    if key in kept:
+        print(f"timed       {what} before: {kept[key]:.3g} s", flush=True)
+        return kept[key]
     print(f"timing      {what}", flush=True)
     name = next(word.removeprefix("name=") for word in words if word.startswith("name="))
     for place in (out, *out.glob("[0-9]*")):  # what was cut off would go on
         remove(place / name)
     took, texts = _timed(words, str(out), parallel)
+    seconds = took
     if words[0] == "plan":
         seconds = statistics.mean(json.loads(text)["probe"]["seconds"] for text in texts)
-    else:
-        seconds = took
     print(f"timed       {what}: {seconds:.3g} s, in {took:.0f} s", flush=True)
     if path:
-        kept.seconds[key] = seconds
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(kept.content(), indent=1) + "\n")
+        write_atomically(path, json.dumps(kept | {key: seconds}, indent=1) + "\n")
     return seconds
 
 
