@@ -213,6 +213,15 @@ def test_the_page_of_a_running_run_loads_again_unless_it_is_in_use(browser, fold
     context.close()
 
 
+def test_figures_are_of_one_width_and_named_in_the_contents(browser, folder):
+    with opened(browser, f"file://{folder}/first/figures/figures.html") as page:
+        widths = {one.bounding_box()["width"] for one in page.locator("figure img").all()}
+        assert len(widths) == 1 and page.locator("figure img").count() == 2
+        assert page.locator("nav .inner").all_inner_texts() == ["Predictions", "Filters"]
+        page.get_by_role("link", name="Filters").click()
+        assert page.locator("h3:target").inner_text() == "Filters"
+
+
 def test_the_colours_follow_the_scheme(browser, folder):
     with opened(browser, f"file://{folder}/first/report.html") as page:
 
@@ -278,6 +287,19 @@ def test_the_index_shows_the_metrics_of_each_group(name, browser, folder):
             ]
             assert metrics and heads[1 : 1 + len(metrics)] == metrics
             assert {*metrics} <= {*visible_heads(page, table)}
+
+
+def test_wide_tables_scroll_inside_their_box(browser, folder):
+    with opened(browser, f"file://{folder}/gap/report.html", viewport=PHONE) as page:
+        wide = [
+            box
+            for box in page.locator(".scroll").all()
+            if box.evaluate("one => one.scrollWidth > one.clientWidth")
+        ]
+        assert wide and all(box.bounding_box()["width"] <= PHONE["width"] for box in wide)
+        wide[0].focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("one => one.scrollLeft > 0", arg=wide[0].element_handle())
 
 
 def test_a_page_is_whole_without_scripts(browser, folder):
