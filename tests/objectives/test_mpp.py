@@ -150,7 +150,7 @@ def test_baselines_are_the_slow_ones():
     }
     colors = [color for part in training for image in part.image for color in slow_colors(image)]
     counts = np.bincount(colors, minlength=512)
-    assert objective.target.count.tolist() == counts.tolist() and counts.sum() == 50 * N
+    assert objective.target.count_RV.tolist() == [counts.tolist()] and counts.sum() == 50 * N
     assert made["entropy"][0] / made["entropy"][1] == pytest.approx(stats.entropy(counts))
 
     drawn = objective.sample_corruption(given)

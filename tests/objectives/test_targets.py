@@ -217,7 +217,7 @@ def test_the_grid_target_is_the_slow_one(patch, cells):
 def test_the_pixel_target_is_the_slow_one():
     image = np.random.default_rng(1).integers(0, 256, (2, 3, 8, 12), dtype=np.uint8)
     mean, std = [0.5, 0.4, 0.3], [0.5, 0.25, 0.2]
-    made = patch_targets.pixels(torch.from_numpy(image), 4, mean, std).numpy()
+    made = patch_targets.Pixels(4, mean, std).ground_truth(torch.from_numpy(image)).numpy()
     assert made.shape == (2, 6, 48)
     for b, n in np.ndindex(2, 6):
         cut = (
