@@ -273,7 +273,3 @@ def test_one_row_shows_a_metric_everywhere(
     assert "confused views on validation images, in percent" in text
     text = text.partition("Measured by pretrain:")[2]
     assert table(text, "arm")[0][2:] == ["guessing blindly, % (validation)"]
-    study = made_studies.study(tmp_path / "beside", made_studies.FROZEN, measured)
-    report.write(study)
-    text = (study / "report.md").read_text().partition("Measured by pretrain:")[2]
-    assert table(text, "arm")[0][2] == "confused views, % (validation)"

@@ -94,13 +94,6 @@ class PatchPrediction(Objective):
         found = reconstruction.reconstruct(self, batch).panels_B43HW
         return dict(zip(reconstruction.TITLES, found.unbind(1), strict=True))
 
-    @torch.no_grad()
-    def predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor]:
-        """The corruption, and the prediction for each corrupted patch, (B, K, ...) in the form of
-        the target's ground truth."""
-        drawn = self.sample_corruption(batch)
-        return drawn, self.target.predict(self.patch_logits(batch, drawn))
-
 
 def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
     """(sum, count) of a value over the places where `where` holds."""

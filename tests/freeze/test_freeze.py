@@ -10,17 +10,12 @@ from typing import Any
 
 import datasets
 import numpy as np
-import pandas as pd
 import pytest
-from scipy import stats
 
-from freeze import make, today
+from freeze import make
 from freeze.folders import FOLDERS
-from freeze.numbers import PAIRS, arm_values
 
-RECIPES, COSTS, STUDIES, IMAGES, PAIRED = map(
-    make.read, ("recipes", "costs", "studies", "images", "pairs")
-)
+RECIPES, COSTS, STUDIES, IMAGES = map(make.read, ("recipes", "costs", "studies", "images"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -63,7 +58,6 @@ def test_so_much_is_frozen() -> None:
     assert sum(len(group) for groups in RECIPES.values() for group in groups.values()) > 4000
     assert sum(len(study["tasks"]) for study in STUDIES.values()) == 603
     assert len(STUDIES) == 11 and len(IMAGES["folders"]) == len(FOLDERS) > 50
-    assert sum(len(rows) for measures in PAIRED.values() for rows in measures.values()) == 123
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -75,7 +69,7 @@ def test_recipes_cost_what_they_did() -> None:
     """Of the paper's, many of which differ in images and length alone, one of each network."""
     images = re.compile(r"_(imagenet|jft|cifar|flowers|pets)\w*$")
     for name in {images.sub("", name): name for name in COSTS["recipes"]}.values():
-        assert not differences(COSTS["recipes"][name], today.cost(make.recipe(name)), name)
+        assert not differences(COSTS["recipes"][name], make.recipe_cost(name), name)
 
 
 @pytest.mark.parametrize("study", make.MATCHED)
@@ -83,7 +77,7 @@ def test_arms_at_equal_compute_cost_what_they_did(study: str) -> None:
     tasks = whole_tasks(STUDIES[study])
     assert len(COSTS["matched"][study]) > 4
     for number, cost in COSTS["matched"][study].items():
-        found = today.run_exaflop(tasks[int(number)]["options"])
+        found = make.run_exaflop(tasks[int(number)]["options"])
         assert found == pytest.approx(cost, rel=1e-9), tasks[int(number)]
 
 
@@ -164,23 +158,3 @@ def test_real_images_are_read_as_they_were(real_images: Path) -> None:
         means = found["tinyimagenet"][split].pop("means")
         np.testing.assert_allclose(means, known.pop("means"), atol=0.3)
     assert json.loads(json.dumps(found)) == frozen
-
-
-@pytest.mark.parametrize("file", PAIRED)
-def test_pairs_are_what_they_were(file: str) -> None:
-    """By the package, and by pandas and scipy."""
-    assert PAIRED[file].keys() == PAIRS[file].keys()
-    for measure, rows in PAIRED[file].items():
-        values = arm_values(file, measure)
-        table = pd.DataFrame(values)
-        for name, frozen in rows.items():
-            arm, _, base = name.partition(" - ")
-            if base:
-                found = today.paired(values[arm], values[base])
-                column = (table[arm] - table[base]).dropna()
-            else:
-                found, column = today.summary([*values[arm].values()]), table[arm].dropna()
-            low, high = stats.t.interval(0.95, len(column) - 1, column.mean(), column.sem())
-            own = {"n": len(column), "mean": column.mean(), "sd": column.std(), "low": low}
-            assert found == pytest.approx(frozen, rel=1e-9, abs=1e-12), (measure, name)
-            assert own | {"high": high} == pytest.approx(frozen, rel=1e-9, abs=1e-12)
