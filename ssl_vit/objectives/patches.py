@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..data.batching import Batch
 from ..errors import UserError
+from ..metrics import KINDS
 from ..models.encoder import Encoder
 from . import corruption, reconstruction
 from .base import Metrics, Objective, Output, place
 from .targets.patch_targets import Target
 from .teacher import Averages
 
-KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corruption.KEEP}
+NUMBERS = dict(zip(KINDS, (corruption.MASK, corruption.RANDOM, corruption.KEEP), strict=True))
 
 
 class PatchPrediction(Objective):
@@ -103,6 +104,6 @@ def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
 def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
     """A metric over all corrupted patches, and split by kind."""
     metrics = {name: _mean(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))}
-    for kind, number in KINDS.items():
+    for kind, number in NUMBERS.items():
         metrics[f"{name}_{kind}"] = _mean(value_BK, kind_BK == number)
     return metrics

@@ -179,23 +179,6 @@ def test_the_grid_target_is_the_slow_one(patch, cells):
     )
 
 
-def test_the_grid_loss_is_the_mean_over_its_cells():
-    target = patch_targets.Colors(8, 4)
-    predicted, truth = torch.randn(2, 3, 16 * 512), torch.randint(0, 512, (2, 3, 16))
-    scores = predicted.reshape(2, 3, 16, 512).double().numpy()
-    by_hand = (
-        np.log(np.exp(scores).sum(-1))
-        - np.take_along_axis(scores, truth.numpy()[..., None], -1)[..., 0]
-    )
-    np.testing.assert_allclose(
-        target.metrics(predicted, truth)["loss"].numpy(), by_hand.mean(-1), rtol=1e-4
-    )
-    right = target.metrics(torch.nn.functional.one_hot(truth, 512).flatten(2).float(), truth)[
-        "accuracy"
-    ]
-    assert (right == 1).all()
-
-
 def test_pixels_their_loss_and_guesses_are_the_slow_ones():
     """The mean of training images, be the last batch smaller, and the neighbours'."""
     mean_3, std_3 = np.array([0.5, 0.4, 0.3]), np.array([0.5, 0.25, 0.2])
