@@ -11,7 +11,6 @@ import matplotlib
 import numpy as np
 import torch
 from einops import rearrange
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
@@ -60,7 +59,7 @@ def usual(objective: Objective | None) -> list[str]:
 
 def _beside(
     data: ByEncoder, notes: Sequence[str], height: float, **given: Any
-) -> tuple[Figure, list[tuple[Axes, Arrays]]]:
+) -> tuple[Figure, list[tuple[Any, Arrays]]]:
     """A figure with an axis for each encoder, titled, and the data of each; `given` as to
     Figure.subplots."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")

@@ -254,4 +254,3 @@ def test_a_gpu_predicts_the_same():
 def test_effective_rank_counts_directions_of_equal_weight(rank):
     x_ND = torch.eye(8)[torch.arange(400) % rank] * 7.0
     assert probes.effective_rank(x_ND) == pytest.approx(rank, rel=1e-4)
-    assert probes.mean_norm(x_ND) == pytest.approx(7.0)
