@@ -72,12 +72,6 @@ def images(count: int, rows: int, columns: int) -> torch.Tensor:
     return pixels(count, GRID * SIDE)[:, :, : rows * SIDE, : columns * SIDE]
 
 
-@pytest.mark.parametrize("kind", POSITIONS)
-def test_a_crop_of_the_whole_size_has_the_tokens_of_an_image(kind: str) -> None:
-    one, given = made(kind, registers=1), images(2, GRID, GRID)
-    assert torch.equal(one.crop_tokens(given), one.tokens(given))
-
-
 @pytest.mark.parametrize("kind", ["learned", "learned_2d", "sincos_2d"])
 def test_positions_of_a_crop_are_interpolated_with_their_corners_kept(kind: str) -> None:
     """As torch interpolates the whole table bilinearly; prefix tokens keep theirs. Gradients reach

@@ -258,7 +258,7 @@ class Regression(Target):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """What `baselines` predict, by their names: (B, N, A), or (A,) of every patch."""
+        """What `baselines` predict, by their names: (B, N, A), or what broadcasts to that."""
 
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
         return {"loss": self.error(output_BKA - truth_BK).mean(-1)}
