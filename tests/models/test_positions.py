@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from helpers.encoders import DATA, MODEL, net, pixels
 from ssl_vit.inspection import embeddings
-from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder, weights
 from ssl_vit.models.architectures import first_registers
 from ssl_vit.models.encoder import Encoder
@@ -149,5 +148,3 @@ def test_similarity_is_that_of_what_is_added() -> None:
     found = embeddings.position_similarity(one)
     table_ND = F.normalize(one.positions.table().double(), dim=1)
     torch.testing.assert_close(found, table_ND @ table_ND.T)
-    with pytest.raises(UnavailableError, match=r"no position embeddings \(model.positions=rotary"):
-        embeddings.position_similarity(made("rotary"))
