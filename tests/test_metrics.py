@@ -27,7 +27,6 @@ from ssl_vit.lab.study.tasks import Task
 from ssl_vit.metrics import Baseline, Metric, find_baseline, find_metric
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
-from ssl_vit.objectives.patches import KINDS
 from ssl_vit.pages import metric_tables, run_page, run_wording
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration
@@ -116,10 +115,6 @@ def test_a_baseline_of_masked_patches_stands_beside_the_metric_of_those(registry
     assert metrics.compared_with("closest", names) == "near_masked"
     assert metrics.compared_with("mpp/closest", names) == "mpp/near_masked"
     assert metrics.compared_with("closest", {"near", "near_kept"}) == "near"
-
-
-def test_kinds_of_patches_are_those_that_are_measured() -> None:
-    assert [*metrics.KINDS] == [*KINDS]
 
 
 def test_a_name_without_a_row_is_a_plain_number() -> None:
@@ -273,7 +268,3 @@ def test_one_row_shows_a_metric_everywhere(
     assert "confused views on validation images, in percent" in text
     text = text.partition("Measured by pretrain:")[2]
     assert table(text, "arm")[0][2:] == ["guessing blindly, % (validation)"]
-    study = made_studies.study(tmp_path / "beside", made_studies.FROZEN, measured)
-    report.write(study)
-    text = (study / "report.md").read_text().partition("Measured by pretrain:")[2]
-    assert table(text, "arm")[0][2] == "confused views, % (validation)"

@@ -105,16 +105,11 @@ def test_slots_and_streams_of_a_key_are_independent():
 
 
 @settings(max_examples=100)
-@given(n=st.integers(1, 3000), key=INT64)
+@given(n=st.one_of(st.integers(1, 3000), st.sampled_from([65_535, 65_536, 65_537])), key=INT64)
 def test_permute_visits_every_place_once(n, key):
     order = rng.permute(np.arange(n), n, key)
     assert order.dtype == np.int64
     assert np.array_equal(np.sort(order), np.arange(n))
-
-
-@pytest.mark.parametrize("n", [65_535, 65_536, 65_537])
-def test_permute_around_a_power_of_four(n):
-    assert np.array_equal(np.sort(rng.permute(np.arange(n), n, rng.key(1))), np.arange(n))
 
 
 @settings(max_examples=50)
@@ -169,14 +164,6 @@ def test_up_to_64_items_every_one_lands_everywhere_equally_often(n):
     statistic = ((found - expected) ** 2 / expected).sum() * (n - 1) / n
     assert stats.chi2.sf(statistic, (n - 1) ** 2) > 1e-3
     assert stats.chi2.cdf(statistic, (n - 1) ** 2) > 1e-3  # nor more even than chance
-
-
-@pytest.mark.parametrize("n", [2, 4, 10, 16, 63, 64])
-def test_up_to_64_items_odd_and_even_permutations_occur(n):
-    made = orders(n, rng.key(2, np.arange(2000)))
-    i, j = np.triu_indices(n, 1)
-    odd = int(((made[:, i] > made[:, j]).sum(1) % 2).sum())
-    assert stats.binomtest(odd, len(made)).pvalue > 1e-3
 
 
 @settings(max_examples=50)

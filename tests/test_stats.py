@@ -36,22 +36,6 @@ def test_spread_is_scipys_t_interval(values):
         )
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=8
-    )
-)
-def test_differences_in_pairs_are_scipys_paired_t_test(pairs):
-    first, second = np.array(pairs).T
-    apart = first - second
-    found = stats.summarize(apart.tolist())
-    if np.ptp(apart) > 1e-6:
-        theirs = scipy_stats.ttest_rel(first, second)
-        assert found.interval == pytest.approx(tuple(theirs.confidence_interval()))
-        if abs(theirs.pvalue - 0.05) > 1e-9:
-            assert found.interval.excludes_zero == (theirs.pvalue < 0.05)
-
-
 def test_one_seed_has_neither_spread_nor_interval():
     assert stats.summarize([0.5]) == (1, 0.5, None, None)
     assert stats.resampled_interval(np.ones((1, 10), np.int64)) is None
@@ -152,31 +136,6 @@ def test_intervals_cover_the_truth(seeds, of_seeds, of_images):
     if of_images == 0:
         assert abs(stayed / trials - 0.95) < 3 * error
         assert abs(covered / trials - 0.95) < 4 * error
-
-
-def test_paired_intervals_cover_a_known_difference():
-    """Two arms on the same images: the second is better by a known step, the images' difficulty is
-    common to both."""
-    generator, trials, covered = np.random.default_rng(5), 300, 0
-    for _ in range(trials):
-        hard_M = 1.5 * generator.normal(size=(1, 400))
-        arms = [
-            (
-                mean
-                + 0.1 * generator.normal(size=(3, 1))
-                + hard_M
-                + generator.normal(size=(3, 400))
-                > 0
-            ).astype(np.int64)
-            for mean in (1.0, 1.3)
-        ]
-        low, high = stats.resampled_interval(arms[1] - arms[0], 500)
-        covered += (
-            low
-            <= np.diff(scipy_stats.norm.cdf(np.array([1.0, 1.3]) / math.sqrt(1 + 0.01 + 2.25)))[0]
-            <= high
-        )
-    assert covered / trials > 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
 @settings(max_examples=25)

@@ -29,7 +29,9 @@ from .features import ENCODER
 from .images import Images
 from .probes import Scale
 
-FEWEST = 30  # images whose difference has an interval
+# Images whose difference has an interval: fewer, resampled, differ too little from one another
+FEWEST = 30
+SCORES = ("miou", "pixel_accuracy")
 Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, S, S) -> patch features (B, N, D)
 
 
@@ -62,21 +64,12 @@ class FittedSegmenter(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Of a split: the confusion matrices (G, C, C) of the weights' predictions and that (C, C) of
-    the commonest class; the first weights' `marginals` of each image (M, 3, C); and the number of
-    images."""
+    """`marginals` of a split: of the weights' predictions (G, 3, C), of the commonest class (3, C),
+    and of the first weights in each image (M, 3, C)."""
 
-    confusion_GCC: Tensor
-    commonest_CC: Tensor
+    total_G3C: Tensor
+    commonest_3C: Tensor
     image_M3C: Tensor
-    images: int
-
-
-class Scores(NamedTuple):
-    """Of a confusion matrix: mean intersection over union, and the share of right pixels."""
-
-    miou: float
-    pixel_accuracy: float
 
 
 def measure(network: Backbone, images: Images) -> Counts:
@@ -110,8 +103,8 @@ def measure(network: Backbone, images: Images) -> Counts:
     fitted = broadcast_from_main(
         accelerator, lambda: _fit(features, task, probe, accelerator.device)
     )
-    miou_G = [scores(one_CC).miou for one_CC in counted(held_out, fitted).confusion_GCC]
-    best = probes.best_rate("segmentation", probe.rates, miou_G, fitted.weight_GAC)
+    miou_G = scores(counted(held_out, fitted).total_G3C)["miou"]
+    best = probes.best_rate("segmentation", probe.rates, miou_G.tolist(), fitted.weight_GAC)
     return counted(images.test, fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1]))
 
 
@@ -120,23 +113,19 @@ def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
     (FRESH) where it is given and of the commonest class, on the same images; `paired` as of
     `beside.compared`."""
     own, fresh = counts[ENCODER], counts.get(FRESH)
-    found: dict[str, Measured] = {}
-
-    def add(name: str, number: int, confusion_CC: Tensor) -> Measured:
-        value = scores(confusion_CC)[number]
-        found[name] = Measured(value=value, split="test", n=own.images)
-        return found[name]
-
-    for number, name in enumerate(Scores._fields):
-        measured = add(name, number, own.confusion_GCC[0])
-        add(f"majority_{name}", number, own.commonest_CC)
-        if fresh is None:
-            continue
-        other = add(FRESH + name, number, fresh.confusion_GCC[0])
-        between = difference(own.image_M3C, fresh.image_M3C, number)
-        if paired and between is not None:
-            mean = measured.value - other.value
-            other.difference = Difference(mean=mean, low=between.low, high=between.high)
+    totals = {"": own.total_G3C, "majority_": own.commonest_3C[None]}
+    totals |= {} if fresh is None else {FRESH: fresh.total_G3C}
+    values = {start: scores(total_G3C) for start, total_G3C in totals.items()}
+    found = {
+        start + name: Measured(value=float(of[name][0]), split="test", n=len(own.image_M3C))
+        for name in SCORES
+        for start, of in values.items()
+    }
+    if fresh is not None and paired and len(own.image_M3C) >= FEWEST:
+        for name in SCORES:
+            low, high = difference(own.image_M3C, fresh.image_M3C, name)
+            mean = found[name].value - found[FRESH + name].value
+            found[FRESH + name].difference = Difference(mean=mean, low=low, high=high)
     return found
 
 
@@ -245,31 +234,22 @@ def _gradient(
     return gradient_AF
 
 
-def predicted(
-    x_BND: Tensor, scale: Scale, weight_AC: Tensor, task: SegmentationTask, side: int
-) -> Tensor:
-    """Each pixel's class (B, S, S)."""
-    return upsampled(x_BND, scale, weight_AC, task, side).argmax(1)
-
-
-def confusion(mask_BSS: Tensor, pred_BSS: Tensor, task: SegmentationTask) -> Tensor:
-    """Pixels by class (rows) and prediction (columns), int64 (C, C) on the CPU; ignored ones left
-    out."""
-    truth = mask_BSS.flatten().long()
-    known = truth != task.ignore
-    cell = truth[known] * task.classes + pred_BSS.flatten()[known]
-    counted = torch.bincount(cell, minlength=task.classes**2).cpu()
-    return rearrange(counted, "(t p) -> t p", p=task.classes)
+def marginals(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
+    """Of each class the pixels that are predicted right, that are its, and that are predicted to
+    be, of those that are not ignored: int64 (3, C) on the CPU."""
+    known = mask != task.ignore
+    truth, found = mask[known].long(), pred[known]
+    counted = (truth[truth == found], truth, found)
+    return torch.stack([one.bincount(minlength=task.classes) for one in counted]).cpu()
 
 
 def count(
     read: Reader, batches: Iterable[Batch], fitted: FittedSegmenter, task: SegmentationTask
 ) -> Counts:
     """Over all processes' batches of a split."""
-    groups = len(fitted.weight_GAC)
-    confusion_GCC = torch.zeros(groups, task.classes, task.classes, dtype=torch.int64)
-    commonest_CC = torch.zeros_like(confusion_GCC[0])
-    marginals_M3C = [torch.zeros(0, 3, task.classes, dtype=torch.int64)]
+    total_G3C = torch.zeros(len(fitted.weight_GAC), 3, task.classes, dtype=torch.int64)
+    commonest_3C = torch.zeros_like(total_G3C[0])
+    parts_M3C = [total_G3C[:0]]
     for batch in batches:
         if not len(batch.image):
             continue
@@ -277,60 +257,41 @@ def count(
         assert batch.mask is not None
         mask_BSS = batch.mask.to(x_BND.device)
         for g, weight_AC in enumerate(fitted.weight_GAC):
-            pred_BSS = predicted(x_BND, fitted.scale, weight_AC, task, mask_BSS.shape[-1])
-            image_BCC = torch.stack(
-                [confusion(*one, task) for one in zip(mask_BSS, pred_BSS, strict=True)]
+            pred_BSS = upsampled(x_BND, fitted.scale, weight_AC, task, mask_BSS.shape[-1]).argmax(1)
+            image_B3C = torch.stack(
+                [marginals(*one, task) for one in zip(mask_BSS, pred_BSS, strict=True)]
             )
-            confusion_GCC[g] += image_BCC.sum(0)
+            total_G3C[g] += image_B3C.sum(0)
             if g == 0:
-                marginals_M3C += [marginals(one_CC)[None] for one_CC in image_BCC]
+                parts_M3C.append(image_B3C)
         alike_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
-        commonest_CC += confusion(mask_BSS, alike_BSS, task)
-    own = (confusion_GCC, commonest_CC, torch.cat(marginals_M3C))
-    confusions, commonest, of_images = zip(*gather_object([own]), strict=True)
-    image_M3C = torch.cat(of_images)
-    return Counts(
-        torch.stack(confusions).sum(0), torch.stack(commonest).sum(0), image_M3C, len(image_M3C)
-    )
+        commonest_3C += marginals(mask_BSS, alike_BSS, task)
+    own = (total_G3C, commonest_3C, torch.cat(parts_M3C))
+    totals, commonest, of_images = zip(*gather_object([own]), strict=True)
+    return Counts(sum(totals), sum(commonest), torch.cat(of_images))
 
 
-def scores(confusion_CC: Tensor) -> Scores:
-    """Intersection over union is averaged over the classes that are in the masks or predicted, as
-    mmsegmentation does; nan without pixels."""
-    counted = confusion_CC.double()
-    right_C = counted.diagonal()
-    union_C = counted.sum(0) + counted.sum(1) - right_C
-    present_C = union_C > 0
-    miou = (right_C[present_C] / union_C[present_C]).mean().item()
-    return Scores(miou, (right_C.sum() / counted.sum()).item())
-
-
-def marginals(confusion_CC: Tensor) -> Tensor:
-    """Of each class the pixels that are predicted right, that are its, and that are predicted to
-    be: int64 (3, C), which is all that `scores` needs."""
-    return torch.stack([confusion_CC.diagonal(), confusion_CC.sum(1), confusion_CC.sum(0)])
-
-
-def difference(one_M3C: Tensor, other_M3C: Tensor, number: int) -> Interval | None:
-    """The percentile interval of the first one's score less the second one's, on the same images,
-    resampled together; `number` is the score's place in Scores. None of fewer than FEWEST images:
-    few, resampled, differ too little from one another."""
-    if len(one_M3C) < FEWEST:
-        return None
-    one_MK, other_MK = (
-        rearrange(counted, "m t c -> m (t c)").double().numpy() for counted in (one_M3C, other_M3C)
-    )
-    return resampled_difference(one_MK, other_MK, lambda sum_RK: _resampled(sum_RK)[number])
-
-
-def _resampled(sum_RK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`scores` of R sums of marginals (R, 3 C)."""
-    right_RC, own_RC, predicted_RC = np.split(sum_RK, 3, axis=1)
+def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
+    """By the names of SCORES, of R sums of marginals, (R,): intersection over union, averaged over
+    the classes that are in the masks or predicted, as mmsegmentation does, and the share of right
+    pixels; nan without pixels."""
+    right_RC, own_RC, predicted_RC = total_R3C.double().numpy().swapaxes(0, 1)
     union_RC = own_RC + predicted_RC - right_RC
     present_RC = union_RC > 0
     share_RC = right_RC / np.where(present_RC, union_RC, 1)
-    # of a resample without any known pixel nothing is known
     classes_R, pixels_R = (
         np.where(count_R > 0, count_R, np.nan) for count_R in (present_RC.sum(1), own_RC.sum(1))
     )
-    return share_RC.sum(1) / classes_R, right_RC.sum(1) / pixels_R
+    found = (share_RC.sum(1) / classes_R, right_RC.sum(1) / pixels_R)
+    return dict(zip(SCORES, found, strict=True))
+
+
+def difference(one_M3C: Tensor, other_M3C: Tensor, name: str) -> Interval:
+    """The percentile interval of the first one's score of this name less the second one's, on the
+    same images, resampled together."""
+    one_MK, other_MK = (counted.flatten(1).double().numpy() for counted in (one_M3C, other_M3C))
+
+    def score(sum_RK: np.ndarray) -> np.ndarray:
+        return scores(torch.from_numpy(sum_RK).unflatten(1, one_M3C.shape[1:]))[name]
+
+    return resampled_difference(one_MK, other_MK, score)

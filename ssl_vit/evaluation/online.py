@@ -67,8 +67,8 @@ LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
 @dataclass(eq=False, repr=False)
 class OnlineProbes:
     """An evaluator: probes on the current encoder, trained on fixed training images and tested on
-    held-out ones; and the effective rank and mean norm of the held-out features, which fall when
-    features collapse.
+    held-out ones; and the effective rank of the held-out features, which falls when they
+    collapse.
 
     It draws no random number: the same images, identically cropped, in every run.
 
@@ -140,7 +140,6 @@ class OnlineProbes:
         held_out_MD, _ = seen["test"][ENCODER]
         if len(held_out_MD):
             yield "features/rank", probes.effective_rank(held_out_MD)
-            yield "features/norm", probes.mean_norm(held_out_MD)
         own = {split: found[ENCODER] for split, found in seen.items()}
         for name, right_TM in run_probes(own, self.probe, self.classes):
             self.right[name] = right_TM

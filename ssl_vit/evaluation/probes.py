@@ -56,11 +56,6 @@ def effective_rank(x_ND: Tensor) -> float:
     return float(torch.exp(-(share * share.log()).sum()))
 
 
-def mean_norm(x_ND: Tensor) -> float:
-    """The mean Euclidean norm of the features."""
-    return float(x_ND.double().norm(dim=1).mean())
-
-
 def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: int) -> Tensor:
     """Few-shot: regularised least squares onto {-1, 1}^C in closed form (paper, 4.1) from the
     picked images (`sample_shots`), in float64, whitened by their own mean and deviation, as in the

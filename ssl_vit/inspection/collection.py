@@ -24,7 +24,7 @@ from ..objectives.reconstruction import TITLES, reconstruct
 from ..pages.figure_style import COLOURS, INK
 from . import attention, embeddings, projections
 from .base import Arrays, Subject, UnavailableError, predictions
-from .drawing import HEAT, WIDTH, PanelGroup, heat, panels, row, tiled, title_of
+from .drawing import HEAT, WIDTH, PanelGroup, heat, panels, tiled, title_of
 
 ByEncoder = Sequence[tuple[str, Arrays]]  # fresh weights and the encoder: a label and the data
 DISTANCE_IMAGES = 128  # that attention distances are averaged over, at most (paper, D.7)
@@ -57,10 +57,16 @@ def usual(objective: Objective | None) -> list[str]:
     return [name for name in FIGURES if name != other]
 
 
-def _titles(data: ByEncoder, notes: Sequence[str]) -> list[str]:
-    """The title of each encoder's part."""
-    width = WIDTH / len(data)
-    return [title_of(label, note, width) for (label, _), note in zip(data, notes, strict=True)]
+def _beside(
+    data: ByEncoder, notes: Sequence[str], height: float, **given: Any
+) -> tuple[Figure, list[tuple[Any, Arrays]]]:
+    """A figure with an axis for each encoder, titled, and the data of each; `given` as to
+    Figure.subplots."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = figure.subplots(ncols=len(data), squeeze=False, **given)[0]
+    for axis, (label, _), note in zip(axes, data, notes, strict=True):
+        axis.set_title(title_of(label, note, WIDTH / len(data)))
+    return figure, list(zip(axes, (arrays for _, arrays in data), strict=True))
 
 
 def _images(subject: Subject) -> np.ndarray:
@@ -88,12 +94,12 @@ def _filters(subject: Subject) -> Arrays:
 def _draw_filters(data: ByEncoder) -> Figure:
     """Principal components in a grid of 7 columns; zero is grey, and each is scaled by its largest
     entry (paper, Figure 7, left)."""
-    figure, axes = row(len(data), 3.2)
     notes = [
         f"{len(one['components'])} components, {one['variance'].sum():.0%} of the variance"
         for _, one in data
     ]
-    for axis, (_, arrays), title in zip(axes[0], data, _titles(data, notes), strict=True):
+    figure, parts = _beside(data, notes, 3.2)
+    for axis, arrays in parts:
         component = arrays["components"]
         image = 0.5 + component / np.abs(component).max((1, 2, 3), keepdims=True).clip(1e-12) / 2
         opaque = np.concatenate([image, np.ones_like(image[..., :1])], -1)
@@ -101,7 +107,6 @@ def _draw_filters(data: ByEncoder) -> Figure:
         grid = np.concatenate([opaque, missing])
         axis.imshow(tiled(grid.reshape(-1, 7, *grid.shape[1:]), 0), interpolation="none")
         axis.set_axis_off()
-        axis.set_title(title)
     return figure
 
 
@@ -113,15 +118,14 @@ def _positions(subject: Subject) -> Arrays:
 def _draw_positions(data: ByEncoder) -> Figure:
     """A tile for each patch, in its place: similarity of its position embedding with those of all
     (paper, Figure 7, centre); of large grids every second or third patch."""
-    figure, axes = row(len(data), WIDTH / 2)
-    titles = _titles(data, ["a tile for each patch, in its place"] * len(data))
-    for axis, (_, arrays), title in zip(axes[0], data, titles, strict=True):
+    notes = ["a tile for each patch, in its place"] * len(data)
+    figure, parts = _beside(data, notes, WIDTH / 2)
+    for axis, arrays in parts:
         step = -(-len(arrays["patches"]) // MOST_TILES)
         page = tiled(arrays["patches"][::step, ::step], np.nan)
         shown = axis.imshow(page, vmin=-1, vmax=1, cmap=HEAT, interpolation="none")
         axis.set_axis_off()
-        axis.set_title(title)
-    figure.colorbar(shown, ax=axes, shrink=0.6, aspect=30, label="cosine similarity")
+    figure.colorbar(shown, ax=figure.axes, shrink=0.6, aspect=30, label="cosine similarity")
     return figure
 
 
@@ -148,11 +152,11 @@ def _attention_distance(subject: Subject) -> Arrays:
 def _draw_attention_distance(data: ByEncoder) -> Figure:
     """Each head a dot, by depth; the line is what equal attention to all patches would give (paper,
     Figures 7, right, and 11)."""
-    figure, axes = row(len(data), 3.4, sharey=True)
     notes = [
         f"{one['distance'].shape[1]} heads, {one['images'].item():,} images" for _, one in data
     ]
-    for axis, (_, arrays), title in zip(axes[0], data, _titles(data, notes), strict=True):
+    figure, parts = _beside(data, notes, 3.4, sharey=True)
+    for axis, arrays in parts:
         distance_LH = arrays["distance"]
         blocks, heads = distance_LH.shape
         axis.set_prop_cycle(color=matplotlib.colormaps[HEAT](np.linspace(*SEEN, heads)))
@@ -161,10 +165,10 @@ def _draw_attention_distance(data: ByEncoder) -> Figure:
         axis.set_xlabel("block")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid()
-        axis.set_title(title)
     tallest = max(np.nanmax([*arrays["distance"].flat, arrays["uniform"]]) for _, arrays in data)
-    axes[0, 0].set_ylim(0, 1.08 * tallest)
-    axes[0, 0].set_ylabel("mean attention distance (pixels)")
+    first = figure.axes[0]
+    first.set_ylim(0, 1.08 * tallest)
+    first.set_ylabel("mean attention distance (pixels)")
     handle = Line2D([], [], color=INK, linestyle="--", label="equal attention to all patches")
     figure.legend(handles=[handle], loc="outside lower center")
     return figure
@@ -271,7 +275,6 @@ def _image_map(subject: Subject) -> Arrays:
 
 def _draw_image_map(data: ByEncoder) -> Figure:
     """Images as points, by t-SNE, coloured by class where they have one."""
-    figure, axes = row(len(data), WIDTH / 2)
     label_B, names = (data[-1][1][key] for key in ("label", "classes"))  # the same of each
     numbers = np.unique(label_B[label_B >= 0]).tolist()
     classes = {one: str(names[one]) if one < len(names) else str(one) for one in numbers}
@@ -281,10 +284,10 @@ def _draw_image_map(data: ByEncoder) -> Figure:
     colours = dict(zip(classes, shades, strict=False))
     ink = [colours.get(number, INK) for number in label_B.tolist()]
     size = max(4, 14 - len(ink) // 100)
-    titles = _titles(data, [f"t-SNE of {len(ink):,} images"] * len(data))
-    for axis, (_, arrays), title in zip(axes[0], data, titles, strict=True):
+    figure, parts = _beside(data, [f"t-SNE of {len(ink):,} images"] * len(data), WIDTH / 2)
+    for axis, arrays in parts:
         axis.scatter(*arrays["tsne"].T, s=size, c=ink, linewidths=0, rasterized=True)
-        axis.set(xticks=[], yticks=[], title=title)
+        axis.set(xticks=[], yticks=[])
     if 0 < len(classes) <= MOST_CLASSES:
         handles = [
             Line2D(

@@ -9,7 +9,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -61,13 +61,6 @@ def rendered(draw: Callable[[], Figure]) -> dict[str, bytes]:
             figure.savefig(file, format=form, metadata=dict.fromkeys(names))
             found[form] = file.getvalue()
     return found
-
-
-def row(count: int, height: float, **given: Any) -> tuple[Figure, np.ndarray]:
-    """A figure of `count` columns, one for each encoder, and its axes (rows, count); `given` as to
-    Figure.subplots."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, figure.subplots(ncols=count, squeeze=False, **given)
 
 
 def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:

@@ -7,14 +7,12 @@ its versions read, and an export does not import it.
 
 import json
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from einops import rearrange
 from safetensors.torch import save
 from timm.data import resolve_model_data_config
 from timm.layers import PatchEmbed
@@ -28,26 +26,40 @@ from ..recipe.tool import parse
 from ..recipe.tools import ExportOptions
 from ..runs.files import replacing
 
-NAMES = {  # transformers' -> timm's
-    "embeddings.cls_token": "cls_token",
-    "embeddings.position_embeddings": "pos_embed",
-    "embeddings.patch_embeddings.projection": "patch_embed.proj",
-    "layernorm": "norm",
-    "classifier": "head",
+# timm's names -> transformers', of the network's parts and of a layer's
+PARTS = {
+    "patch_embed.proj": "embeddings.patch_embeddings.projection",
+    "norm": "layernorm",
 }
 LAYER = {
-    "layernorm_before": "norm1",
-    "layernorm_after": "norm2",
-    "attention.output.dense": "attn.proj",
-    "intermediate.dense": "mlp.fc1",
-    "output.dense": "mlp.fc2",
+    "norm1": "layernorm_before",
+    "norm2": "layernorm_after",
+    "attn.proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
 }
+TOKENS = {"cls_token": "embeddings.cls_token", "pos_embed": "embeddings.position_embeddings"}
+HEAD = {"head": "classifier"}
 KINDS = ("weight", "bias")
-QKV = ("query", "key", "value")
-ATTENTION = re.compile(
-    r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)\.(weight|bias)"
-)
+QKV = ("query", "key", "value")  # which timm has in one matrix
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
+
+
+def _names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """{timm's: transformers'} of all weights of a network of so many blocks, head included; and
+    {timm's: three of transformers'} of its matrices and biases of queries, keys and values."""
+    parts, packed = PARTS | HEAD, {}
+    for n in range(depth):
+        layer = f"encoder.layer.{n}"
+        parts |= {f"blocks.{n}.{timms}": f"{layer}.{theirs}" for timms, theirs in LAYER.items()}
+        packed[f"blocks.{n}.attn.qkv"] = [f"{layer}.attention.attention.{one}" for one in QKV]
+    whole = {f"{timms}.{kind}": f"{one}.{kind}" for timms, one in parts.items() for kind in KINDS}
+    in_three = {
+        f"{timms}.{kind}": [f"{one}.{kind}" for one in three]
+        for timms, three in packed.items()
+        for kind in KINDS
+    }
+    return TOKENS | whole, in_three
 
 
 def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -57,66 +69,39 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: the names are those of another network.
     """
-    found: dict[str, Tensor] = {}
-    attention: dict[str, Tensor] = {}
-    for full_name, value in state.items():
-        name = full_name.removeprefix("vit.")
-        if name.startswith("pooler.") or "mask_token" in name:
-            continue
-        if ".attention.attention." in name:
-            attention[name] = value
-        else:
-            found[_to_timm(name)] = value
-    # timm has query, key and value in one matrix
-    for name in attention:
-        known = ATTENTION.fullmatch(name)
-        if known is None:
+    theirs = {name.removeprefix("vit."): value for name, value in state.items()}
+    layers = {name.split(".")[2] for name in theirs if name.startswith("encoder.layer.")}
+    whole, in_three = _names(len(layers))
+    known = {*whole.values(), *(one for three in in_three.values() for one in three)}
+    for name in theirs:
+        if name not in known and not name.startswith("pooler.") and "mask_token" not in name:
             raise ValueError(f"{name} is no name of transformers' ViT")
-        layer, part, kind = known.groups()
-        if part == "query":
-            parts = [attention[name.replace("query", other)] for other in QKV]
-            found[f"blocks.{layer}.attn.qkv.{kind}"] = torch.cat(parts)
+    found = {timms: theirs[one] for timms, one in whole.items() if one in theirs}
+    for timms, three in in_three.items():
+        if three[0] in theirs:
+            found[timms] = torch.cat([theirs[one] for one in three])
     return found
-
-
-def _to_timm(name: str) -> str:
-    layer = re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)", name)
-    if layer and layer[2] in LAYER:
-        return f"blocks.{layer[1]}.{LAYER[layer[2]]}.{layer[3]}"
-    if name in NAMES:
-        return NAMES[name]
-    module, dot, kind = name.rpartition(".")
-    if module not in NAMES:
-        raise ValueError(f"{name} is no name of transformers' ViT")
-    return NAMES[module] + dot + kind
 
 
 def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
     """The reverse: the state of a ViTForImageClassification, or of a ViTModel whose pooler returns
     the class token unchanged (up to its activation, which config.json makes linear)."""
-    before = "vit." if classifies else ""
-    whole = {timms: theirs for theirs, timms in NAMES.items()}
-    layer = {timms: theirs for theirs, timms in LAYER.items()}
+    whole, in_three = _names(len(state))
     found: dict[str, Tensor] = {}
     for name, value in state.items():
-        block = re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name)
-        if block is None:
-            stem, dot, kind = (name, "", "") if name in whole else name.rpartition(".")
-            outer = "" if stem == "head" else before
-            found[outer + whole[stem] + dot + kind] = value
-            continue
-        number, part, kind = block.groups()
-        place = f"{before}encoder.layer.{number}"
-        if part != "attn.qkv":
-            found[f"{place}.{layer[part]}.{kind}"] = value
-            continue
-        values = rearrange(value, "(part d) ... -> part d ...", part=3)
-        for name_of_part, value_of_part in zip(QKV, values, strict=True):
-            found[f"{place}.attention.attention.{name_of_part}.{kind}"] = value_of_part.contiguous()
-    if not classifies:
-        width = state["cls_token"].shape[-1]
-        found |= {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
-    return found
+        if name in whole:
+            found[whole[name]] = value
+        else:
+            found |= dict(zip(in_three[name], value.chunk(3), strict=True))
+    if classifies:
+        head = tuple(HEAD.values())
+        return {
+            name if name.startswith(head) else f"vit.{name}": value.contiguous()
+            for name, value in found.items()
+        }
+    width = state["cls_token"].shape[-1]
+    pooler = {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
+    return {name: value.contiguous() for name, value in found.items()} | pooler
 
 
 def to_transformers(export: Path, out: Path) -> None:
@@ -166,13 +151,11 @@ def _unsupported(model: Any) -> str | None:
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
         embed = type(getattr(model, "patch_embed", None)).__name__
         return f"has patches of pixels; this is a {type(model).__name__} on a {embed}"
-    layers = ["patch_embed.proj", "norm"]
-    for number in range(len(model.blocks)):
-        layers += [f"blocks.{number}.{part}" for part in (*LAYER.values(), "attn.qkv")]
-    known = {"cls_token", "pos_embed"}
-    for layer in layers:
-        known |= {f"{layer}.{kind}" for kind in KINDS}
-    state = {name for name in model.state_dict() if not name.startswith("head.")}
+    whole, in_three = _names(len(model.blocks))
+    known, state = (
+        {name for name in names if not name.startswith("head.")}
+        for names in ([*whole, *in_three], model.state_dict())
+    )
     for text, names in (("has no", state - known), ("needs", known - state)):
         if names:
             return f"{text} {min(names)}"

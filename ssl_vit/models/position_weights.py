@@ -40,7 +40,8 @@ def fit_positions(
     state: Mapping[str, Tensor], encoder: Encoder, timms_rule: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
     """Weights of an export whose positions have the encoder's grid. Positions that the encoder adds
-    itself are loaded into it.
+    itself are loaded into it. What a table holds for prefix tokens that have no position here is
+    added to the tokens themselves, which gives the same features.
 
     Args:
         state: the weights.
@@ -51,17 +52,9 @@ def fit_positions(
     Raises:
         ValueError: they cannot be fitted.
     """
-    fitted = dict(state)
-    if POSITIONS in fitted:
-        _fit_table(fitted, encoder, timms_rule)
-    return fitted
-
-
-def _fit_table(
-    state: dict[str, Tensor], encoder: Encoder, timms_rule: Mapping[str, Any] | None
-) -> None:
-    """Replace the table by one of the encoder's grid. What it holds for prefix tokens that have no
-    position here is added to the tokens themselves, which gives the same features."""
+    state = dict(state)
+    if POSITIONS not in state:
+        return state
     added = isinstance(encoder.positions, Added)
     tables_prefix = 0 if added or encoder.backbone.no_embed_class else encoder.prefix
     old_prefix = _prefix_positions(state[POSITIONS].shape[1], encoder)
@@ -78,7 +71,9 @@ def _fit_table(
     if old_prefix < tables_prefix:
         prefix_1PD = patch_1ND.new_zeros(1, tables_prefix, patch_1ND.shape[-1])
     if old_prefix > tables_prefix:
-        _add_to_tokens(state, prefix_1PD)
+        state["cls_token"] = state["cls_token"] + prefix_1PD[:, :1]
+        if "reg_token" in state:
+            state["reg_token"] = state["reg_token"] + prefix_1PD[:, 1:]
         prefix_1PD = prefix_1PD[:, :0]
     state[POSITIONS] = torch.cat([prefix_1PD, patch_1ND], 1)
     if isinstance(encoder.positions, Added):
@@ -86,6 +81,7 @@ def _fit_table(
             encoder.positions.load_table(patch_1ND[0], old_1ND[0])
         except ValueError as error:
             raise ValueError(f"{error}; expected model.positions=learned") from None
+    return state
 
 
 def _prefix_positions(rows: int, encoder: Encoder) -> int:
@@ -100,9 +96,3 @@ def _prefix_positions(rows: int, encoder: Encoder) -> int:
 
 def _is_square(number: int) -> bool:
     return number > 0 and round(number**0.5) ** 2 == number
-
-
-def _add_to_tokens(state: dict[str, Tensor], prefix_1PD: Tensor) -> None:
-    state["cls_token"] = state["cls_token"] + prefix_1PD[:, :1]
-    if "reg_token" in state:
-        state["reg_token"] = state["reg_token"] + prefix_1PD[:, 1:]

@@ -92,21 +92,13 @@ class Positions(nn.Module):
         table_TD = self.table()
         if table_TD is None and getattr(backbone, "pos_embed", None) is not None:
             table_TD = backbone.pos_embed[0]
-        if table_TD is None:
-            return self._dropped(backbone, with_prefix(backbone, x_BMD))
         prefix = with_prefix(backbone, x_BMD[:, :0])
-        count = 0 if self._without_prefix(backbone) else prefix.shape[1]
-        if count:
-            prefix = prefix + table_TD[:count]
-        token_BTD = torch.cat([prefix, x_BMD + _table_at(table_TD[count:], grid)], 1)
-        return self._dropped(backbone, token_BTD)
-
-    def _without_prefix(self, backbone: Any) -> bool:
-        """Whether prefix tokens have no position."""
-        return self.table() is not None or backbone.no_embed_class
-
-    def _dropped(self, backbone: Any, token_BTD: Tensor) -> Tensor:
-        return backbone.norm_pre(backbone.pos_drop(token_BTD))
+        if table_TD is not None:
+            alone = self.table() is not None or backbone.no_embed_class
+            count = 0 if alone else prefix.shape[1]  # of prefix tokens that have positions
+            prefix = prefix + table_TD[:count] if count else prefix
+            x_BMD = x_BMD + _table_at(table_TD[count:], grid)
+        return backbone.norm_pre(backbone.pos_drop(torch.cat([prefix, x_BMD], 1)))
 
     def block_arguments(
         self,

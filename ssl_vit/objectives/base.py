@@ -14,7 +14,6 @@ from ..errors import UserError, suggest
 from ..metrics import SHARE, Metric, all_baselines, find_baseline, find_metric, has_row
 from ..models.encoder import Backbone
 from ..recipe.declaration import all_declared, is_plugins
-from .global_batch import GlobalBatchNorm
 from .teacher import Averages
 
 # name -> (sum, count), which add up over passes and processes
@@ -71,6 +70,17 @@ class Complete(nn.Module, ABC):
         return super().__new__(cls)
 
 
+class Stepped(nn.Module):
+    """A part of an objective that training steps change."""
+
+    def start_step(self, progress: float) -> None:
+        """Called before a training step with the share of the run that is done."""
+
+    def after_step(self, found_inf: Tensor) -> None:
+        """Called after an optimiser step, which was skipped where `found_inf` (bool, on the
+        device) is true."""
+
+
 class Objective(Complete):
     """`objective(batch) -> Output`. Parameters besides the encoder's (mask token, heads) belong to
     the objective. `forward` is all that one must have; a step is `start_step`, `forward` and
@@ -103,17 +113,17 @@ class Objective(Complete):
     def start_step(self, progress: float) -> None:
         """Set what follows a schedule of its own. Called before each training step with the share
         of the run that is done; what is set is a buffer, which a compiled graph reads."""
-        for norm in self._norms():
-            norm.start_step()
+        for part in self._stepped():
+            part.start_step(progress)
 
     def after_step(self, found_inf: Tensor) -> None:
         """Move buffers that follow training, after an optimiser step; not if it was skipped, as
         `found_inf` (bool, on the device) says."""
-        for norm in self._norms():
-            norm.after_step(found_inf)
+        for part in self._stepped():
+            part.after_step(found_inf)
 
-    def _norms(self) -> Iterator[GlobalBatchNorm]:
-        return (one for one in self.modules() if isinstance(one, GlobalBatchNorm))
+    def _stepped(self) -> Iterator[Stepped]:
+        return (part for part in self.modules() if isinstance(part, Stepped))
 
     def averages(self, progress: float) -> Averages:
         """A momentum m and pairs (running average, the weight that it averages), of an objective

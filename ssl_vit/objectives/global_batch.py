@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn import functional as F
+
+from .base import Stepped
 
 
 def processes() -> int:
@@ -32,27 +35,6 @@ def gather(x_BC: Tensor) -> Tensor:
     return x_GC
 
 
-class _Gather(torch.autograd.Function):
-    """`gather`; the gradient of a row is the sum of what all processes' losses give it."""
-
-    @staticmethod
-    def forward(ctx: Any, x_BC: Tensor) -> Tensor:
-        return gather(x_BC)
-
-    @staticmethod
-    def backward(ctx: Any, grad_GC: Tensor) -> Tensor:
-        total_GC = grad_GC.clone()
-        distributed.all_reduce(total_GC)
-        return total_GC.chunk(processes())[rank()]
-
-
-def gather_with_gradient(x_BC: Tensor) -> Tensor:
-    """As `gather`, with a gradient: of losses of each process's own images that use others' rows,
-    the mean over processes has the gradient that it has on one process. Collective, backwards
-    too."""
-    return x_BC if processes() == 1 or x_BC.is_meta else _Gather.apply(x_BC)
-
-
 class _Sum(torch.autograd.Function):
     """The sum of a tensor over all processes; its gradient is the sum of theirs."""
 
@@ -69,6 +51,18 @@ class _Sum(torch.autograd.Function):
         return total
 
 
+def gather_with_gradient(x_BC: Tensor) -> Tensor:
+    """As `gather`, with a gradient: of losses of each process's own images that use others' rows,
+    the mean over processes has the gradient that it has on one process. Collective, backwards
+    too."""
+    count = processes()
+    if count == 1 or x_BC.is_meta:
+        return x_BC
+    before = len(x_BC) * rank()
+    # the sum with zeros in the others' places, whose gradient is that of all processes' losses
+    return _Sum.apply(F.pad(x_BC, (0, 0, before, len(x_BC) * (count - 1) - before)))
+
+
 def mean(x_BC: Tensor) -> Tensor:
     """The mean (C,) over the rows of all processes. Collective."""
     mean_C = x_BC.mean(0)
@@ -76,7 +70,7 @@ def mean(x_BC: Tensor) -> Tensor:
     return mean_C if count == 1 or x_BC.is_meta else _Sum.apply(mean_C) / count
 
 
-class GlobalBatchNorm(nn.Module):
+class GlobalBatchNorm(Stepped):
     """Batch normalisation by mean and variance of the global batch, in float32: on any number of
     processes that of one process (torch's SyncBatchNorm, which needs GPUs). In evaluation by
     running means, which a step moves between `start_step` and `after_step`.
@@ -103,7 +97,7 @@ class GlobalBatchNorm(nn.Module):
         self.register_buffer("mean_before", torch.zeros(channels), persistent=False)
         self.register_buffer("var_before", torch.ones(channels), persistent=False)
 
-    def start_step(self) -> None:
+    def start_step(self, progress: float) -> None:
         """Keep the running means that a skipped step goes back to."""
         self.mean_before.copy_(self.running_mean)
         self.var_before.copy_(self.running_var)

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..data.batching import Batch
 from ..errors import UserError
+from ..metrics import KINDS
 from ..models.encoder import Encoder
 from . import corruption, reconstruction
 from .base import Metrics, Objective, Output, place
 from .targets.patch_targets import Target
 from .teacher import Averages
 
-KINDS = {"masked": corruption.MASK, "random": corruption.RANDOM, "kept": corruption.KEEP}
+NUMBERS = dict(zip(KINDS, (corruption.MASK, corruption.RANDOM, corruption.KEEP), strict=True))
 
 
 class PatchPrediction(Objective):
@@ -94,13 +95,6 @@ class PatchPrediction(Objective):
         found = reconstruction.reconstruct(self, batch).panels_B43HW
         return dict(zip(reconstruction.TITLES, found.unbind(1), strict=True))
 
-    @torch.no_grad()
-    def predict(self, batch: Batch) -> tuple[corruption.Corruption, Tensor]:
-        """The corruption, and the prediction for each corrupted patch, (B, K, ...) in the form of
-        the target's ground truth."""
-        drawn = self.sample_corruption(batch)
-        return drawn, self.target.predict(self.patch_logits(batch, drawn))
-
 
 def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
     """(sum, count) of a value over the places where `where` holds."""
@@ -110,6 +104,6 @@ def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
 def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
     """A metric over all corrupted patches, and split by kind."""
     metrics = {name: _mean(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))}
-    for kind, number in KINDS.items():
+    for kind, number in NUMBERS.items():
         metrics[f"{name}_{kind}"] = _mean(value_BK, kind_BK == number)
     return metrics

@@ -12,22 +12,30 @@ from torch.nn import functional as F
 from ..models.encoder import Encoder
 from ..models.full_precision import full_precision
 from . import global_batch, teacher
+from .base import Stepped
+from .dino import DinoOptions
 
 KOLEO_EPS = 1e-8  # DINOv2's loss/koleo_loss.py
 STD = 0.02  # of the head's initial weights (vision_transformer.py, `DINOHead`)
 SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 
 
-class Prototypes(nn.Linear):
-    """Cosine similarities with K directions, each times its length: 1, or trained. While `frozen`
-    they get a gradient of zeros, which adds nothing to the norm that gradients are clipped by."""
+class Prototypes(nn.Linear, Stepped):
+    """Cosine similarities with K directions, each times its length: 1, or trained. While `frozen`,
+    at the beginning, they get a gradient of zeros, which adds nothing to the norm that gradients
+    are clipped by."""
 
     frozen: Tensor
 
-    def __init__(self, width: int, count: int, lengths: bool) -> None:
-        super().__init__(width, count, bias=False)
-        self.length_K = nn.Parameter(torch.ones(count), requires_grad=lengths)
+    def __init__(self, options: DinoOptions) -> None:
+        super().__init__(options.width, options.prototypes, bias=False)
+        length_K = torch.ones(options.prototypes)
+        self.length_K = nn.Parameter(length_K, requires_grad=options.lengths)
+        self.freeze = options.freeze
         self.register_buffer("frozen", torch.tensor(False))
+
+    def start_step(self, progress: float) -> None:
+        self.frozen.fill_(progress < self.freeze)
 
     def forward(self, x_XW: Tensor) -> Tensor:
         # bfloat16 would round what is divided by a temperature to 2 or 3 digits
@@ -44,33 +52,20 @@ class Head(nn.Module):
 
     Args:
         inputs: C.
-        hidden: width of the hidden layers.
-        width: W.
-        prototypes: K.
-        lengths: whether the prototypes' lengths are trained.
+        options: widths, prototypes.
         patches: whether patches have prototypes of their own.
         layers: whether they have the layers before, too.
     """
 
     def __init__(
-        self,
-        inputs: int,
-        hidden: int,
-        width: int,
-        prototypes: int,
-        lengths: bool,
-        patches: bool = False,
-        layers: bool = False,
+        self, inputs: int, options: DinoOptions, patches: bool = False, layers: bool = False
     ) -> None:
         super().__init__()
-        self.mlp = _layers(inputs, hidden, width)
-        self.prototypes = Prototypes(width, prototypes, lengths)
-        self.of_patches = Prototypes(width, prototypes, lengths) if patches else None
-        self.mlp_of_patches = _layers(inputs, hidden, width) if layers else None
-
-    def all_prototypes(self) -> list[Prototypes]:
-        """Those of images, and of patches if they have their own."""
-        return [one for one in (self.prototypes, self.of_patches) if one is not None]
+        widths = inputs, options.hidden, options.width
+        self.mlp = _layers(*widths)
+        self.prototypes = Prototypes(options)
+        self.of_patches = Prototypes(options) if patches else None
+        self.mlp_of_patches = _layers(*widths) if layers else None
 
     def patches(self, x_XC: Tensor) -> Tensor:
         """Logits (X, K) of patches."""
@@ -107,7 +102,7 @@ class Teacher(teacher.Teacher):
         self.head = teacher.copy_of(head).eval()
 
 
-class Assignment(nn.Module):
+class Assignment(Stepped):
     """The teacher's logits -> its probabilities of prototypes, kept from always being the same.
 
     "centre": a softmax of what is left after a running mean of all logits; the mean moves after
@@ -118,44 +113,30 @@ class Assignment(nn.Module):
     images in evaluation.
 
     Args:
-        prototypes: K.
-        balance: "centre" or "sinkhorn".
-        centre_momentum: of the running mean.
-        temperatures: the first and the last, reached linearly after a share `warmup` of the run.
-        warmup: that share.
+        options: prototypes, balance, momentum of the running mean, warm-up.
+        temperatures: the first and the last, reached linearly after the warm-up.
     """
 
     centre_K: Tensor
     mean_K: Tensor
     temperature: Tensor
 
-    def __init__(
-        self,
-        prototypes: int,
-        balance: str,
-        centre_momentum: float,
-        temperatures: tuple[float, float],
-        warmup: float,
-    ) -> None:
+    def __init__(self, options: DinoOptions, temperatures: list[float]) -> None:
         super().__init__()
-        self.balance = balance
-        self.centre_momentum = centre_momentum
+        self.balance = options.balance
+        self.centre_momentum = options.centre_momentum
         self.temperatures = temperatures
-        self.warmup = warmup
-        self.register_buffer("centre_K", torch.zeros(prototypes))
+        self.warmup = options.warmup
+        self.register_buffer("centre_K", torch.zeros(options.prototypes))
         # of the last step's logits, until `after_step`
-        self.register_buffer("mean_K", torch.zeros(prototypes), persistent=False)
+        self.register_buffer("mean_K", torch.zeros(options.prototypes), persistent=False)
         self.register_buffer("temperature", torch.tensor(temperatures[0]))
 
     def start_step(self, progress: float) -> None:
-        """Set the temperature of a step, before which this share of the run is done."""
-        self.temperature.fill_(self.temperature_at(progress))
-
-    def temperature_at(self, progress: float) -> float:
         first, last = self.temperatures
-        if progress >= self.warmup:
-            return last
-        return first + (last - first) * progress / self.warmup
+        if progress < self.warmup:
+            last = first + (last - first) * progress / self.warmup
+        self.temperature.fill_(last)
 
     @torch.no_grad()
     def assign_all(self, logits_XK: Tensor) -> Tensor:

@@ -179,7 +179,7 @@ def test_batches_of_any_size_measure_as_one(balance: str) -> None:
     seen: list[Tensor] = []
     objective.teacher.head.mlp.register_forward_hook(lambda _, given, __: seen.append(given[0]))
     tokens = objective.taught(evaluator.batches[0].image)
-    objective.measured_logits(tokens)
+    objective.measured(tokens)
     assert any(torch.equal(one, tokens[:, 1 + 4 * 2 + 2]) for one in seen)
 
 

@@ -19,6 +19,8 @@ from ssl_vit.data.open import DrawnStore, open_splits
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
+from ssl_vit.evaluation.features import ENCODER
+from ssl_vit.metrics import FRESH
 from ssl_vit.recipe.schema import Data, Probe
 
 COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 60, 230]], np.uint8)
@@ -71,18 +73,19 @@ def test_scores_are_those_of_a_plain_count_and_of_scikit_learn() -> None:
     truth = rng.choice([0, 1, 2, 255], (3, 8, 8))
     pred = np.where(rng.random(truth.shape) < 0.7, truth % 255, rng.integers(0, 4, truth.shape))
     task = SegmentationTask(6, 255, (2, 2))
-    counted = dense.confusion(torch.from_numpy(truth), torch.from_numpy(pred), task)
-    by_hand = np.zeros((6, 6), int)
+    counted = dense.marginals(torch.from_numpy(truth), torch.from_numpy(pred), task)
+    by_hand = np.zeros((3, 6), int)
     for t, p in zip(truth.ravel(), pred.ravel(), strict=True):
         if t != 255:
-            by_hand[t, p] += 1
+            by_hand[[1, 2], [t, p]] += 1
+            by_hand[0, t] += t == p
     assert (counted.numpy() == by_hand).all()
     known = truth != 255
     present = [0, 1, 2, 3]
     expected = jaccard_score(truth[known], pred[known], labels=present, average="macro")
-    found = dense.scores(counted)
-    assert found.miou == pytest.approx(expected)
-    assert found.pixel_accuracy == pytest.approx((truth == pred)[known].mean())
+    accuracy = (truth == pred)[known].mean()
+    found = {name: one.tolist() for name, one in dense.scores(counted[None]).items()}
+    assert found == {"miou": [pytest.approx(expected)], "pixel_accuracy": [pytest.approx(accuracy)]}
 
 
 def test_classes_are_counted_without_what_is_ignored() -> None:
@@ -288,10 +291,11 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
 
 
 def test_a_difference_of_few_masks_has_no_interval() -> None:
-    counts = torch.tensor([[[3, 1], [4, 2], [4, 2]]]).repeat(29, 1, 1)
-    assert dense.difference(counts, counts, 0) is None
-    both = torch.cat([counts, counts])
-    assert dense.difference(both, both, 0) == (0, 0)
+    image_13C = torch.tensor([[[3, 1], [4, 2], [4, 2]]])
+    for images, known in ((29, None), (30, (0, 0))):
+        of = dense.Counts(image_13C, image_13C[0], image_13C.expand(images, -1, -1))
+        found = dense.compared({ENCODER: of, FRESH: of}, paired=True)["fresh_miou"].difference
+        assert (found and (found.low, found.high)) == known
 
 
 @pytest.mark.parametrize("ignore", [-1, 256])

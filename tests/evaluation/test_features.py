@@ -12,12 +12,10 @@ from safetensors.torch import load_file
 from helpers.options import TINY, altered
 from helpers.runs import run
 from helpers.sources import listed
-from helpers.tables import image, table
 from ssl_vit.data import loaders, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
-from ssl_vit.data.open import DrawnStore, open_splits
+from ssl_vit.data.open import DrawnStore
 from ssl_vit.data.source import Source
-from ssl_vit.data.tables import TableStore
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
 from ssl_vit.evaluation.images import Images
@@ -27,7 +25,6 @@ from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import Probe
-from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator
 
@@ -155,20 +152,6 @@ def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program(
     with pytest.raises(RuntimeError):
         features.all_right(seen, probe, 2, print)
     assert features.all_right(seen, probe, 2, print, error=Exception).keys() == {"", COMMONEST}
-
-
-def test_labels_are_read_without_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = table(
-        tmp_path / "own.parquet", [n % 4 for n in range(30)], [image(n) for n in range(30)]
-    )
-    rows = np.array([29, 3, 0, 7, 7])
-    whole = next(iter(open_splits(Data(path=str(path))).splits.values()))
-    for source in (whole, whole.subset(np.arange(27, 2, -1))):
-        some = rows % len(source)
-        wanted = source.fetch(some)[1]
-        with monkeypatch.context() as patch:
-            patch.setattr(TableStore, "fetch", lambda *_: pytest.fail("was read"))
-            assert source.label_of(some).tolist() == wanted.tolist()
 
 
 def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(

@@ -7,7 +7,6 @@ FOLDERS: {name: (what writes it below a folder, further options of reading it)}.
 import csv
 import io
 import json
-import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 from PIL import Image
+
+from helpers.images import encode, npy, tar
 
 ANT_BEE = datasets.ClassLabel(names=["ant", "bee"])
 IMAGE = datasets.Image()
@@ -28,20 +29,8 @@ def noise(number: int, shape: tuple[int, ...] = (6, 7, 3), below: int = 256) -> 
     return np.random.default_rng(number).integers(0, below, shape).astype(kind)
 
 
-def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return file.getvalue()
-
-
 def png(number: int) -> bytes:
-    return encoded(Image.fromarray(noise(number)))
-
-
-def npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
+    return encode(Image.fromarray(noise(number)), "PNG")
 
 
 def write(root: Path, files: dict[str, bytes | str]) -> None:
@@ -81,25 +70,16 @@ def table(path: Path, numbers: range) -> None:
     parquet(path, columns, image=IMAGE, label=ANT_BEE)
 
 
-def tar(path: Path, members: dict[str, bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as file:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            file.addfile(member, io.BytesIO(content))
-
-
-def cls(numbers: Iterable[int]) -> dict[str, bytes]:
+def cls(numbers: Iterable[int]) -> list[tuple[str, bytes]]:
     """Members of a tar: each image with its label."""
-    return {
-        name: content
+    return [
+        member
         for number in numbers
-        for name, content in (
+        for member in (
             (f"{number:04d}.png", png(number)),
             (f"{number:04d}.cls", str(number % 3).encode()),
         )
-    }
+    ]
 
 
 ROWS = [{"file_name": f"{n}.png", "label": ["dog", "ant", "bee"][n % 3]} for n in range(6)]
@@ -185,15 +165,15 @@ def modes(root: Path) -> None:
     write(
         root,
         {
-            "grey.png": encoded(Image.fromarray(noise(1, (6, 7)))),
-            "grey_alpha.png": encoded(Image.fromarray(noise(2, (6, 7, 2)))),
-            "one_bit.png": encoded(Image.fromarray(noise(3, (6, 7)) > 127)),
-            "palette.png": encoded(palette(8)),
-            "rgba.png": encoded(Image.fromarray(noise(4, (6, 7, 4)))),
-            "sixteen_bits.png": encoded(Image.fromarray(noise(5, (6, 7), 65536))),
-            "turned.png": encoded(rgb, exif=turned()),
-            "one_pixel.png": encoded(Image.fromarray(noise(6, (1, 1, 3)))),
-            "long.png": encoded(Image.fromarray(noise(7, (1, 90, 3)))),
+            "grey.png": encode(Image.fromarray(noise(1, (6, 7))), "PNG"),
+            "grey_alpha.png": encode(Image.fromarray(noise(2, (6, 7, 2))), "PNG"),
+            "one_bit.png": encode(Image.fromarray(noise(3, (6, 7)) > 127), "PNG"),
+            "palette.png": encode(palette(8), "PNG"),
+            "rgba.png": encode(Image.fromarray(noise(4, (6, 7, 4))), "PNG"),
+            "sixteen_bits.png": encode(Image.fromarray(noise(5, (6, 7), 65536)), "PNG"),
+            "turned.png": encode(rgb, "PNG", exif=turned()),
+            "one_pixel.png": encode(Image.fromarray(noise(6, (1, 1, 3))), "PNG"),
+            "long.png": encode(Image.fromarray(noise(7, (1, 90, 3))), "PNG"),
         },
     )
 
@@ -214,7 +194,7 @@ def turned() -> Image.Exif:
 def formats(root: Path) -> None:
     rgb = Image.fromarray(noise(0))
     files: dict[str, bytes | str] = {
-        f"{form.lower()}.{ending}": encoded(rgb, form, **options)
+        f"{form.lower()}.{ending}": encode(rgb, form, **options)
         for form, ending, options in (
             ("BMP", "bmp", {}),
             ("PPM", "ppm", {}),
@@ -223,7 +203,7 @@ def formats(root: Path) -> None:
             ("WEBP", "webp", {"lossless": True}),
         )
     }
-    write(root, files | {"gif.gif": encoded(palette(8), "GIF")})
+    write(root, files | {"gif.gif": encode(palette(8), "GIF")})
 
 
 def damaged(root: Path) -> None:
@@ -333,7 +313,7 @@ def several_labels(root: Path) -> None:
 
 def with_masks(root: Path) -> None:
     masks = [
-        {"bytes": encoded(Image.fromarray(noise(70 + n, (6, 7), 4))), "path": None}
+        {"bytes": encode(Image.fromarray(noise(70 + n, (6, 7), 4)), "PNG"), "path": None}
         for n in range(4)
     ]
     columns = {"image": cells(range(4)), "mask": masks}
@@ -384,7 +364,7 @@ def odd_tar(root: Path) -> None:
         f"long/{'x' * 150}.png": png(12),
         "README.txt": b"text",
     }
-    tar(root / "images.tar", members)
+    tar(root / "images.tar", members.items())
 
 
 def saved(root: Path) -> None:

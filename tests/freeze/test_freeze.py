@@ -10,17 +10,12 @@ from typing import Any
 
 import datasets
 import numpy as np
-import pandas as pd
 import pytest
-from scipy import stats
 
-from freeze import make, today
+from freeze import make
 from freeze.folders import FOLDERS
-from freeze.numbers import PAIRS, arm_values
 
-RECIPES, COSTS, STUDIES, IMAGES, PAIRED = map(
-    make.read, ("recipes", "costs", "studies", "images", "pairs")
-)
+RECIPES, COSTS, STUDIES, IMAGES = map(make.read, ("recipes", "costs", "studies", "images"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,31 +26,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def differences(frozen: Any, found: Any, place: str = "") -> list[str]:
-    """Where a frozen value is missing or another one; more keys than were frozen are none."""
-    if isinstance(frozen, dict) and isinstance(found, dict):
-        return [
-            text
-            for key, value in frozen.items()
-            for text in (
-                differences(value, found[key], f"{place}.{key}")
-                if key in found
-                else [f"{place}.{key}: missing; frozen: {value}"]
-            )
-        ]
-    # true is no 1
-    same = frozen == found and isinstance(frozen, bool) == isinstance(found, bool)
-    return [] if same else [f"{place}: {found}; frozen: {frozen}"]
-
-
-def test_a_value_that_is_missing_or_another_one_is_a_difference() -> None:
-    frozen = {"a": {"b": 1, "c": True}}
-    assert not differences(frozen, {"a": {"b": 1.0, "c": True, "new": 2}, "more": 3})
-    assert differences(frozen, {"a": {"b": 2, "c": 1}}) == [
-        ".a.b: 2; frozen: 1",
-        ".a.c: 1; frozen: True",
-    ]
-    assert differences(frozen, {"a": {"b": 1}}) == [".a.c: missing; frozen: True"]
+def kept(frozen: Any, found: Any) -> Any:
+    """What was found under the keys that are frozen: others may be there. A key that is gone is a
+    KeyError."""
+    if not isinstance(frozen, dict):
+        return found
+    return {key: kept(value, found[key]) for key, value in frozen.items()}
 
 
 def test_so_much_is_frozen() -> None:
@@ -63,19 +39,18 @@ def test_so_much_is_frozen() -> None:
     assert sum(len(group) for groups in RECIPES.values() for group in groups.values()) > 4000
     assert sum(len(study["tasks"]) for study in STUDIES.values()) == 603
     assert len(STUDIES) == 11 and len(IMAGES["folders"]) == len(FOLDERS) > 50
-    assert sum(len(rows) for measures in PAIRED.values() for rows in measures.values()) == 123
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_has_its_values(name: str) -> None:
-    assert not differences(RECIPES[name], make.recipe_values(name), name)
+    assert kept(RECIPES[name], make.recipe_values(name)) == RECIPES[name]
 
 
 def test_recipes_cost_what_they_did() -> None:
     """Of the paper's, many of which differ in images and length alone, one of each network."""
     images = re.compile(r"_(imagenet|jft|cifar|flowers|pets)\w*$")
     for name in {images.sub("", name): name for name in COSTS["recipes"]}.values():
-        assert not differences(COSTS["recipes"][name], today.cost(make.recipe(name)), name)
+        assert kept(COSTS["recipes"][name], make.recipe_cost(name)) == COSTS["recipes"][name], name
 
 
 @pytest.mark.parametrize("study", make.MATCHED)
@@ -83,7 +58,7 @@ def test_arms_at_equal_compute_cost_what_they_did(study: str) -> None:
     tasks = whole_tasks(STUDIES[study])
     assert len(COSTS["matched"][study]) > 4
     for number, cost in COSTS["matched"][study].items():
-        found = today.run_exaflop(tasks[int(number)]["options"])
+        found = make.run_exaflop(tasks[int(number)]["options"])
         assert found == pytest.approx(cost, rel=1e-9), tasks[int(number)]
 
 
@@ -139,13 +114,13 @@ def test_a_study_has_its_tasks(name: str) -> None:
 @pytest.mark.parametrize("name", IMAGES["drawn"])
 def test_the_embedded_set_is_drawn_as_it_was(name: str) -> None:
     options = {"data.size": int(name.split()[1])}
-    assert not differences(IMAGES["drawn"][name], make.described(options), name)
+    assert kept(IMAGES["drawn"][name], make.described(options)) == IMAGES["drawn"][name]
 
 
 @pytest.mark.parametrize("options", IMAGES["rows"])
 def test_a_run_takes_the_images_that_it_took(options: str) -> None:
     found = make.draws({"data.size": 32} | json.loads(options))
-    assert not differences(IMAGES["rows"][options], found, options)
+    assert kept(IMAGES["rows"][options], found) == IMAGES["rows"][options]
 
 
 @pytest.mark.parametrize("name", IMAGES["folders"])
@@ -164,23 +139,3 @@ def test_real_images_are_read_as_they_were(real_images: Path) -> None:
         means = found["tinyimagenet"][split].pop("means")
         np.testing.assert_allclose(means, known.pop("means"), atol=0.3)
     assert json.loads(json.dumps(found)) == frozen
-
-
-@pytest.mark.parametrize("file", PAIRED)
-def test_pairs_are_what_they_were(file: str) -> None:
-    """By the package, and by pandas and scipy."""
-    assert PAIRED[file].keys() == PAIRS[file].keys()
-    for measure, rows in PAIRED[file].items():
-        values = arm_values(file, measure)
-        table = pd.DataFrame(values)
-        for name, frozen in rows.items():
-            arm, _, base = name.partition(" - ")
-            if base:
-                found = today.paired(values[arm], values[base])
-                column = (table[arm] - table[base]).dropna()
-            else:
-                found, column = today.summary([*values[arm].values()]), table[arm].dropna()
-            low, high = stats.t.interval(0.95, len(column) - 1, column.mean(), column.sem())
-            own = {"n": len(column), "mean": column.mean(), "sd": column.std(), "low": low}
-            assert found == pytest.approx(frozen, rel=1e-9, abs=1e-12), (measure, name)
-            assert own | {"high": high} == pytest.approx(frozen, rel=1e-9, abs=1e-12)

@@ -3,20 +3,28 @@ same curve on two processes."""
 
 import json
 import shutil
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
 from helpers.runs import Killed, Killer, assert_alike, assert_same_end, rows, run
+from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import train as train_job
+from ssl_vit.models.encoder import Encoder, build_encoder
+from ssl_vit.objectives.base import Metrics, Objective
+from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs import checkpoint_files
 from ssl_vit.training import checkpoint
 
+SMALL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
+M = TypeVar("M", bound=nn.Module)
 SERIES = """
 import json, os, sys
 from ssl_vit.jobs.train import train
@@ -27,6 +35,36 @@ for words in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)
     train(Run(resolve(words)))
 """
+
+
+def small(model: Model = SMALL) -> Encoder:
+    """A fresh encoder of 4 x 4 patches, from the seed 0."""
+    torch.manual_seed(0)
+    return build_encoder(model, Data(size=16))
+
+
+def shaken(objective: M) -> M:
+    """With noise on all of its weights: none is 0 or 1, and a teacher differs from its student."""
+    for parameter in objective.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return objective
+
+
+def assert_is_plain(
+    objective: Objective, given: Batch, plain_loss: Callable[..., Tensor]
+) -> Metrics:
+    """The loss of a batch, and its gradients, are those that `plain_loss` gives of a copy in
+    float64; the metrics."""
+    plain = deepcopy(objective).double()
+    wanted = plain_loss(plain)
+    wanted.backward()
+    step = objective(given)
+    step.loss.backward()
+    assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+    total, count = step.metrics["loss"]
+    assert float(total / count) == pytest.approx(wanted.item(), rel=1e-6)
+    assert_gradients_of(plain, objective)
+    return step.metrics
 
 
 def assert_gradients_of(plain: nn.Module, objective: nn.Module) -> None:

@@ -3,7 +3,6 @@
 import io
 import sys
 from functools import partial
-from pathlib import Path
 
 import matplotlib.cbook
 import numpy as np
@@ -110,6 +109,9 @@ def test_attention_distance_of_hand_made_maps() -> None:
     far = 4 * 2**0.5
     wanted = [[0, 4, 4, far], [4, 0, far, 4], [4, far, 0, 4], [far, 4, 4, 0]]
     torch.testing.assert_close(distance_NN, torch.tensor(wanted))
+    oblong_NN = attention.patch_distances((2, 3), 8)  # of a grid that is no square
+    place = [8 * (n // 3 + 1j * (n % 3)) for n in range(6)]
+    np.testing.assert_allclose(oblong_NN, [[abs(a - b) for b in place] for a in place], rtol=1e-6)
     maps_1HTT = torch.zeros(1, 4, 5, 5)
     maps_1HTT[0, 0, 1:, 1:] = torch.eye(4)  # each patch reads itself
     maps_1HTT[0, 1, :, 0] = 0.6  # the class token's share has no distance
@@ -122,32 +124,12 @@ def test_attention_distance_of_hand_made_maps() -> None:
     torch.testing.assert_close(found_H, wanted_H, equal_nan=True)
 
 
-def test_the_patches_of_a_grid_that_is_no_square_have_their_own_places() -> None:
-    distance_NN = attention.patch_distances((2, 3), 8)
-    for i in range(6):
-        for j in range(6):
-            down, right = i // 3 - j // 3, i % 3 - j % 3
-            assert distance_NN[i, j].item() == pytest.approx(8 * (down**2 + right**2) ** 0.5)
-
-
-def test_rollout_of_two_layers_is_that_of_a_plain_loop() -> None:
+def test_rollout_of_two_layers_is_that_of_numpy() -> None:
     maps = torch.rand(2, 3, 2, 5, 5, generator=torch.Generator().manual_seed(0)).softmax(-1)
     found_BTT = attention.rollout(maps)
-    for b in range(3):
-        layers = []
-        for layer in range(2):
-            mixed = [[0.0] * 5 for _ in range(5)]
-            for t in range(5):
-                for s in range(5):
-                    mixed[t][s] = sum(maps[layer, b, h, t, s].item() for h in range(2)) / 2
-                    mixed[t][s] += t == s
-                total = sum(mixed[t])
-                mixed[t] = [value / total for value in mixed[t]]
-            layers.append(mixed)
-        for t in range(5):
-            for s in range(5):
-                wanted = sum(layers[1][t][k] * layers[0][k][s] for k in range(5))
-                assert found_BTT[b, t, s].item() == pytest.approx(wanted, abs=1e-6)
+    mixed = maps.double().numpy().mean(2) + np.eye(5)
+    first, second = mixed / mixed.sum(-1, keepdims=True)
+    np.testing.assert_allclose(found_BTT, second @ first, atol=1e-6)
     token_BN = attention.feature_rollout(found_BTT, 1, "token")
     assert torch.equal(token_BN, found_BTT[:, 0, 1:])
     torch.testing.assert_close(
@@ -277,53 +259,13 @@ def test_distances_and_colours_take_the_first_images() -> None:
     assert len(list(collection._first(subject, 100))) == 5
 
 
-def test_the_columns_follow_the_corruption_patch_by_patch() -> None:
-    torch.manual_seed(0)
-    net = encoder.build_encoder(Model(patch=4, width=32, depth=1, heads=2, mlp=64), Data(size=16))
-    objective = MaskedPatchPrediction(
-        net, patch_targets.Colors(4, 1), rate=0.5, mask=0.4, random=0.3, source="image"
-    )
-    torch.nn.init.normal_(objective.head.weight)
-    image = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
-    batch = Batch(image, torch.zeros(6), torch.arange(6), torch.arange(6) * 7919)
-    drawn, scores = objective.predict(batch)
-    original, saw, predicted, true = objective.panels(batch).values()
-    assert torch.equal(original, image)
-    classes = patch_targets.mean_color(image, 4)
-    seen_kinds = set()
-    for b in range(6):
-        corrupted = dict(zip(drawn.corrupted_BK[b].tolist(), range(8), strict=True))
-        for n in range(16):
-            at = np.s_[:, 4 * (n // 4) : 4 * (n // 4) + 4, 4 * (n % 4) : 4 * (n % 4) + 4]
-            assert (true[b][at] == patch_targets.class_color(classes[b, n])[:, None, None]).all()
-            if n not in corrupted:
-                assert torch.equal(saw[b][at], image[b][at]) and torch.equal(
-                    predicted[b][at], image[b][at]
-                )
-                continue
-            k = corrupted[n]
-            kind, source = drawn.kind_BK[b, k].item(), drawn.source_BK[b, k].item() - 16 * b
-            seen_kinds.add(kind)
-            other = np.s_[
-                :,
-                4 * (source // 4) : 4 * (source // 4) + 4,
-                4 * (source % 4) : 4 * (source % 4) + 4,
-            ]
-            if kind == corruption.MASK:
-                assert (saw[b][at] == reconstruction.GREY).all()
-            else:
-                assert torch.equal(saw[b][at], image[b][other if kind == corruption.RANDOM else at])
-            assert (
-                predicted[b][at] == patch_targets.class_color(scores[b, k, 0])[:, None, None]
-            ).all()
-    assert seen_kinds == {corruption.MASK, corruption.RANDOM, corruption.KEEP}
-
-
 @pytest.mark.parametrize("name", ["mean_color", "grid_color", "pixels"])
-def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
+def test_a_reconstruction_follows_the_corruption_patch_by_patch(name: str) -> None:
+    """Masked patches are grey, random ones their source; predictions, their error and certainty
+    stand where a patch is corrupted."""
     net = vit(patch_size=8, img_size=32)
     target = Settings("mpp", {}, name, [0.5] * 3, [0.5] * 3).build_target(net)
-    objective = MaskedPatchPrediction(net, target, rate=0.4, mask=0.5, random=0.3, source="image")
+    objective = MaskedPatchPrediction(net, target, rate=0.5, mask=0.4, random=0.3, source="image")
     torch.nn.init.normal_(objective.head.weight, std=0.3)
     image = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
     batch = Batch(image, torch.zeros(3), torch.arange(3), torch.arange(3) * 7919)
@@ -331,30 +273,47 @@ def test_error_and_certainty_lie_on_the_corrupted_patches(name: str) -> None:
     drawn = objective.sample_corruption(batch)
     with torch.no_grad():
         output_BKA = objective.patch_logits(batch, drawn)
-    _, _, predicted, true = found.panels_B43HW.float().unbind(1)
     assert (found.certainty_BHW is None) == (name == "pixels")
     cells = {"mean_color": 1, "grid_color": 4, "pixels": 1}[name]
+    side = 8 // cells
+    kinds = set()
+
+    def pixels(patch: int) -> tuple[slice, slice]:
+        return tuple(slice(8 * place, 8 * place + 8) for place in divmod(patch, 4))
+
     for b in range(3):
-        corrupted = dict(zip(drawn.corrupted_BK[b].tolist(), range(99), strict=False))
+        original, saw, predicted, true = found.panels_B43HW[b]
+        assert torch.equal(original, image[b])
+        corrupted = dict(zip(drawn.corrupted_BK[b].tolist(), range(8), strict=True))
         for n in range(16):
-            rows = slice(8 * (n // 4), 8 * (n // 4) + 8)
-            columns = slice(8 * (n % 4), 8 * (n % 4) + 8)
-            error = found.error_BHW[b, rows, columns]
+            at = (slice(None), *pixels(n))
+            error = found.error_BHW[b][pixels(n)]
             if n not in corrupted:
-                assert error.isnan().all()
+                assert torch.equal(saw[at], image[b][at]) and error.isnan().all()
+                assert torch.equal(predicted[at], image[b][at])
                 continue
             k = corrupted[n]
-            wanted = (predicted - true)[b, :, rows, columns].abs().mean(0) / 255
+            kind, source = drawn.kind_BK[b, k].item(), drawn.source_BK[b, k].item() - 16 * b
+            kinds.add(kind)
+            if kind == corruption.MASK:
+                assert (saw[at] == reconstruction.GREY).all()
+            else:
+                taken = pixels(source if kind == corruption.RANDOM else n)
+                assert torch.equal(saw[at], image[b][(slice(None), *taken)])
+            wanted = (predicted[at].float() - true[at].float()).abs().mean(0) / 255
             torch.testing.assert_close(error, wanted)
             if found.certainty_BHW is None:
                 continue
-            certainty = found.certainty_BHW[b, rows, columns]
-            for y in range(8):
-                for x in range(8):
-                    cell = y * cells // 8 * cells + x * cells // 8
-                    logits = output_BKA[b, k, 512 * cell : 512 * cell + 512]
-                    probability = logits.exp().max() / logits.exp().sum()
-                    assert certainty[y, x].item() == pytest.approx(probability.item(), rel=1e-4)
+            scores_PQV = output_BKA[b, k].unflatten(0, (cells, cells, 512))
+            color_PQ3 = patch_targets.class_color(scores_PQV.argmax(-1))
+            chance_PQ = scores_PQV.exp().amax(-1) / scores_PQV.exp().sum(-1)
+            shown_HW3, certain_HW = (
+                one.repeat_interleave(side, 0).repeat_interleave(side, 1)
+                for one in (color_PQ3, chance_PQ)
+            )
+            assert torch.equal(predicted[at], shown_HW3.permute(2, 0, 1))
+            torch.testing.assert_close(found.certainty_BHW[b][pixels(n)], certain_HW)
+    assert kinds == {corruption.MASK, corruption.RANDOM, corruption.KEEP}
 
 
 AWKWARD = [
@@ -390,21 +349,6 @@ def test_labels_and_classes_are_plain_text(text: str) -> None:
     ):
         for first in drawing.rendered(draw).values():
             assert len(first) > 1000 and b"<b>" not in first and b"<script>" not in first
-
-
-def test_the_ground_of_a_figure_is_that_of_its_page(tmp_path: Path) -> None:
-    """Of one image, a certainty that is missing in one half, and no ground but the page's."""
-    image = np.full((8, 8, 3), (200, 30, 40), np.uint8)
-    certainty = np.array([[0.5, np.nan]])
-    columns = {"a": [image], "b": [drawing.heat(certainty, 1)]}
-    group = drawing.PanelGroup("run", columns)
-    drawing.write(tmp_path, "one", partial(drawing.panels, [group]))
-    found = np.asarray(Image.open(tmp_path / "one.png"))
-    ground = found[..., 3] == 0
-    assert ground[0].all() and ground[-1].all() and ground[:, 0].all()
-    assert ground.mean() > 0.15
-    assert (found == (200, 30, 40, 255)).all(-1).sum() > 5000
-    assert not (found > 230).all(-1).any(), "no slab of white"
 
 
 def test_the_class_tokens_attention_is_that_of_the_first_token() -> None:

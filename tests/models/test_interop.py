@@ -156,6 +156,8 @@ def test_a_classifier_has_its_logits_and_classes(tmp_path: Path) -> None:
     found = theirs(made.normalize(pixels())).logits
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
     assert isinstance(theirs, ViTForImageClassification)
+    names = load_file(tmp_path / "vit" / "model.safetensors").keys()
+    assert {"classifier.weight", "vit.layernorm.weight"} <= names  # as all its versions read it
     assert [theirs.config.id2label[n] for n in range(3)] == CLASSES
     assert theirs.config.label2id["newt"] == 2
 

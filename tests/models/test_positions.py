@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from helpers.encoders import DATA, MODEL, net, pixels
 from ssl_vit.inspection import embeddings
-from ssl_vit.inspection.base import UnavailableError
 from ssl_vit.models import encoder, weights
 from ssl_vit.models.architectures import first_registers
 from ssl_vit.models.encoder import Encoder
@@ -70,12 +69,6 @@ def test_initial_weights_fit_another_image_size(tmp_path: Path, kind: str) -> No
 
 def images(count: int, rows: int, columns: int) -> torch.Tensor:
     return pixels(count, GRID * SIDE)[:, :, : rows * SIDE, : columns * SIDE]
-
-
-@pytest.mark.parametrize("kind", POSITIONS)
-def test_a_crop_of_the_whole_size_has_the_tokens_of_an_image(kind: str) -> None:
-    one, given = made(kind, registers=1), images(2, GRID, GRID)
-    assert torch.equal(one.crop_tokens(given), one.tokens(given))
 
 
 @pytest.mark.parametrize("kind", ["learned", "learned_2d", "sincos_2d"])
@@ -155,5 +148,3 @@ def test_similarity_is_that_of_what_is_added() -> None:
     found = embeddings.position_similarity(one)
     table_ND = F.normalize(one.positions.table().double(), dim=1)
     torch.testing.assert_close(found, table_ND @ table_ND.T)
-    with pytest.raises(UnavailableError, match=r"no position embeddings \(model.positions=rotary"):
-        embeddings.position_similarity(made("rotary"))

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from timm.models import adapt_input_conv
 
 from helpers.disk import full_disk
-from helpers.encoders import DATA, MODEL, google_shapes, net, pixels
+from helpers.encoders import DATA, MODEL, net, pixels
 from helpers.exports import forget_digests
 from helpers.options import TINY, altered
 from helpers.runs import run
@@ -238,11 +238,36 @@ def test_rgb_weights_are_adapted_by_timms_rule(tmp_path: Path, channels: int) ->
     assert refusal(made, tmp_path / "two").endswith("was made with 2")
 
 
+def google_shapes() -> dict[str, tuple[int, ...]]:
+    """The names and shapes of Google's weights of MODEL."""
+    d, h, mlp, patch = MODEL.width, MODEL.heads, MODEL.mlp, MODEL.patch
+    dense = {
+        "embedding": ((patch, patch, 3, d), (d,)),
+        "pre_logits": ((d, d), (d,)),
+        "head": ((d, 21), (21,)),
+    }
+    shapes = {"cls": (1, 1, d)}
+    shapes["Transformer/posembed_input/pos_embedding"] = (1, (SIDE // patch) ** 2 + 1, d)
+    norms = ["Transformer/encoder_norm"]
+    for i in range(MODEL.depth):
+        block = f"Transformer/encoderblock_{i}"
+        norms += [f"{block}/LayerNorm_{n}" for n in (0, 2)]
+        attention = f"{block}/MultiHeadDotProductAttention_1"
+        for part in ("query", "key", "value"):
+            dense[f"{attention}/{part}"] = ((d, h, d // h), (h, d // h))
+        dense[f"{attention}/out"] = ((h, d // h, d), (d,))
+        dense[f"{block}/MlpBlock_3/Dense_0"] = ((d, mlp), (mlp,))
+        dense[f"{block}/MlpBlock_3/Dense_1"] = ((mlp, d), (d,))
+    for name, (kernel, bias) in dense.items():
+        shapes |= {f"{name}/kernel": kernel, f"{name}/bias": bias}
+    return shapes | {f"{norm}/{part}": (d,) for norm in norms for part in ("scale", "bias")}
+
+
 def google(folder: Path, **change: np.ndarray) -> Path:
     """Random arrays under the names and shapes of Google's ViT checkpoints."""
     rng, path = np.random.default_rng(0), folder / "B_4.npz"
-    shapes = google_shapes(MODEL, SIDE)
-    found = {name: rng.normal(0, 0.1, s).astype(np.float32) for name, s in shapes.items()}
+    shapes = google_shapes().items()
+    found = {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes}
     np.savez(path, **found | change)
     return path
 
@@ -280,12 +305,14 @@ def test_a_table_without_prefix_tokens_gives_timms_features(tmp_path: Path) -> N
     with torch.no_grad():
         wanted = theirs.forward_features(made.normalize(pixels()))
         torch.testing.assert_close(made(made.patch(pixels())), wanted, atol=1e-5, rtol=0)
+    torch.nn.init.normal_(made.backbone.pos_embed)
     weights.export(tmp_path / "learned", made, {}, model(**options), DATA, "avg")
     bare = encoder.Encoder(theirs, Data())
     torch.nn.init.normal_(theirs.pos_embed)
     weights.load_weights(bare, InitSource(str(tmp_path / "learned")))
     with torch.no_grad():
-        torch.testing.assert_close(bare(bare.patch(pixels())), wanted, atol=1e-5, rtol=0)
+        found, wanted = (one(one.patch(pixels())) for one in (bare, made))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
 def test_the_heads_of_a_foreign_export_are_those_of_its_architecture(tmp_path: Path) -> None:

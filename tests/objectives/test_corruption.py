@@ -152,50 +152,26 @@ def test_no_place_is_hit_more_often_than_another(grid, rate, shape):
     assert np.abs(often / often.mean() - 1).max() < tolerance, often.reshape(grid, grid)
 
 
-def test_every_patch_is_hit_as_often():
-    chosen = corruption.sample(keys(20_000), 16, 0.25).corrupted_BK
-    assert stats.chisquare(np.bincount(chosen.flatten(), minlength=16)).pvalue > 1e-3
-    # the first two, and how they lie to each other
-    pairs = torch.stack([chosen[:, 0], (chosen[:, 1] - chosen[:, 0]) % 16])
-    assert stats.chisquare(np.bincount(pairs[1], minlength=16)[1:]).pvalue > 1e-3
-
-
 @pytest.mark.parametrize("shares", [(0.8, 0.1, 0.1), (0.5, 0.2, 0.3)])
-def test_kinds_have_their_shares_and_are_drawn_one_by_one(shares):
+def test_kinds_have_their_shares(shares):
     drawn = corruption.sample(keys(4000), 64, 0.5, *shares[:2])
     counts = np.bincount(drawn.kind_BK.flatten(), minlength=3)
     assert counts.sum() == 128_000
     assert stats.chisquare(counts, 128_000 * np.array(shares)).pvalue > 1e-3
-    masked = (drawn.kind_BK == MASK).sum(1).double()
-    # binomial, not a fixed count
-    assert masked.var() == pytest.approx(32 * shares[0] * (1 - shares[0]), rel=0.1)
-    by_patch = [drawn.kind_BK[drawn.corrupted_BK == n] for n in range(64)]
-    table = np.stack([np.bincount(kinds, minlength=3) for kinds in by_patch])
-    assert stats.chi2_contingency(table).pvalue > 1e-3
-
-
-def test_sources_are_uniform():
-    drawn = corruption.sample(keys(20_000), 8, 1.0)
-    step = (drawn.source_BK - torch.arange(20_000)[:, None] * 8 - drawn.corrupted_BK) % 8
-    for n in range(8):
-        often = np.bincount(step[drawn.corrupted_BK == n], minlength=8)
-        assert stats.chisquare(often[1:]).pvalue > 1e-3
-    anywhere = corruption.sample(keys(20_000), 8, 1.0, source="batch").source_BK.flatten()
-    assert stats.kstest(anywhere.numpy() / 160_000, "uniform").pvalue > 1e-3
-    drawn = [corruption.sample(keys(3, seed), 2, 1.0, source="batch") for seed in range(1000)]
-    step = torch.stack([one.source_BK[0, 0] - one.corrupted_BK[0, 0] for one in drawn]) % 6
-    assert stats.chisquare(np.bincount(step, minlength=6)[1:]).pvalue > 1e-3
 
 
 @SOURCES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shares", [(0.2, 0.6), (0.0, 1.0), (0.0, 0.0)])
-def test_apply_is_the_slow_one(shares, source):
+def test_apply_is_the_slow_one(shares, dtype, source):
+    """Of embeddings in a low precision, which stays, too."""
     generator = torch.Generator().manual_seed(0)
     x, mask = torch.randn(6, 12, 5, generator=generator), torch.randn(5, generator=generator)
+    x = x.to(dtype)
     before = x.clone()
     drawn = corruption.sample(keys(6), 12, 0.75, *shares, source)
     made = corruption.apply(x, drawn, mask)
-    assert torch.equal(made, slow_apply(x, drawn, mask))
+    assert made.dtype == dtype and torch.equal(made, slow_apply(x, drawn, mask))
     assert torch.equal(x, before)
     if shares == (0.0, 0.0):
         assert torch.equal(made, x)
@@ -227,14 +203,6 @@ def square(patch, columns, side):
     """A patch's pixels in an image (C, H, W)."""
     top, left = (side * place for place in divmod(patch, columns))
     return slice(None), slice(top, top + side), slice(left, left + side)
-
-
-def test_a_low_precision_embedding_stays_so():
-    x = torch.randn(2, 4, 3, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0))
-    drawn = corruption.sample(keys(2), 4, 0.5, 1.0, 0.0)
-    made = corruption.apply(x, drawn, torch.tensor([0.1, 0.2, 0.3]))
-    assert made.dtype == torch.bfloat16
-    assert torch.equal(made, slow_apply(x, drawn, torch.tensor([0.1, 0.2, 0.3])))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

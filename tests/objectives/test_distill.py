@@ -19,7 +19,7 @@ from helpers.encoders import net, pixels
 from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
-    assert_gradients_of,
+    assert_is_plain,
     assert_two_processes_learn_as,
 )
 from helpers.exports import of_timm
@@ -77,26 +77,23 @@ def plain_distance(predicted: Tensor, wanted: Tensor, loss: str) -> Tensor:
 @pytest.mark.parametrize("case", CASES)
 def test_loss_and_gradients_are_those_of_a_plain_implementation(case: tuple) -> None:
     objective, given = made(*case), image_batch(5)
-    plain = deepcopy(objective).double()
-    token, patch = plain_teacher(plain, given.image)
-    h = plain_tokens(plain.encoder, given.image)
-    parts = {"token_loss": plain_distance(plain.token_head(h[:, 0]), token, case[3])}
-    wanted = parts["token_loss"]
+    parts: dict[str, Tensor] = {}
     weight = case[4]
-    if case[:2] != (8, 16) and weight != 0:  # with it the grids are 4 x 4 and 2 x 2
-        found = plain_distance(plain.patch_head(h[:, 1:]), patch, case[3]).mean(1)
-        parts["patch_loss"] = found
-        wanted = wanted + (1 if weight is None else weight) * found
-    parts["loss"] = wanted
-    wanted.mean().backward()
-    step = objective(given)
-    step.loss.backward()
-    assert step.loss.item() == pytest.approx(wanted.mean().item(), rel=1e-6)
-    assert step.metrics.keys() == parts.keys()
+
+    def loss(plain: Distillation) -> Tensor:
+        token, patch = plain_teacher(plain, given.image)
+        h = plain_tokens(plain.encoder, given.image)
+        parts["token_loss"] = plain_distance(plain.token_head(h[:, 0]), token, case[3]).mean()
+        if case[:2] == (8, 16) or weight == 0:  # of it the grids are 4 x 4 and 2 x 2
+            return parts["token_loss"]
+        parts["patch_loss"] = plain_distance(plain.patch_head(h[:, 1:]), patch, case[3]).mean()
+        return parts["token_loss"] + (1 if weight is None else weight) * parts["patch_loss"]
+
+    metrics = assert_is_plain(objective, given, loss)
+    assert metrics.keys() == {"loss", *parts}
     for name, part in parts.items():
-        total, count = step.metrics[name]
-        assert float(total / count) == pytest.approx(part.mean().item(), rel=1e-6), name
-    assert_gradients_of(plain, objective)
+        total, count = metrics[name]
+        assert float(total / count) == pytest.approx(part.item(), rel=1e-6), name
 
 
 @pytest.mark.parametrize("case", CASES[:2])

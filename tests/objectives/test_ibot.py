@@ -11,22 +11,20 @@ from torch import Tensor
 from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
-    assert_gradients_of,
+    assert_is_plain,
     assert_two_processes_learn_as,
+    shaken,
+    small,
 )
 from helpers.options import TINY, altered
 from helpers.self_distillation import plain_koleo, plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit import rng
 from ssl_vit.data.batching import Batch
-from ssl_vit.models import encoder
 from ssl_vit.objectives.ibot import IbotOptions
 from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
 from ssl_vit.objectives.self_distillation import Teacher
-from ssl_vit.recipe.schema import Data, Model
 
-MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
-GRID = 4
 OPTIONS = IbotOptions(prototypes=12, hidden=24, width=10, weight=0.7, warmup=0.5)
 IBOT = altered(
     TINY, "recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "eval.collapse=null"
@@ -34,19 +32,11 @@ IBOT = altered(
 
 
 def made(**own: object) -> MaskedSelfDistillation:
-    torch.manual_seed(0)
-    net = encoder.build_encoder(MODEL, Data(size=4 * GRID))
-    objective = MaskedSelfDistillation(net, OPTIONS.model_copy(update=own))
-    for parameter in objective.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
+    objective = shaken(MaskedSelfDistillation(small(), OPTIONS.model_copy(update=own)))
     objective.assign.centre_K.copy_(torch.linspace(-0.2, 0.3, 12))
     objective.assign_patches.centre_K.copy_(torch.linspace(0.4, -0.1, 12))
     objective.start_step(0.6)
     return objective
-
-
-def batch(count: int = 6, local: int = 0) -> Batch:
-    return view_batch(count, local)
 
 
 def of_views(of: MaskedSelfDistillation | Teacher, tokens: Tensor) -> Tensor:
@@ -125,26 +115,22 @@ def plain_loss(
 def test_loss_and_gradients_are_those_of_a_plain_implementation(
     own: dict[str, object], local: int, progress: float, temperature: float
 ) -> None:
-    objective, given = made(**own), batch(local=local)
+    objective, given = made(**own), view_batch(6, local)
     assert (objective.head.mlp_of_patches is None) != own.get("own_head", False)
     objective.start_step(progress)
-    plain = deepcopy(objective).double()
     masks = list(objective.masks(given.key).chunk(2))
     assert 0 < sum(mask.any(1).sum().item() for mask in masks) < 12
-    wanted = plain_loss(plain, given, masks, temperature)
-    wanted.backward()
-    step = objective(given)
-    step.loss.backward()
-    assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-    assert_gradients_of(plain, objective)
-    total = {name: float(a / n) for name, (a, n) in step.metrics.items()}
+    metrics = assert_is_plain(
+        objective, given, lambda plain: plain_loss(plain, given, masks, temperature)
+    )
+    total = {name: float(a / n) for name, (a, n) in metrics.items()}
     koleo = objective.koleo_weight * total.get("koleo_loss", 0)
     parts = total["view_loss"] + 0.7 * total["patch_loss"] + koleo
     assert total["loss"] == pytest.approx(parts)
 
 
 def test_the_prototypes_of_patches_are_frozen_at_first_too() -> None:
-    objective, given = made(shared=False, freeze=0.25), batch()
+    objective, given = made(shared=False, freeze=0.25), view_batch(6, 0)
     for progress, frozen in ((0.0, True), (0.25, False)):
         objective.start_step(progress)
         objective.zero_grad()
@@ -157,7 +143,7 @@ def test_the_prototypes_of_patches_are_frozen_at_first_too() -> None:
 
 
 def test_the_centre_of_patches_is_a_mean_over_all_patches() -> None:
-    objective, given = made(shared=False), batch()
+    objective, given = made(shared=False), view_batch(6, 0)
     plain = deepcopy(objective).double()
     teacher = plain.teacher
     logits = torch.cat(

@@ -2,7 +2,6 @@
 integrals by scipy and by hand, its directions, and runs."""
 
 import math
-from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -13,30 +12,24 @@ from torch import Tensor
 from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
-    assert_gradients_of,
+    assert_is_plain,
     assert_two_processes_learn_as,
+    shaken,
+    small,
 )
 from helpers.options import TINY, altered
 from helpers.self_distillation import plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit import rng
-from ssl_vit.models import encoder
 from ssl_vit.objectives.lejepa import LejepaOptions
 from ssl_vit.objectives.lejepa.network import JointEmbedding, directions, distance_from_normal
-from ssl_vit.recipe.schema import Data, Model
 
-MODEL = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
 OPTIONS = LejepaOptions(slices=40, hidden=24, width=6)
 SEED, PROGRESS = 3, 0.25
 
 
 def made(**own: object) -> JointEmbedding:
-    """An objective none of whose weights is 0 or 1, at its step."""
-    torch.manual_seed(0)
-    net = encoder.build_encoder(MODEL, Data(size=16))
-    objective = JointEmbedding(net, OPTIONS.model_copy(update=own), SEED)
-    for parameter in objective.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
+    objective = shaken(JointEmbedding(small(), OPTIONS.model_copy(update=own), SEED))
     objective.start_step(PROGRESS)
     return objective
 
@@ -79,21 +72,19 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(weight: float, l
     objective, given = made(weight=weight), view_batch(5, local)
     # the projector's first batch norm takes it off: its gradient is rounding
     objective.encoder.backbone.norm.bias.requires_grad_(False)
-    plain = deepcopy(objective).double()
     views = [*given.views.transpose(0, 1)]
     views += [] if given.local is None else [*given.local.transpose(0, 1)]
-    prediction, sigreg = plain_loss(plain, views)
-    wanted = (1 - weight) * prediction + weight * sigreg
-    wanted.backward()
-    step = objective(given)
-    step.loss.backward()
-    assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-    parts = {"loss": wanted, "prediction_loss": prediction, "sigreg": sigreg}
-    assert step.metrics.keys() == parts.keys()
+    parts: dict[str, Tensor] = {}
+
+    def loss(plain: JointEmbedding) -> Tensor:
+        parts["prediction_loss"], parts["sigreg"] = plain_loss(plain, views)
+        return (1 - weight) * parts["prediction_loss"] + weight * parts["sigreg"]
+
+    metrics = assert_is_plain(objective, given, loss)
+    assert metrics.keys() == {"loss", *parts}
     for name, part in parts.items():
-        total, count = step.metrics[name]
+        total, count = metrics[name]
         assert count == 5 and float(total / 5) == pytest.approx(part.item(), rel=1e-6), name
-    assert_gradients_of(plain, objective)
 
 
 @pytest.mark.parametrize("weight", [1e-6, 1 - 1e-6])

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from helpers.self_distillation import plain_koleo, plain_sinkhorn
+from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.objectives.self_distillation import Assignment, Head, koleo
 
 
@@ -51,10 +52,14 @@ def test_groups_know_nothing_of_each_other() -> None:
     torch.testing.assert_close(koleo(x_BC, 4), torch.cat(parts), rtol=0, atol=0)
 
 
+def sinkhorn(temperature: float) -> Assignment:
+    return Assignment(DinoOptions(prototypes=6, balance="sinkhorn"), [temperature] * 2)
+
+
 def test_sinkhorn_of_what_counts_is_that_of_it_alone() -> None:
     torch.manual_seed(0)
     logits, counted = torch.randn(40, 6), torch.arange(40) % 3 == 0
-    assign = Assignment(6, "sinkhorn", 0.9, (0.1, 0.1), 0.0)
+    assign = sinkhorn(0.1)
     torch.testing.assert_close(assign(logits, counted)[counted], assign(logits[counted]))
     # of a step in which no view is masked: nothing is lost by it, but nothing may be nan
     nothing = assign(logits, torch.zeros(40, dtype=torch.bool))
@@ -66,8 +71,7 @@ def test_sinkhorn_gives_all_prototypes_alike() -> None:
     torch.manual_seed(0)
     logits = F.normalize(torch.randn(60, 6), dim=1) + torch.tensor([1.0, 0, 0, 0, 0, 0])
     for temperature, within in ((0.1, 1e-5), (0.01, 1e-4)):
-        assign = Assignment(6, "sinkhorn", 0.9, (temperature, temperature), 0.0)
-        found = assign(logits)
+        found = sinkhorn(temperature)(logits)
         wanted = plain_sinkhorn(logits.double(), temperature)
         torch.testing.assert_close(found.double(), wanted, rtol=within, atol=1e-6)
         torch.testing.assert_close(found.sum(1), torch.ones(60))
@@ -81,6 +85,6 @@ def test_a_seed_gives_the_same_head_with_every_torch() -> None:
     layers = [torch.nn.Linear(*sizes) for sizes in ((6, 24), (24, 24), (24, 10))]
     wanted = [torch.normal(0.0, 0.02, layer.weight.shape) for layer in layers]
     torch.manual_seed(0)
-    head = Head(inputs=6, hidden=24, width=10, prototypes=12, lengths=False)
+    head = Head(6, DinoOptions(hidden=24, width=10, prototypes=12))
     for layer, weight in zip(head.mlp[::2], wanted, strict=True):
         assert torch.equal(layer.weight, weight) and not layer.bias.any()

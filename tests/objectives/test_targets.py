@@ -149,41 +149,6 @@ def test_neighbor_color_is_the_slow_one(drawn, data):
                 assert made_N[n] == 0
 
 
-@pytest.mark.parametrize("k", range(1, 9))
-def test_neighbor_color_at_a_bins_edge(k):
-    """Two neighbours whose sums make a mean of exactly k/8 between them, and one less."""
-    edge = 2 * k * 255 * 16 // 8
-    for total, expected in ((edge, min(k, 7)), (edge - 1, k - 1)):
-        left = min(255 * 16, total // 2 + 7)
-        row = [bytes_summing_to(s, 16).reshape(4, 4) for s in (left, 0, total - left)]
-        image = np.broadcast_to(np.concatenate(row, 1), (1, 3, 4, 12)).copy()
-        assert image[0, 0].sum(dtype=int) == total
-        assert (
-            patch_targets.neighbor_color(
-                torch.from_numpy(image), 4, torch.tensor([[False, True, False]])
-            )[0, 1]
-            == 73 * expected
-        )
-
-
-def test_neighbor_color_looks_past_hidden_rings():
-    """Of a 5 x 5 grid with the two inner rings hidden but for corners, the centre must take the
-    corners."""
-    image = np.full((1, 3, 10, 10), 200, np.uint8)
-    hidden = torch.ones(1, 25, dtype=torch.bool)
-    for corner, value in ((0, 0), (4, 32), (20, 64), (24, 96)):
-        hidden[0, corner] = False
-        image[0, :, corner // 5 * 2 :, corner % 5 * 2 :][:, :2, :2] = value
-    guess = patch_targets.neighbor_color(torch.from_numpy(image), 2, hidden)[0]
-    assert guess[12] == 73 * 1  # mean 48 of the corners: 8 * 48 / 255 = 1.5
-    assert guess[6] == 73 * 0  # its nearest is the corner at 0
-    assert guess[18] == 73 * 3  # 96: 8 * 96 / 255 = 3.01
-    assert guess[2] == 73 * 0  # both upper corners are two away: mean 16
-    assert patch_targets.neighbor_color(
-        torch.from_numpy(image), 2, torch.ones_like(hidden)
-    ).tolist() == [[0] * 25]
-
-
 def test_a_classs_color_is_in_the_middle_of_its_own_bin():
     classes = torch.arange(patch_targets.COLORS)
     color = patch_targets.class_color(classes)
@@ -214,53 +179,21 @@ def test_the_grid_target_is_the_slow_one(patch, cells):
     )
 
 
-def test_the_pixel_target_is_the_slow_one():
-    image = np.random.default_rng(1).integers(0, 256, (2, 3, 8, 12), dtype=np.uint8)
-    mean, std = [0.5, 0.4, 0.3], [0.5, 0.25, 0.2]
-    made = patch_targets.pixels(torch.from_numpy(image), 4, mean, std).numpy()
-    assert made.shape == (2, 6, 48)
-    for b, n in np.ndindex(2, 6):
-        cut = (
-            image[b, :, n // 3 * 4 : n // 3 * 4 + 4, n % 3 * 4 : n % 3 * 4 + 4].transpose(1, 2, 0)
-            / 255
-        )
-        np.testing.assert_allclose(made[b, n], ((cut - mean) / std).reshape(-1), atol=1e-5)
-
-
-def test_the_pixel_loss_is_the_mean_squared_error_whatever_the_patch():
-    target = patch_targets.Pixels(4, [0.5] * 3, [0.5] * 3)
-    predicted, truth = torch.randn(2, 3, 48), torch.randn(2, 3, 48)
-    by_hand = ((predicted - truth).numpy().astype(float) ** 2).mean(-1)
-    np.testing.assert_allclose(target.metrics(predicted, truth)["loss"].numpy(), by_hand, rtol=1e-5)
-
-
-def test_the_grid_loss_is_the_mean_over_its_cells():
-    target = patch_targets.Colors(8, 4)
-    predicted, truth = torch.randn(2, 3, 16 * 512), torch.randint(0, 512, (2, 3, 16))
-    scores = predicted.reshape(2, 3, 16, 512).double().numpy()
-    by_hand = (
-        np.log(np.exp(scores).sum(-1))
-        - np.take_along_axis(scores, truth.numpy()[..., None], -1)[..., 0]
-    )
-    np.testing.assert_allclose(
-        target.metrics(predicted, truth)["loss"].numpy(), by_hand.mean(-1), rtol=1e-4
-    )
-    right = target.metrics(torch.nn.functional.one_hot(truth, 512).flatten(2).float(), truth)[
-        "accuracy"
-    ]
-    assert (right == 1).all()
-
-
-def test_pixel_guesses_are_the_training_mean_and_the_neighbors():
-    target = patch_targets.Pixels(4, [0.5] * 3, [0.5] * 3)
+def test_pixels_their_loss_and_guesses_are_the_slow_ones():
+    """The mean of training images, be the last batch smaller, and the neighbours'."""
+    mean_3, std_3 = np.array([0.5, 0.4, 0.3]), np.array([0.5, 0.25, 0.2])
+    target = patch_targets.Pixels(4, mean_3.tolist(), std_3.tolist())
     image = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
-    target.fit_baselines([image[:2], image[:2]])
+    target.fit_baselines([image[:2], image[2:]])
     hidden = torch.rand(3, 16) < 0.5
-    made = target.baselines(image, hidden)
-    values = image.numpy() / 127.5 - 1
-    mean = values[:2].mean((0, 2, 3))
+    made, truth = target.baselines(image, hidden), target.ground_truth(image)
+    loss = target.metrics(torch.zeros_like(truth), truth)["loss"]
+    values = (image.numpy() / 255 - mean_3[:, None, None]) / std_3[:, None, None]
+    mean = values.mean((0, 2, 3))
     for b, n in np.ndindex(3, 16):
         cut = values[b, :, n // 4 * 4 : n // 4 * 4 + 4, n % 4 * 4 : n % 4 * 4 + 4].reshape(3, -1)
+        np.testing.assert_allclose(truth[b, n].numpy(), cut.T.ravel(), atol=1e-5)
+        assert loss[b, n].item() == pytest.approx((cut**2).mean(), rel=1e-4)
         assert made["variance"][b, n].item() == pytest.approx(
             ((cut - mean[:, None]) ** 2).mean(), rel=1e-4
         )
@@ -316,9 +249,6 @@ def test_normalized_pixels_are_patch_by_patch():
             np.testing.assert_allclose(found[b, n], wanted.ravel(), atol=1e-4)
             assert zero[b, n].item() == pytest.approx((wanted**2).mean(), abs=1e-4)
     assert plain.baselines(image, torch.zeros(2, 4, dtype=torch.bool))["zero"][0, 2] == 0
-    output = torch.zeros(2, 4, 48)
-    loss = target.metrics(output, target.ground_truth(image))["loss"]
-    torch.testing.assert_close(loss, zero)
 
 
 def test_neighbors_of_normalized_pixels_share_their_colour():

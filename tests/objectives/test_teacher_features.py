@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from helpers.exactness import (
+    SMALL,
     Unbroken,
     assert_a_killed_run_ends_as,
-    assert_gradients_of,
+    assert_is_plain,
     assert_two_processes_learn_as,
+    shaken,
+    small,
 )
 from helpers.options import TINY, altered
 from helpers.runs import rows
@@ -25,23 +28,16 @@ from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets.teacher_features import TeacherFeatures
 from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.training.strategy import Strategy
 
-MODEL = Model(patch=4, width=32, depth=3, heads=4, mlp=64)
 TEACHER = altered(TINY, "target=teacher")
 
 
 def made(blocks: int = 2) -> MaskedPatchPrediction:
-    """An objective whose teacher differs from its encoder, and none of whose weights is 0 or 1."""
-    torch.manual_seed(0)
-    net = encoder.build_encoder(MODEL, Data(size=16), drop_path=0.0)
+    net = small(SMALL.model_copy(update={"depth": 3}))
     target = TeacherFeatures(net, blocks, [0.9, 0.98])
     parts = {"rate": 0.5, "mask": 0.6, "random": 0.2, "source": "image"}
-    objective = MaskedPatchPrediction(net, target, **parts)
-    for parameter in objective.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    return objective
+    return shaken(MaskedPatchPrediction(net, target, **parts))
 
 
 # The referee, of a copy in float64
@@ -105,13 +101,7 @@ def plain_loss(objective: MaskedPatchPrediction, given: Batch, blocks: int) -> T
 def test_loss_and_gradients_are_those_of_a_plain_implementation(blocks: int) -> None:
     """Of 6 blocks all three are averaged. The teacher gets no gradient."""
     objective, given = made(blocks), image_batch(5)
-    plain = deepcopy(objective).double()
-    wanted = plain_loss(plain, given, blocks)
-    wanted.backward()
-    step = objective(given)
-    step.loss.backward()
-    assert step.loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-    assert_gradients_of(plain, objective)
+    assert_is_plain(objective, given, lambda plain: plain_loss(plain, given, blocks))
     still = [name for name, p in objective.named_parameters() if not p.requires_grad]
     assert still and all(name.startswith("target.teacher.") for name in still)
 

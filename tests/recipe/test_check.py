@@ -42,6 +42,7 @@ BROKEN = [
     ("recipe=moco_v3 data.range=[0,4095]", "objective=moco_v3: the colours of its views"),
     ('recipe=mpp model.args={"depth":3}', "model.args={depth: 3}: depth is given by model.depth"),
     ('recipe=mpp model.args={"pretrained":true}', "model.args={pretrained: true}: pretrained is"),
+    ("recipe=mpp model.positions=rotary model.width=36", "model.width=36: no multiple of"),
     (f"{HYBRID} model.positions=rotary", "model.positions=rotary: expected learned, learned_2d"),
     (
         f"recipe=dino {NO_TOKEN}",

@@ -16,7 +16,7 @@ from ...models.encoder import Encoder
 from .. import teacher
 from ..base import Metrics, Objective, Output, both_views, sums
 from ..building import Settings
-from ..self_distillation import Assignment, Head, Teacher, cross_entropies, koleo
+from ..self_distillation import Assignment, Head, Prototypes, Teacher, cross_entropies, koleo
 from . import DinoOptions
 
 TEACHER = "teacher."  # of the teacher's names in a state
@@ -40,16 +40,8 @@ class SelfDistillation(Objective):
         self.freeze = options.freeze
         self.koleo_weight = options.koleo
         self.koleo_group = options.koleo_group
-        sizes = (options.hidden, options.width, options.prototypes)
-        self.head = Head(encoder.width, *sizes, options.lengths, **self.patch_head(options))
-        first, last = options.teacher_temperature
-        self.assign = Assignment(
-            options.prototypes,
-            options.balance,
-            options.centre_momentum,
-            (first, last),
-            options.warmup,
-        )
+        self.head = Head(encoder.width, options, **self.patch_head(options))
+        self.assign = Assignment(options, options.teacher_temperature)
         self.teacher = Teacher(encoder, self.head)
 
     @staticmethod
@@ -68,22 +60,12 @@ class SelfDistillation(Objective):
         own = {name: value for name, value in found.items() if TEACHER not in name}
         return {name: found.get(TEACHER + name, value) for name, value in own.items()}
 
-    def start_step(self, progress: float) -> None:
-        super().start_step(progress)
-        self.assign.start_step(progress)
-        for one in self.head.all_prototypes():
-            one.frozen.fill_(progress < self.freeze)
-
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
         """The prototypes, at the beginning (the authors' `cancel_gradients_last_layer`)."""
         if progress >= self.freeze:
             return []
-        held = self.head.all_prototypes()
+        held = [one for one in self.head.modules() if isinstance(one, Prototypes)]
         return [p for one in held for p in one.parameters() if p.requires_grad]
-
-    def after_step(self, found_inf: Tensor) -> None:
-        super().after_step(found_inf)
-        self.assign.after_step(found_inf)
 
     def averages(self, progress: float) -> teacher.Averages:
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
@@ -124,33 +106,27 @@ class SelfDistillation(Objective):
             local_X3HW = batch.local.transpose(0, 1).flatten(0, 1)
             feature_XD = torch.cat([feature_XD, self.encoder.crop_tokens(local_X3HW)[:, 0]])
         logits_SBK = self.head(feature_XD).unflatten(0, (-1, images))
-        p_VBK = self._assigned(taught_XTD).unflatten(0, (VIEWS, images))
+        with torch.no_grad():
+            p_XK = self.assign(self.teacher.head(taught_XTD[:, 0]))
+        p_VBK = p_XK.unflatten(0, (VIEWS, images))
         cross_BVS = cross_entropies(p_VBK, logits_SBK, self.temperature)
         same_B = _same_prototype(p_VBK, logits_SBK)
         return _mean_of_others(cross_BVS), sums(same_prototype=same_B)
 
     @torch.no_grad()
-    def _assigned(self, taught_XTD: Tensor) -> Tensor:
-        """The teacher's probabilities (X, K)."""
-        return self.assign(self.teacher.head(taught_XTD[:, 0]))
-
-    @torch.no_grad()
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
         """The teacher's, whose logits of all images are held at once."""
         logits: dict[str, list[Tensor]] = {}
+        assign: dict[str, Assignment] = {}
         for batch in batches:
-            for name, one_BK in self.measured_logits(self.taught(batch.image)).items():
+            for name, (by, one_BK) in self.measured(self.taught(batch.image)).items():
+                assign[name] = by
                 logits.setdefault(name, []).append(one_BK)
-        assign = self.measured_by()
         return {name: assign[name].assign_all(torch.cat(parts)) for name, parts in logits.items()}
 
-    def measured_logits(self, taught_BTD: Tensor) -> dict[str, Tensor]:
-        """The teacher's logits (B, K) by the metric of what they are of."""
-        return {"information": self.teacher.head(taught_BTD[:, 0])}
-
-    def measured_by(self) -> dict[str, Assignment]:
-        """What assigns these."""
-        return {"information": self.assign}
+    def measured(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
+        """By the metric of what they are of, the teacher's logits (B, K), and what assigns them."""
+        return {"information": (self.assign, self.teacher.head(taught_BTD[:, 0]))}
 
 
 def _mean_of_others(cross_BVS: Tensor) -> Tensor:

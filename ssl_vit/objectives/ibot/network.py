@@ -43,27 +43,12 @@ class MaskedSelfDistillation(SelfDistillation):
         self.whole = options.whole
         self.weight = options.weight
         self.mask_D = nn.Parameter(torch.zeros(encoder.width))
-        first, last = options.patch_temperature
-        self.assign_patches = Assignment(
-            options.prototypes,
-            options.balance,
-            options.centre_momentum,
-            (first, last),
-            options.warmup,
-        )
+        self.assign_patches = Assignment(options, options.patch_temperature)
 
     @staticmethod
     def patch_head(options: DinoOptions) -> dict[str, bool]:
         assert isinstance(options, IbotOptions)
         return {"patches": not options.shared, "layers": options.own_head}
-
-    def start_step(self, progress: float) -> None:
-        super().start_step(progress)
-        self.assign_patches.start_step(progress)
-
-    def after_step(self, found_inf: Tensor) -> None:
-        super().after_step(found_inf)
-        self.assign_patches.after_step(found_inf)
 
     def masks(self, key_B: Tensor) -> Tensor:
         """Which patches of each view are masked: bool (X, N). Rectangles as `corruption_order`
@@ -79,16 +64,13 @@ class MaskedSelfDistillation(SelfDistillation):
         is_whole_X1 = rng.integers(key_X1, slot + 1, 1 << 24) < round(self.whole * 2**24)
         return (rank_XN < count_X1) & ~is_whole_X1
 
-    def measured_logits(self, taught_BTD: Tensor) -> dict[str, Tensor]:
+    def measured(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
         """And of the patch in the middle of each image: of all patches they might not fit, and
         prototypes that tell a patch's place alone would pass for information."""
         side = math.isqrt(self.encoder.patches)
         middle = self.encoder.prefix + (side + 1) * (side // 2)
         patch = self.teacher.head.patches(taught_BTD[:, middle])
-        return super().measured_logits(taught_BTD) | {"patch_information": patch}
-
-    def measured_by(self) -> dict[str, Assignment]:
-        return super().measured_by() | {"patch_information": self.assign_patches}
+        return super().measured(taught_BTD) | {"patch_information": (self.assign_patches, patch)}
 
     def forward(self, batch: Batch) -> Output:
         image_X3HW = self.global_views(batch)

@@ -41,7 +41,8 @@ class MeanChannels(TargetDeclaration):
     def build(self, settings: Any, encoder: Any) -> Any:
         from . import mean_channels
 
-        return mean_channels.MeanChannels(encoder.patch_size, *settings.pixels)
+        pixel_range = settings.pixel_range
+        return mean_channels.MeanChannels(encoder.patch_size, len(settings.mean), pixel_range)
 
 
 class SquaredPixels(TargetDeclaration):

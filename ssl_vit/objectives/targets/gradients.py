@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ...data.pixel_values import shown_channels
 from . import CELL
-from .patch_targets import Target, neighbor_mean, neighbors
+from .patch_targets import Regression, mean_truth, neighbor_mean, neighbors
 
 ORIENTATIONS = 9
 
@@ -45,7 +45,7 @@ def cell_histograms(image_BCHW: Tensor) -> Tensor:
     return F.normalize(torch.stack(sums, -1), dim=-1)
 
 
-class GradientHistograms(Target):
+class GradientHistograms(Regression):
     """The histograms of a patch's cells, by squared error.
 
     Args:
@@ -66,21 +66,15 @@ class GradientHistograms(Target):
         histograms = cell_histograms(image_B3HW)
         return rearrange(histograms, "b c (h y) (w x) k -> b (h w) (c k y x)", **self.cells)
 
-    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        return {"loss": (output_BKA - truth_BK).square().mean(-1)}
-
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        total, count = torch.zeros_like(self.mean_A), 0
-        for image in images:
-            total, count = total + self.ground_truth(image).mean(1).sum(0), count + len(image)
-        self.mean_A.copy_(total / count)
+        self.mean_A.copy_(mean_truth(map(self.ground_truth, images)))
 
-    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
-        """Of predicting the training images' mean, and the mean of the neighbours."""
-        truth_BNA = self.ground_truth(image_B3HW)
-        near_BNA = neighbor_mean(truth_BNA, neighbors(image_B3HW, self.patch, corrupted_BN))
-        guesses = {"variance": self.mean_A, "neighbors_error": near_BNA}
-        return {name: (truth_BNA - one).square().mean(-1) for name, one in guesses.items()}
+    def guesses(
+        self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
+    ) -> dict[str, Tensor]:
+        """The training images' mean, and the mean of the neighbours."""
+        near_BNN = neighbors(image_B3HW, self.patch, corrupted_BN)
+        return {"variance": self.mean_A, "neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
         """Through each cell a stroke along each bin's edges, as bright as the bin."""

@@ -19,6 +19,7 @@ from ...models.full_precision import full_precision
 from ...recipe.images import BYTES
 from ..base import Complete
 from ..teacher import Averages
+from . import BINS
 
 COLORS = 512  # 3 bits per channel
 GREY = 128  # 0 as it is shown
@@ -30,15 +31,26 @@ def patch_sums(image_B3HW: Tensor, patch: int) -> Tensor:
     return reduce(image_B3HW.long(), "b c (h p) (w q) -> b (h w) c", "sum", p=patch, q=patch)
 
 
+def channel_bins(sum_C: Tensor, pixels: Tensor | int, pixel_range: tuple[int, int]) -> Tensor:
+    """The bin of each channel's mean, given as the sum (..., C) over `pixels` (...,) pixels: int64
+    (..., C), 0 .. 7.
+
+    It is floor(8 v) of the mean v as a share of `pixel_range`, with 1.0 in bin 7 (paper, B.1.2:
+    "3-bit mean color"); in integers, so exact for every sum, edges included.
+    """
+    lowest, highest = pixel_range
+    count = torch.as_tensor(pixels, device=sum_C.device).unsqueeze(-1)
+    bin_C = BINS * (sum_C - lowest * count) // ((highest - lowest) * count)
+    return bin_C.clamp(0, BINS - 1)
+
+
 def color_class(sum_3: Tensor, pixels: Tensor | int) -> Tensor:
     """Class 64 R + 8 G + B of mean colours given as byte sums (..., 3) over `pixels` pixels: int64
     (...,), 0 .. 511.
 
-    A channel's bin is floor(8 v) of its mean v in [0, 1], with 1.0 in bin 7 (paper, B.1.2: "3-bit
-    mean color"), here floor(8 S / (255 n)): exact for every sum, edges included.
+    A channel's bin is that of `channel_bins`.
     """
-    count = torch.as_tensor(pixels, device=sum_3.device).unsqueeze(-1)
-    bin_3 = (8 * sum_3 // (255 * count)).clamp(max=7)
+    bin_3 = channel_bins(sum_3, pixels, BYTES)
     return 64 * bin_3[..., 0] + 8 * bin_3[..., 1] + bin_3[..., 2]
 
 
@@ -56,20 +68,6 @@ def grid_color(image_B3HW: Tensor, patch: int, cells: int) -> Tensor:
         mean_color(image_B3HW, side), "b (h w) -> b h w", h=image_B3HW.shape[-2] // side
     )
     return rearrange(grid, "b (h c) (w d) -> b (h w) (c d)", c=cells, d=cells)
-
-
-def pixels(
-    image_BCHW: Tensor,
-    patch: int,
-    mean: list[float],
-    std: list[float],
-    pixel_range: tuple[int, int] = BYTES,
-) -> Tensor:
-    """Each patch's pixels in the model's input range (B.1.2, target 3): integers (B, C, H, W) ->
-    float32 (B, N, C P^2)."""
-    low, scale = (v.to(image_BCHW.device) for v in normalisation(mean, std, pixel_range))
-    value_BCHW = image_BCHW.float().sub_(low).div_(scale)
-    return rearrange(value_BCHW, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
 
 
 def class_color(class_N: Tensor) -> Tensor:
@@ -170,66 +168,159 @@ class Target(Complete):
         divides the patch's side."""
 
 
-class Colors(Target):
+class Classes(Target):
+    """Classes of each of a patch's parts, by the mean of their cross-entropies, so that the loss
+    does not grow with their number.
+
+    Args:
+        patch: side in pixels.
+        parts: A, of a patch.
+        classes: V, of each part.
+        rows: in which training patches are counted: one of each part, or 1 of all parts together.
+    """
+
+    count_RV: Tensor
+
+    def __init__(self, patch: int, parts: int, classes: int, rows: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.classes = classes
+        self.num_outputs = parts * classes
+        self.register_buffer("count_RV", torch.zeros(rows, classes, dtype=torch.int64))
+
+    @abstractmethod
+    def neighbors_class(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> Tensor:
+        """What a patch's neighbours say of its parts: int64 (B, N, A), or (B, N, 1) of all."""
+
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        logits = self._logits(output_BKA).flatten(0, -2)
+        loss = F.cross_entropy(logits, truth_BK.flatten(), reduction="none").view_as(truth_BK)
+        right = self.predict(output_BKA) == truth_BK
+        return {"loss": loss.mean(-1), "accuracy": right.float().mean(-1)}
+
+    def fit_baselines(self, images: Iterable[Tensor]) -> None:
+        rows, classes = self.count_RV.shape
+        first_R = classes * torch.arange(rows, device=self.count_RV.device)
+        for image in images:
+            place = (self.ground_truth(image) + first_R).flatten()
+            self.count_RV += torch.bincount(place, minlength=rows * classes).view(rows, classes)
+
+    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
+        truth_BNA = self.ground_truth(image_B3HW)
+        near_BNA = self.neighbors_class(image_B3HW, corrupted_BN)
+        share_RV = self.count_RV.double() / self.count_RV.sum(-1, keepdim=True)
+        entropy = torch.special.entr(share_RV).sum(-1).mean()
+        return {
+            "entropy": entropy.expand(truth_BNA.shape[:2]),
+            "commonest": (truth_BNA == self.count_RV.argmax(-1)).double().mean(-1),
+            "neighbors": (truth_BNA == near_BNA).double().mean(-1),
+        }
+
+    def predict(self, output_BKA: Tensor) -> Tensor:
+        return self._logits(output_BKA).argmax(-1)
+
+    def chance(self, output_BKA: Tensor) -> Tensor:
+        """The probability of each part's predicted class: (B, K, A)."""
+        return self._logits(output_BKA.float()).softmax(-1).amax(-1)
+
+    def _logits(self, output_BKA: Tensor) -> Tensor:
+        return rearrange(output_BKA, "b k (a v) -> b k a v", v=self.classes)
+
+
+class Colors(Classes):
     """Targets 1 and 2: the 3-bit mean colour of each of the patch's cells x cells cells, a class of
     512 each."""
 
-    count: Tensor
-
     def __init__(self, patch: int, cells: int) -> None:
-        super().__init__()
-        self.patch = patch
+        super().__init__(patch, cells**2, COLORS, rows=1)
         self.cells = cells
-        self.num_outputs = COLORS * cells**2
-        self.register_buffer("count", torch.zeros(COLORS, dtype=torch.int64))
 
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
         return grid_color(image_B3HW, self.patch, self.cells)
 
-    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        logits = rearrange(output_BKA, "b k (a c) -> (b k a) c", c=COLORS)
-        loss = F.cross_entropy(logits, truth_BK.flatten(), reduction="none").view_as(truth_BK)
-        return {
-            "loss": loss.mean(-1),
-            "accuracy": (self.predict(output_BKA) == truth_BK).float().mean(-1),
-        }
-
-    def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        for image in images:
-            self.count += torch.bincount(self.ground_truth(image).flatten(), minlength=COLORS).to(
-                self.count
-            )
-
-    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
-        truth_BNA = self.ground_truth(image_B3HW)
-        neighbors_BN = neighbor_color(image_B3HW, self.patch, corrupted_BN)
-        entropy = torch.special.entr(self.count.double() / self.count.sum()).sum()
-        return {
-            "entropy": entropy.expand(truth_BNA.shape[:2]),
-            "commonest": (truth_BNA == self.count.argmax()).double().mean(-1),
-            "neighbors": (truth_BNA == neighbors_BN[..., None]).double().mean(-1),
-        }
-
-    def predict(self, output_BKA: Tensor) -> Tensor:
-        return rearrange(output_BKA, "b k (a c) -> b k a c", c=COLORS).argmax(-1)
+    def neighbors_class(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> Tensor:
+        return neighbor_color(image_B3HW, self.patch, corrupted_BN)[..., None]
 
     def certainty(self, output_BKA: Tensor) -> Tensor:
-        logits = rearrange(output_BKA.float(), "b k (p q c) -> b k p q c", p=self.cells, c=COLORS)
-        return logits.softmax(-1).amax(-1)
+        return rearrange(self.chance(output_BKA), "b k (p q) -> b k p q", p=self.cells)
 
     def render(self, truth_BN: Tensor) -> Tensor:
         return class_color(rearrange(truth_BN, "b n (p q) -> b n p q", p=self.cells))
 
 
-class Pixels(Target):
-    """Target 3: the patch's pixels in the model's input range.
+class Regression(Target):
+    """Values of a patch, by the mean of their errors."""
+
+    # of a difference, elementwise
+    error: Callable[[Tensor], Tensor] = staticmethod(torch.square)
+
+    @abstractmethod
+    def guesses(
+        self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
+    ) -> dict[str, Tensor]:
+        """What `baselines` predict, by their names: (B, N, A), or what broadcasts to that."""
+
+    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
+        return {"loss": self.error(output_BKA - truth_BK).mean(-1)}
+
+    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
+        truth_BNA = self.ground_truth(image_B3HW)
+        guesses = self.guesses(truth_BNA, image_B3HW, corrupted_BN)
+        return {name: self.error(truth_BNA - guess).mean(-1) for name, guess in guesses.items()}
+
+
+def mean_truth(truths: Iterable[Tensor]) -> Tensor:
+    """The mean (A,) over the patches of all batches (B, N, A), of which the last may be smaller."""
+    totals, counts = zip(*((one.mean(1).sum(0), len(one)) for one in truths), strict=True)
+    return torch.stack(totals).sum(0) / sum(counts)
+
+
+class PixelValues(Regression):
+    """The patch's pixels in the model's input range, (p q c): by row, column and channel.
 
     Args:
         patch: side in pixels.
         mean, std: normalise the model's input, one value a channel.
         pixel_range: the values of a pixel that stand for 0 and 1.
-        error: of a difference, elementwise: squared (B.1.2) or absolute (SimMIM: Xie et al., 2022,
-            section 3.4).
+    """
+
+    def __init__(
+        self,
+        patch: int,
+        mean: list[float],
+        std: list[float],
+        pixel_range: tuple[int, int] = BYTES,
+    ) -> None:
+        super().__init__()
+        self.patch = patch
+        self.mean = mean
+        self.std = std
+        self.pixel_range = pixel_range
+        self.channels = len(mean)
+        self.num_outputs = self.channels * patch**2
+
+    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
+        low, scale = normalisation(self.mean, self.std, self.pixel_range)
+        value_BCHW = image_B3HW.float().sub_(low.to(image_B3HW.device))
+        value_BCHW = value_BCHW.div_(scale.to(image_B3HW.device))
+        sides = {"p": self.patch, "q": self.patch}
+        return rearrange(value_BCHW, "b c (h p) (w q) -> b (h w) (p q c)", **sides)
+
+    def of_channels(self, value_C: Tensor) -> Tensor:
+        """A value of each channel (..., C) as one of each of its pixels (..., A)."""
+        return value_C.repeat(*[1] * (value_C.ndim - 1), self.patch**2)
+
+    def as_images(self, truth_BN: Tensor) -> Tensor:
+        """(B, N, P, P, C)."""
+        return rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
+
+
+class Pixels(PixelValues):
+    """Target 3: the pixels themselves.
+
+    Args:
+        patch, mean, std, pixel_range: as of PixelValues.
+        error: of a difference: squared (B.1.2) or absolute (SimMIM: Xie et al., 2022, section 3.4).
     """
 
     mean_3: Tensor
@@ -243,92 +334,56 @@ class Pixels(Target):
         *,
         error: Callable[[Tensor], Tensor] = torch.square,
     ) -> None:
-        super().__init__()
-        self.patch = patch
-        self.mean = mean
-        self.std = std
-        self.pixel_range = pixel_range
+        super().__init__(patch, mean, std, pixel_range)
         self.error = error
-        self.channels = len(mean)
-        self.num_outputs = self.channels * patch**2
         self.register_buffer("mean_3", torch.zeros(self.channels))
 
-    def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        return pixels(image_B3HW, self.patch, self.mean, self.std, self.pixel_range)
-
-    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        return {"loss": self.error(output_BKA - truth_BK).mean(-1)}
-
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        total, count = torch.zeros_like(self.mean_3), 0
-        for image in images:  # the last batch may be smaller
-            mean_3 = reduce(self.ground_truth(image), "b n (x c) -> c", "mean", c=self.channels)
-            total, count = total + len(image) * mean_3, count + len(image)
-        self.mean_3.copy_(total / count)
+        mean_A = mean_truth(map(self.ground_truth, images))
+        self.mean_3.copy_(reduce(mean_A, "(x c) -> c", "mean", c=self.channels))
 
-    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
-        truth_BNX = self.ground_truth(image_B3HW)
-        truth_BNX3 = rearrange(truth_BNX, "b n (x c) -> b n x c", c=self.channels)
+    def guesses(
+        self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
+    ) -> dict[str, Tensor]:
         sums_BN3, count_BN = neighbor_sums(image_B3HW, self.patch, corrupted_BN)
         std, mean = (torch.tensor(v, device=sums_BN3.device) for v in (self.std, self.mean))
         lowest, highest = self.pixel_range
         share_BN3 = (sums_BN3 / count_BN[..., None] - lowest) / (highest - lowest)
         near_BN3 = (share_BN3 - mean) / std
         return {
-            "variance": self.error(truth_BNX3 - self.mean_3).mean((-2, -1)),
-            "neighbors_error": self.error(truth_BNX3 - near_BN3[:, :, None]).mean((-2, -1)),
+            "variance": self.of_channels(self.mean_3),
+            "neighbors_error": self.of_channels(near_BN3),
         }
 
     def render(self, truth_BN: Tensor) -> Tensor:
         std, mean = (torch.tensor(v, device=truth_BN.device) for v in (self.std, self.mean))
-        values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
-        levels = (255 * (values * std + mean)).round().clamp(0, 255).to(torch.uint8)
-        return shown_channels(levels, -1)
+        levels = (255 * (self.as_images(truth_BN) * std + mean)).round().clamp(0, 255)
+        return shown_channels(levels.to(torch.uint8), -1)
 
 
-class NormalizedPixels(Target):
-    """The patch's pixels less their mean, over their standard deviation, by squared error
-    (`norm_pix_loss`: He et al., 2022, section 3). Mean and unbiased variance (+ 1e-6) are over the
-    patch's C P^2 values in the model's input range, as in the authors' code."""
+class NormalizedPixels(PixelValues):
+    """The patch's pixels less their mean, over their standard deviation (`norm_pix_loss`: He et
+    al., 2022, section 3). Mean and unbiased variance (+ 1e-6) are over the patch's C P^2 values in
+    the model's input range, as in the authors' code."""
 
     EPSILON = 1e-6
 
-    def __init__(
-        self,
-        patch: int,
-        mean: list[float],
-        std: list[float],
-        pixel_range: tuple[int, int] = BYTES,
-    ) -> None:
-        super().__init__()
-        self.patch = patch
-        self.mean = mean
-        self.std = std
-        self.pixel_range = pixel_range
-        self.num_outputs = len(mean) * patch**2
-
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        pixel_BNX = pixels(image_B3HW, self.patch, self.mean, self.std, self.pixel_range)
+        pixel_BNX = super().ground_truth(image_B3HW)
         variance_BN1, mean_BN1 = torch.var_mean(pixel_BNX, -1, correction=1, keepdim=True)
         return (pixel_BNX - mean_BN1) / (variance_BN1 + self.EPSILON).sqrt()
 
-    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        return {"loss": (output_BKA - truth_BK).square().mean(-1)}
-
-    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
-        """`zero`: the loss of predicting zero, each patch's own mean: (n - 1) / n of n = C P^2
-        values, and 0 for a patch of one grey. `neighbors_error`: of predicting all pixels of a
-        channel as that channel's mean of the normalised neighbours, whose colour they share."""
-        truth_BNX = self.ground_truth(image_B3HW)
-        truth_BNXC = rearrange(truth_BNX, "b n (x c) -> b n x c", c=len(self.mean))
-        near_BNN = neighbors(image_B3HW, self.patch, corrupted_BN)
-        near_BNC = neighbor_mean(truth_BNXC.mean(2), near_BNN)
-        return {
-            "zero": truth_BNX.square().mean(-1),
-            "neighbors_error": (truth_BNXC - near_BNC[:, :, None]).square().mean((-2, -1)),
-        }
+    def guesses(
+        self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
+    ) -> dict[str, Tensor]:
+        """`zero`: zero, each patch's own mean; its error is (n - 1) / n of n = C P^2 values, and 0
+        of a patch of one grey. `neighbors_error`: for all pixels of a channel that channel's mean
+        of the normalised neighbours, whose colour they share."""
+        mean_BNC = reduce(truth_BNA, "b n (x c) -> b n c", "mean", c=self.channels)
+        near_BNC = neighbor_mean(mean_BNC, neighbors(image_B3HW, self.patch, corrupted_BN))
+        zero = truth_BNA.new_zeros(())
+        return {"zero": zero, "neighbors_error": self.of_channels(near_BNC)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
         """The normalised values, without the patch's brightness and contrast."""
-        values = rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
-        return shown_channels(around_grey(values), -1)
+        return shown_channels(around_grey(self.as_images(truth_BN)), -1)

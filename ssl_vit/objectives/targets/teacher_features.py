@@ -14,12 +14,17 @@ from torch.nn import functional as F
 from ...data.pixel_values import shown_channels
 from ...models.encoder import Encoder
 from .. import teacher
-from .patch_targets import Target, around_grey, neighbor_mean, neighbors
+from .patch_targets import Regression, around_grey, neighbor_mean, neighbors
 
 BETA = 2.0  # of smooth L1, below which the loss is a square (--l1_beta)
 
 
-class TeacherFeatures(Target):
+def smooth_l1(away: Tensor) -> Tensor:
+    """Of a difference, elementwise."""
+    return F.smooth_l1_loss(away, torch.zeros_like(away), reduction="none", beta=BETA)
+
+
+class TeacherFeatures(Regression):
     """By smooth L1.
 
     Args:
@@ -29,6 +34,7 @@ class TeacherFeatures(Target):
     """
 
     moves = True
+    error = staticmethod(smooth_l1)
 
     def __init__(self, encoder: Encoder, blocks: int, momentum: list[float]) -> None:
         super().__init__()
@@ -51,17 +57,13 @@ class TeacherFeatures(Target):
         momentum = teacher.linear_momentum(first, progress, last)
         return momentum, teacher.pairs((self.teacher.encoder, encoder))
 
-    def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        loss_BKA = F.smooth_l1_loss(output_BKA, truth_BK, reduction="none", beta=BETA)
-        return {"loss": loss_BKA.mean(-1)}
-
-    def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
-        """Of predicting the mean of the neighbours' targets, which are the teacher's of now: near 0
-        where it has collapsed."""
-        truth_BND = self.ground_truth(image_B3HW)
+    def guesses(
+        self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
+    ) -> dict[str, Tensor]:
+        """The mean of the neighbours' targets, which are the teacher's of now: near the truth where
+        it has collapsed."""
         near_BNN = neighbors(image_B3HW, self.teacher.encoder.patch_size, corrupted_BN)
-        near_BND = neighbor_mean(truth_BND, near_BNN)
-        return {"neighbors_error": self.metrics(near_BND, truth_BND)["loss"]}
+        return {"neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
         """The first three channels."""
