@@ -62,28 +62,21 @@ class TableStore(Store):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a spawned data worker gets: `datasets` names the mapped files, Arrow copies them."""
-        return {key: value for key, value in self.__dict__.items() if key != "chunks"}
+        return {key: value for key, value in self.__dict__.items() if key != "cells"}
 
     @cached_property
-    def chunks(self) -> "Chunks":
-        return Chunks.of(self.rows.data.column(self.column), self.rows._indices)
+    def cells(self) -> "Cells":
+        return Cells.of(self.rows.data.column(self.column), self.rows._indices)
 
     def fetch(self, rows: np.ndarray) -> list[Raw]:
-        places = self.chunks.places(rows)
+        there = self.cells.places(rows).tolist()
         if self.shape is not None:
-            return [array_cell(self.chunks.bytes[i].slice(row, 1), self.shape) for i, row in places]
-        return [self._encoded(chunk, row) for chunk, row in places]
-
-    def _encoded(self, chunk: int, row: int) -> bytes:
-        found = self.chunks.bytes[chunk][row].as_py()
-        if found is not None:
-            return found
-        return read_below(self._path(chunk, row), self.roots)
-
-    def _path(self, chunk: int, row: int) -> str | None:
-        """The file that a row names."""
-        paths = self.chunks.paths
-        return paths[chunk][row].as_py() if paths else None
+            return [array_cell(self.cells.images.slice(row, 1), self.shape) for row in there]
+        found = [(row, self.cells.images[row].as_py()) for row in there]
+        return [
+            read_below(self.cells.path(row), self.roots) if encoded is None else encoded
+            for row, encoded in found
+        ]
 
     def check_files(self, where: str) -> None:
         """Check that images are here, where rows hold nothing but names of files.
@@ -92,7 +85,7 @@ class TableStore(Store):
             UserError: those of the first rows are not.
         """
         first = np.arange(min(len(self), FIRST_ROWS))
-        if self.shape is not None or not any(map(self._path_of, first.tolist())):
+        if not any(map(self._path_of, first.tolist())):
             return
         found = self.fetch(first)
         gone = [one for one in found if isinstance(one, Missing)]
@@ -101,25 +94,26 @@ class TableStore(Store):
             raise UserError(f"{where}: {text}: {self._path_of(0)}: {gone[0].reason}")
 
     def _path_of(self, row: int) -> str | None:
-        (place,) = self.chunks.places(np.array([row]))
-        return None if self.shape else self._path(*place)
+        return self.cells.path(int(self.cells.places(np.array([row]))[0]))
 
     def sizes(self) -> np.ndarray:
         if self.shape is not None:
             return np.full(len(self), -(-self.rows.data.nbytes // max(1, len(self))))
-        parts = [_lengths(part) for part in self.chunks.bytes]
-        size_N = np.concatenate([np.empty(0, np.int64), *parts])
-        if self.chunks.row_of is not None:
-            size_N = size_N[self.chunks.row_of]
+        encoded = self.cells.images
+        if pyarrow.types.is_null(encoded.type):
+            encoded = encoded.cast(pyarrow.binary())
+        size_N = pyarrow.compute.fill_null(pyarrow.compute.binary_length(encoded), -1)
+        size_N = size_N.to_numpy().astype(np.int64)[self.cells.places(np.arange(len(self)))]
         for row in np.flatnonzero(size_N < 0).tolist():
             place = place_below(self._path_of(row), self.roots)
             size_N[row] = 0 if isinstance(place, Missing) else file_bytes(place)
         return size_N
 
     def names(self) -> Iterable[str]:
-        paths = [path for part in self.chunks.paths for path in part.to_pylist()]
-        rows = range(len(paths)) if self.chunks.row_of is None else self.chunks.row_of.tolist()
-        return (paths[row] or "" for row in rows)
+        if self.cells.paths is None:
+            return ()
+        paths = self.cells.paths.to_pylist()
+        return (paths[row] or "" for row in self.cells.places(np.arange(len(self))).tolist())
 
     def name(self, row: int) -> str:
         path = self._path_of(row)
@@ -148,54 +142,40 @@ def read_below(path: str | None, roots: Sequence[Path]) -> bytes:
     return place if isinstance(place, Missing) else read_file(place)
 
 
-class Chunks(NamedTuple):
-    """The parts of a column, which are read directly: `Table.take` copies all chunks that it
-    touches.
+class Cells(NamedTuple):
+    """A column whose cells are read one by one: `Table.take` copies all chunks that it touches.
 
     Attributes:
-        bytes: of each part the encoded images, or all it holds.
-        paths: of each part the names of files; empty where there are none.
-        ends: the rows behind each part.
+        images: encoded, or as arrays; null where a row names a file.
+        paths: the names of files; None where there are none.
         row_of: the column's row of each row, of a table that `select` has made; else None.
     """
 
-    bytes: list[pyarrow.Array]
-    paths: list[pyarrow.Array]
-    ends: np.ndarray
+    images: pyarrow.ChunkedArray
+    paths: pyarrow.ChunkedArray | None
     row_of: np.ndarray | None
 
     @classmethod
-    def of(cls, column: pyarrow.ChunkedArray, indices: Any) -> "Chunks":
-        parts = column.chunks
-        ends = np.cumsum([len(part) for part in parts])
+    def of(cls, column: pyarrow.ChunkedArray, indices: Any) -> "Cells":
         row_of = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
         if not pyarrow.types.is_struct(column.type):
-            return cls(parts, [], ends, row_of)
-        encoded, paths = (
-            [pyarrow.compute.struct_field(part, name) for part in parts]
-            for name in ("bytes", "path")
-        )
-        return cls(encoded, paths, ends, row_of)
+            return cls(column, None, row_of)
+        images, paths = (pyarrow.compute.struct_field(column, name) for name in ("bytes", "path"))
+        return cls(images, paths, row_of)
 
-    def places(self, rows: np.ndarray) -> list[tuple[int, int]]:
-        """The part of each row, and its row there."""
-        there = rows if self.row_of is None else self.row_of[rows]
-        part_B = np.searchsorted(self.ends, there, side="right")
-        first_B = np.where(part_B > 0, self.ends[part_B - 1], 0)
-        return list(zip(part_B.tolist(), (there - first_B).tolist(), strict=True))
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """The column's rows of these rows."""
+        return rows if self.row_of is None else self.row_of[rows]
+
+    def path(self, place: int) -> str | None:
+        """The file that a row of the column names."""
+        return None if self.paths is None else self.paths[place].as_py()
 
 
-def _lengths(part: pyarrow.Array) -> np.ndarray:
-    """Bytes of each encoded image, -1 for null."""
-    if pyarrow.types.is_null(part.type):
-        return np.full(len(part), -1, np.int64)
-    length = pyarrow.compute.fill_null(pyarrow.compute.binary_length(part), -1)
-    return length.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def array_cell(cell: pyarrow.Array, shape: tuple[int | None, ...]) -> Raw:
+def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw:
     """The array of one cell, a column of one row."""
-    stored = cell.storage if isinstance(cell, pyarrow.ExtensionArray) else cell
+    (stored,) = cell.chunks
+    stored = stored.storage if isinstance(stored, pyarrow.ExtensionArray) else stored
     if stored.null_count:
         return Missing("there is no image in this row")
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)

@@ -177,48 +177,26 @@ class OneOf(Only):
         return {**handler(schema), "enum": [*self.names()], "hint": self.hint}
 
 
-class Key(typing.NamedTuple):
-    """A field with the dotted key that it has in a recipe, or the name of a tool's option."""
+@dataclass(frozen=True, eq=False)
+class Key:
+    """A field with the dotted key that it has in a recipe, or the name of a tool's option.
+
+    Attributes:
+        group, field, info: where it is declared.
+        effect, from_init: as of Keys.
+        names_weights, requires, form, metavar: as `key` was given them.
+    """
 
     name: str
     group: type[Keys]
     field: str
-
-    @property
-    def info(self) -> FieldInfo:
-        return self.group.model_fields[self.field]
-
-    @property
-    def extra(self) -> dict[str, Any]:
-        found = self.info.json_schema_extra
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def effect(self) -> Effect:
-        found: Effect = self.extra.get("effect", self.group.effect)
-        return found
-
-    @property
-    def from_init(self) -> bool:
-        return bool(self.extra.get("from_init", self.group.from_init))
-
-    @property
-    def names_weights(self) -> bool:
-        return bool(self.extra.get("names_weights"))
-
-    @property
-    def requires(self) -> tuple[str, Any] | None:
-        """(dotted key, value) without which it has no effect."""
-        found: tuple[str, Any] | None = self.extra.get("requires")
-        return found
-
-    @property
-    def form(self) -> str:
-        return str(self.extra.get("form", ""))
-
-    @property
-    def metavar(self) -> str:
-        return str(self.extra.get("metavar", ""))
+    info: FieldInfo
+    effect: Effect
+    from_init: bool
+    names_weights: bool = False
+    requires: tuple[str, Any] | None = None
+    form: str = ""
+    metavar: str = ""
 
     @property
     def required(self) -> bool:
@@ -295,10 +273,13 @@ def _atoms(annotation: Any) -> Iterator[Any]:
 
 def keys_of(group: type[Keys], prefix: str = "") -> dict[str, Key]:
     """{name: key} of a group, in the order in which they are declared."""
-    return {
-        f"{prefix}{info.alias or field}": Key(f"{prefix}{info.alias or field}", group, field)
-        for field, info in group.model_fields.items()
-    }
+    found: dict[str, Key] = {}
+    for field, info in group.model_fields.items():
+        own: Any = info.json_schema_extra or {}  # of `key`
+        name = f"{prefix}{info.alias or field}"
+        facts = {"effect": group.effect, "from_init": group.from_init} | own
+        found[name] = Key(name, group, field, info, **facts)
+    return found
 
 
 def describe(schema: Mapping[str, Any], largest: float = math.inf) -> str:

@@ -235,7 +235,7 @@ def test_arrays_that_are_missing_or_cut_are_unreadable(tmp_path):
     assert len(prints) == 2
     lists = pyarrow.list_(pyarrow.list_(pyarrow.list_(pyarrow.uint16())))
     for rows in (5, 0):  # instead of 6
-        cut = pyarrow.array([values(0)[:rows, :5].tolist()], lists)
+        cut = pyarrow.chunked_array([[values(0)[:rows, :5].tolist()]], lists)
         assert array_cell(cut, (6, 5, 4)) == b""
         read = array_cell(cut, (None, 5, 4))
         assert isinstance(read, np.ndarray) and read.shape == (rows, 5, 4)
