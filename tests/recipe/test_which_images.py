@@ -263,11 +263,3 @@ def test_weights_of_another_image_size_are_said(words: list[str], tmp_path: Path
     notice = size_notice(options, recipe)
     assert (notice is None) == bool(words)
     assert notice is None or "data.size=224 keeps" in notice
-
-
-def test_labels_that_only_k_nn_reads_can_be_named(tmp_path: Path) -> None:
-    """With two columns of labels the one that k-NN is measured by could not be chosen."""
-    words = ["recipe=mpp", f"data.path={tmp_path}", "data.label_column=kind"]
-    assert ssl_vit.resolve(words).data.label_column == "kind"
-    with pytest.raises(ssl_vit.UserError, match=r"data\.label_column"):
-        ssl_vit.resolve([*words, "eval.knn=false", "data.test=test"])
