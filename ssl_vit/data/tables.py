@@ -238,11 +238,10 @@ def split_files(
 
 
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
-    """The rows of a split's files, by `datasets`: in its cache or, where that cannot be written, in
-    memory; or as a stream.
+    """The rows of a split's files, by `datasets`: in its cache, or as a stream.
 
     Raises:
-        UserError: they cannot be read; it names the damaged file.
+        UserError: they cannot be read, it names the damaged file; or the cache cannot be written.
     """
     given = {"train": [glob.escape(str(file)) for file in files]}
     try:
@@ -254,17 +253,10 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
     except Exception as error:  # whatever a file written by others causes
         for file in files:
             _check_whole(file)
-        if not isinstance(error, OSError) or error.errno not in NOT_WRITABLE:
-            raise _refused(error, data) from None
-        text = f"{datasets.config.HF_DATASETS_CACHE} cannot be written ({error.strerror})"
-        print(f"warning: {data.location}: {text}: images are held in memory", flush=True)
-        return _opened(lambda: datasets.concatenate_datasets(_in_memory(files)), data)
-
-
-def _in_memory(files: Sequence[Path]) -> list[datasets.Dataset]:
-    """The rows of each file, with the types of the first."""
-    read = [datasets.Dataset(pyarrow.parquet.read_table(file)) for file in files]
-    return [one.select_columns(read[0].column_names).cast(read[0].features) for one in read]
+        if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
+            text = f"{datasets.config.HF_DATASETS_CACHE} cannot be written ({error.strerror})"
+            raise UserError(f"{data.location}: {text}; HF_HOME names another cache") from None
+        raise _refused(error, data) from None
 
 
 def _check_whole(file: Path) -> None:
