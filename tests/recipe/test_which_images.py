@@ -70,12 +70,18 @@ def test_fine_tuning_uses_the_images_of_the_run_it_starts_from(
     assert now["data"]["train"] == was["data"]["train"]
 
 
-def test_an_evaluation_uses_the_images_of_the_run_whose_export_it_measures(
-    mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
+@pytest.mark.parametrize("tool", ["evaluate", "embed", "figures", "plan"])
+def test_every_tool_says_that_it_takes_the_images_of_the_run(
+    tool: str, mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
 ) -> None:
-    made = ssl_vit.evaluate([*PROBE, f"init={mine}/export", out])
-    assert f"those of init={mine}/export: {images}" in capsys.readouterr().out.splitlines()[0]
-    assert {one.n for one in made.metrics.values()} == {6}
+    init = f"init={mine}/export" if tool == "evaluate" else f"init={mine}"
+    {
+        "evaluate": lambda: ssl_vit.evaluate([*PROBE, init, out]),
+        "embed": lambda: ssl_vit.embed([init, "split=test", out, *LOADED[:2]]),
+        "figures": lambda: draw_figures.main([init, "figures=filters", "images=4", out]),
+        "plan": lambda: plan_tool.main(["recipe=finetune", init]),
+    }[tool]()
+    assert f"those of {init}: {images}" in capsys.readouterr().out
 
 
 def test_a_share_of_a_runs_images_stays_that_share(mine: Path, tmp_path: Path) -> None:
@@ -172,30 +178,15 @@ def test_an_evaluation_without_test_images_says_what_the_run_had(
         assert ("eval.test=false" in line) == (tool is ssl_vit.finetune)
 
 
-def test_a_plan_is_of_the_images_of_the_run_it_would_start_from(
-    mine: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+def test_weights_that_do_not_say_their_images_are_said_to_be_measured_on_others(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Weights that do not say theirs are said to be measured on others."""
     alone = shutil.copytree(mine / "export", tmp_path / "alone")
-
-    def first_line(init: Path, *more: str) -> str:
-        plan_tool.main(["recipe=finetune", f"init={init}", *more])
-        return capsys.readouterr().out.splitlines()[0]
-
-    assert f"those of init={mine}: {images}" in first_line(mine)
-    assert "those of" not in first_line(mine, "data=shapes")
-    line = first_line(alone)
+    plan_tool.main(["recipe=finetune", f"init={alone}"])
+    line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith(f"warning: init={alone}: ") and "data=shapes is used" in line
-
-
-def test_figures_and_features_say_whose_images_they_are_of(
-    mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
-) -> None:
-    draw_figures.main([f"init={mine}", "figures=filters", "images=4", out])
-    text = capsys.readouterr().out
-    assert f"those of init={mine}: {images}" in text and "test images: 4 of 6" in text
-    ssl_vit.embed([f"init={mine}", "split=test", out, *LOADED[:2]])
-    assert f"those of init={mine}: {images}" in capsys.readouterr().out
+    plan_tool.main(["recipe=finetune", f"init={mine}", "data=shapes"])
+    assert "those of" not in capsys.readouterr().out.splitlines()[0]
 
 
 def test_a_run_of_a_study_without_images_is_planned_on_those_of_the_run_it_starts_from(

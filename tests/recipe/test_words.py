@@ -19,6 +19,7 @@ from ssl_vit.lab.study.options import StudyOptions
 from ssl_vit.lab.study.request import requested
 from ssl_vit.recipe import words as word_module
 from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.parsing import nested
 from ssl_vit.recipe.tool import ToolOptions, from_python, parse
 from ssl_vit.recipe.tools import EmbedOptions, PretrainOptions
 
@@ -45,14 +46,6 @@ def words(options: Any, keywords: dict[str, Any], kind: type[ToolOptions] | None
     if kind is None:
         return word_module.from_python(options, keywords, {})
     return from_python(kind, options, keywords)
-
-
-def nested(options: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in options.items():
-        group, _, name = key.rpartition(".")
-        (found.setdefault(group, {}) if group else found)[name] = value
-    return found
 
 
 @settings(max_examples=30)
