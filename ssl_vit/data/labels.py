@@ -165,7 +165,8 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
     if mixed:
         together = [_name(value, one.names) for one in stored.values() for value in one.values]
     number, names = encode(together, reading.prefix, reading.typed)
-    if reading.captions and not (reading.asked or mixed) and _are_captions(len(together), names):
+    captions = len(together) >= CAPTIONS and 2 * len(names) > len(together)
+    if captions and reading.captions and not (reading.asked or mixed):
         text = f"its labels are {len(names):,} different texts for {len(together):,} images"
         guesses.append(f"{text}: they are not used; data.label_column= takes them as classes")
         return _none(stored)
@@ -191,10 +192,6 @@ def _name(value: Any, names: Sequence[str]) -> Any:
 
 def _none(stored: Mapping[str, Stored]) -> dict[str, Labels]:
     return {name: no_labels(len(one.values), one.columns) for name, one in stored.items()}
-
-
-def _are_captions(images: int, names: Sequence[str]) -> bool:
-    return images >= CAPTIONS and 2 * len(names) > images
 
 
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:

@@ -39,6 +39,7 @@ from .source import (
 
 FIRST_ROWS = 100  # rows of names of files, before a run begins
 NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
+EMPTY = "it has no images, and is left out"
 DIFFERENT_CLASSES = "its files name different classes"
 
 
@@ -98,7 +99,7 @@ class TableStore(Store):
 
     def sizes(self) -> np.ndarray:
         if self.shape is not None:
-            return np.full(len(self), -(-self.rows.data.nbytes // max(1, len(self))))
+            return np.full(len(self), -(-self.rows.data.nbytes // len(self)))
         encoded = self.cells.images
         if pyarrow.types.is_null(encoded.type):
             encoded = encoded.cast(pyarrow.binary())
@@ -216,6 +217,9 @@ def split_files(
         with ThreadPoolExecutor(READERS) as pool:
             ends = zip(some, pool.map(_end, some), strict=True)
             filled = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
+        if not filled:
+            guesses.append(f"split {split}: {EMPTY}")
+            continue
         # many files have the same schema, which is parsed once: that of 20,000 classes takes a
         # tenth of a second
         different = {
@@ -346,11 +350,13 @@ def open_tables(
     known: Mapping[str, Parquet],
     guesses: list[str],
 ) -> dict[str, Source]:
-    """Splits that `datasets` has opened; `known`: what the files of each agree on.
+    """Splits that `datasets` has opened, those with rows; `known`: what the files of each agree on.
 
     Raises:
         UserError: no such column, or no images or labels in it.
     """
+    guesses += [f"split {name}: {EMPTY}" for name, rows in opened.items() if not len(rows)]
+    opened = {name: rows for name, rows in opened.items() if len(rows)}
     train = layout.choose(data.train, opened)
     if data.group is not None and train is not None:
         columns.check_group(opened[train].features, data)
@@ -382,7 +388,7 @@ def open_tables(
 
 def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
     """The column of labels, in the order of the rows."""
-    if column is None or not len(rows):
+    if column is None:
         return [None] * len(rows)
     values: list[Any] = rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
     return values

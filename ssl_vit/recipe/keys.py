@@ -9,7 +9,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -219,7 +219,8 @@ class Key:
 
     @property
     def is_list(self) -> bool:
-        return list in _outer(self.info.annotation)
+        kinds = [typing.get_origin(one) or one for one in _parts(self.info.annotation)]
+        return list in kinds
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -254,10 +255,6 @@ def _parts(annotation: Any) -> Iterator[Any]:
             yield from _parts(one)
     else:
         yield annotation
-
-
-def _outer(annotation: Any) -> set[Any]:
-    return {typing.get_origin(one) or one for one in _parts(annotation)}
 
 
 def _atoms(annotation: Any) -> Iterator[Any]:
@@ -354,22 +351,17 @@ def validated(
         return model.model_validate(nested)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    found = [known[name] for name in _prefixes(first["loc"]) if name in known]
+    parts = [str(one) for one in first["loc"]]  # the names of groups, the key, and types of a union
+    names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    found = [known[name] for name in names if name in known]
     if not found:
-        raise UserError(f"{where}{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        raise UserError(f"{where}{'.'.join(parts)}: {first['msg']}")
     name = found[-1].name
     value: Any = nested
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     text = (typed or {}).get(name)
     raise refused(found[-1], value, where if text is None else "", text)
-
-
-def _prefixes(location: Collection[int | str]) -> Iterator[str]:
-    """Dotted names of a place in a model, the shortest first; a union adds its types to it."""
-    parts = [str(one) for one in location]
-    for count in range(1, len(parts) + 1):
-        yield ".".join(parts[:count])
 
 
 def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:
