@@ -67,16 +67,17 @@ class TableStore(Store):
 
     @cached_property
     def cells(self) -> "Cells":
-        return Cells.of(self.rows.data.column(self.column), self.rows._indices)
+        assert self.rows._indices is None  # nothing that is opened here was selected from
+        return Cells.of(self.rows.data.column(self.column))
 
     def fetch(self, rows: np.ndarray) -> list[Raw]:
-        there = self.cells.places(rows).tolist()
+        images = self.cells.images
         if self.shape is not None:
-            return [array_cell(self.cells.images.slice(row, 1), self.shape) for row in there]
-        found = [(row, self.cells.images[row].as_py()) for row in there]
+            return [array_cell(images.slice(row, 1), self.shape) for row in rows.tolist()]
+        encoded = [(row, images[row].as_py()) for row in rows.tolist()]
         return [
-            read_below(self.cells.path(row), self.roots) if encoded is None else encoded
-            for row, encoded in found
+            read_below(self._path_of(row), self.roots) if one is None else one
+            for row, one in encoded
         ]
 
     def check_files(self, where: str) -> None:
@@ -95,7 +96,8 @@ class TableStore(Store):
             raise UserError(f"{where}: {text}: {self._path_of(0)}: {gone[0].reason}")
 
     def _path_of(self, row: int) -> str | None:
-        return self.cells.path(int(self.cells.places(np.array([row]))[0]))
+        """The file that a row names."""
+        return None if self.cells.paths is None else self.cells.paths[row].as_py()
 
     def sizes(self) -> np.ndarray:
         if self.shape is not None:
@@ -104,17 +106,18 @@ class TableStore(Store):
         if pyarrow.types.is_null(encoded.type):
             encoded = encoded.cast(pyarrow.binary())
         size_N = pyarrow.compute.fill_null(pyarrow.compute.binary_length(encoded), -1)
-        size_N = size_N.to_numpy().astype(np.int64)[self.cells.places(np.arange(len(self)))]
+        size_N = size_N.to_numpy().astype(np.int64)
         for row in np.flatnonzero(size_N < 0).tolist():
             place = place_below(self._path_of(row), self.roots)
             size_N[row] = 0 if isinstance(place, Missing) else file_bytes(place)
         return size_N
 
     def names(self) -> Iterable[str]:
-        if self.cells.paths is None:
-            return ()
-        paths = self.cells.paths.to_pylist()
-        return (paths[row] or "" for row in self.cells.places(np.arange(len(self))).tolist())
+        return (
+            ()
+            if self.cells.paths is None
+            else (path or "" for path in self.cells.paths.to_pylist())
+        )
 
     def name(self, row: int) -> str:
         path = self._path_of(row)
@@ -149,28 +152,16 @@ class Cells(NamedTuple):
     Attributes:
         images: encoded, or as arrays; null where a row names a file.
         paths: the names of files; None where there are none.
-        row_of: the column's row of each row, of a table that `select` has made; else None.
     """
 
     images: pyarrow.ChunkedArray
     paths: pyarrow.ChunkedArray | None
-    row_of: np.ndarray | None
 
     @classmethod
-    def of(cls, column: pyarrow.ChunkedArray, indices: Any) -> "Cells":
-        row_of = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
+    def of(cls, column: pyarrow.ChunkedArray) -> "Cells":
         if not pyarrow.types.is_struct(column.type):
-            return cls(column, None, row_of)
-        images, paths = (pyarrow.compute.struct_field(column, name) for name in ("bytes", "path"))
-        return cls(images, paths, row_of)
-
-    def places(self, rows: np.ndarray) -> np.ndarray:
-        """The column's rows of these rows."""
-        return rows if self.row_of is None else self.row_of[rows]
-
-    def path(self, place: int) -> str | None:
-        """The file that a row of the column names."""
-        return None if self.paths is None else self.paths[place].as_py()
+            return cls(column, None)
+        return cls(*(pyarrow.compute.struct_field(column, name) for name in ("bytes", "path")))
 
 
 def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw:

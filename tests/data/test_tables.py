@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 
 from helpers.channel_images import CHANNELS, values
-from helpers.images import NAMED
+from helpers.images import NAMED, png
 from helpers.sources import content, everything, load, opened, refusal
 from helpers.tables import cells, parquet
 from ssl_vit.data import class_numbers, fingerprints
@@ -131,6 +131,13 @@ def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
     assert plain.train.labels.lowest_and_highest == (-1, -1)
     assert "70 different texts for 100 images" in plain.guesses[0]
     assert len(load(path, label_column="label").train.classes) == 70
+
+
+def test_rows_that_were_selected_before_they_were_saved_are_those(tmp_path):
+    columns = {"image": cells(range(6)), "label": [0, 1] * 3}
+    made = datasets.Dataset.from_dict(columns, features=NAMED)
+    made.select([4, 1, 3]).save_to_disk(tmp_path / "saved")
+    assert content(opened(tmp_path / "saved")[0]) == {png(4): 0, png(1): 1, png(3): 1}
 
 
 def test_a_damaged_folder_that_datasets_saved_is_named(tmp_path):

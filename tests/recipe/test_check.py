@@ -202,6 +202,10 @@ def test_labels_that_only_k_nn_or_a_share_for_testing_reads_can_be_named(tmp_pat
     assert not error_of(images) and not error_of(f"{images} eval.knn=false data.test=0.2")
 
 
+def test_what_is_pooled_can_be_chosen_beside_a_measure_of_patches() -> None:
+    assert not error_of(f"{EVALUATE} probe.measures=[knn,attentive] probe.pool=avg")
+
+
 def test_a_model_without_a_name_is_shown_as_one() -> None:
     """The error printed the whole model."""
     recipe = resolve(["recipe=mpp"])
