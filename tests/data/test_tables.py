@@ -10,7 +10,7 @@ from helpers.channel_images import CHANNELS, values
 from helpers.images import NAMED, png
 from helpers.sources import content, everything, load, opened, refusal
 from helpers.tables import cells, parquet
-from ssl_vit.data import class_numbers, fingerprints
+from ssl_vit.data import class_numbers, fingerprints, run_splits, tables
 from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.data.tables import array_cell
 from ssl_vit.errors import UserError
@@ -138,6 +138,15 @@ def test_rows_that_were_selected_before_they_were_saved_are_those(tmp_path):
     made = datasets.Dataset.from_dict(columns, features=NAMED)
     made.select([4, 1, 3]).save_to_disk(tmp_path / "saved")
     assert content(opened(tmp_path / "saved")[0]) == {png(4): 0, png(1): 1, png(3): 1}
+
+
+def test_a_split_of_the_hub_without_rows_is_neither_held_out_nor_unsaid(monkeypatch):
+    made = datasets.Dataset.from_dict({"image": cells(range(6))})
+    splits = {"train": made, "validation": made.select([]), "test": made}
+    monkeypatch.setattr(tables, "load_hub", lambda data: splits)
+    found = run_splits.load(Data(name="own", hub="me/own"))
+    assert (len(found.train), len(found.validation)) == (5, 1)
+    assert "split validation: it has no images" in found.guesses[0]
 
 
 def test_a_damaged_folder_that_datasets_saved_is_named(tmp_path):
