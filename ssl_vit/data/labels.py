@@ -13,8 +13,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow
-import pyarrow.compute
 
 from ..errors import UserError
 
@@ -167,7 +165,8 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
     if mixed:
         together = [_name(value, one.names) for one in stored.values() for value in one.values]
     number, names = encode(together, reading.prefix, reading.typed)
-    if reading.captions and not (reading.asked or mixed) and _are_captions(len(together), names):
+    captions = len(together) >= CAPTIONS and 2 * len(names) > len(together)
+    if captions and reading.captions and not (reading.asked or mixed):
         text = f"its labels are {len(names):,} different texts for {len(together):,} images"
         guesses.append(f"{text}: they are not used; data.label_column= takes them as classes")
         return _none(stored)
@@ -193,10 +192,6 @@ def _name(value: Any, names: Sequence[str]) -> Any:
 
 def _none(stored: Mapping[str, Stored]) -> dict[str, Labels]:
     return {name: no_labels(len(one.values), one.columns) for name, one in stored.items()}
-
-
-def _are_captions(images: int, names: Sequence[str]) -> bool:
-    return images >= CAPTIONS and 2 * len(names) > images
 
 
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
@@ -293,7 +288,7 @@ def _lists(stored: Stored, reading: Reading) -> Labels:
         UserError: another value stands among them; or they are a 0 or a 1 for each class: numbers
             of two classes alone would stand there several times.
     """
-    label_NL = from_values(stored.values, reading.prefix)
+    label_NL = padded(stored.values, reading.prefix)
     empty = int((label_NL[:, 0] == END).sum())
     longest = int((label_NL >= 0).sum(axis=1).max(initial=1))
     highest = label_NL.max(initial=UNLABELLED)
@@ -309,31 +304,22 @@ def _lists(stored: Stored, reading: Reading) -> Labels:
     return Labels(label_NL, names, reading.source, stored.columns, lists)
 
 
-def _is_right(one: list[Any]) -> bool:
-    return all(type(number) is int and 0 <= number < LIMIT for number in one)
-
-
-def from_values(values: Sequence[Any], where: str) -> np.ndarray:
-    """Lists of class numbers, single ones, and None, as `padded`. A single number is a list of one,
-    -1 is None.
+def padded(values: Sequence[Any], where: str) -> np.ndarray:
+    """Lists of class numbers, single ones, and None, as int64 (N, L): each image's labels followed
+    by END; UNLABELLED for None. A single number is a list of one, -1 is None.
 
     Raises:
         UserError: another value; it begins with `where`.
     """
     none = None, UNLABELLED
     lists = [one if isinstance(one, list) else None if one in none else [one] for one in values]
-    for one, value in zip(lists, values, strict=True):
-        if one is not None and not _is_right(one):
-            raise UserError(f"{where}: {str(value)[:100]}: {EXPECTED}")
     longest = max((len(one) for one in lists if one is not None), default=0)
-    return padded(pyarrow.array(lists, pyarrow.list_(pyarrow.int64())), max(1, longest))
-
-
-def padded(lists: pyarrow.Array | pyarrow.ChunkedArray, longest: int) -> np.ndarray:
-    """The lists as int64 (N, L): each image's labels followed by END; UNLABELLED for null."""
-    length = pyarrow.compute.list_value_length(lists)
-    length_N = pyarrow.compute.fill_null(length, 0).to_numpy(zero_copy_only=False)
-    label_NL = np.full((len(lists), longest), END, np.int64)
-    label_NL[np.arange(longest) < length_N[:, None]] = pyarrow.compute.list_flatten(lists)
-    label_NL[pyarrow.compute.is_null(lists).to_numpy(zero_copy_only=False)] = UNLABELLED
+    label_NL = np.full((len(lists), max(1, longest)), END, np.int64)
+    for row, one in enumerate(lists):
+        if one is None:
+            label_NL[row] = UNLABELLED
+        elif all(type(number) is int and 0 <= number < LIMIT for number in one):
+            label_NL[row, : len(one)] = one
+        else:
+            raise UserError(f"{where}: {str(values[row])[:100]}: {EXPECTED}")
     return label_NL

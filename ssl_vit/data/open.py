@@ -15,7 +15,7 @@ from .files import open_files
 from .labels import Labels, no_labels
 from .layout import IMAGE_KINDS, Contents
 from .source import Masks, Raw, Source, Store
-from .streaming import Stream, in_memory, read_hub_file
+from .streaming import Stream, read_hub_file
 from .tables import Parquet
 from .tars import open_tars
 
@@ -23,8 +23,8 @@ DRAWN_HASHED = 64  # images of the embedded set that show whether this code stil
 
 
 class Found(NamedTuple):
-    """Every split (of streams a function seed -> stream), what was left out, and what was
-    assumed."""
+    """Every split with images (of streams a function seed -> stream), what was left out, and what
+    was assumed."""
 
     splits: dict[str, Any]
     skipped: list[str]
@@ -96,13 +96,8 @@ def _open_path(contents: Contents, data: Data) -> Found:
         splits = tables.open_tables(tables.load_saved(data, guesses), data, {}, guesses)
     else:
         known = tables.split_files(contents.files, data, guesses)
-        opened = {
-            name: tables.load_parquet(one.files, data) for name, one in known.items() if one.files
-        }
-        found = tables.open_tables(opened, data, known, guesses)
-        splits = {
-            name: found[name] if name in found else in_memory([], no_labels(0)) for name in known
-        }
+        opened = {name: tables.load_parquet(one.files, data) for name, one in known.items()}
+        splits = tables.open_tables(opened, data, known, guesses)
     return Found(splits, contents.skipped, guesses)
 
 
@@ -129,7 +124,6 @@ def open_streams(data: Data) -> Found:
     streams = {
         name: _of_table(tables.load_parquet(one.files, data, stream=True), data, one, guesses)
         for name, one in known.items()
-        if one.files
     }
     return Found(streams, contents.skipped, guesses)
 

@@ -149,7 +149,7 @@ def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
     and a share of train held out, as ImageNet is used: what chooses must not see test images.
 
     Raises:
-        UserError: there is no such split, it has no images, or it is trained on.
+        UserError: there is no such split, or it is trained on.
     """
     train = _split(data.train, "data.train", data, splits)
     default = _by_default(train, splits)
@@ -184,8 +184,10 @@ def _split(
         train: that which is trained on.
 
     Raises:
-        UserError: there is none, it has no images, or it is that of data.train.
+        UserError: there is none, or it is that of data.train.
     """
+    if not splits:
+        raise UserError(f"{data.location}: there are no images in it")
     chosen = layout.choose(name, splits)
     if chosen is None:
         text = f"{key}={name}: no such split; {suggest(name, splits)}"
@@ -197,10 +199,6 @@ def _split(
         others = ", ".join(split for split in splits if split != chosen)
         choices = f"{others}, or a share of train" if others else "a share of train"
         raise UserError(f"{key}={name}: is what data.train={data.train} names; choices: {choices}")
-    if isinstance(splits[chosen], Source) and not len(splits[chosen]):
-        filled = ", ".join(other for other, source in splits.items() if len(source)) or "none"
-        text = f"{data.place} has no images in that split; splits with images: {filled}"
-        raise UserError(f"{key}={chosen}: {text}")
     return chosen
 
 
@@ -215,8 +213,7 @@ def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
 
 def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
     """The validation split beside that which is trained on."""
-    filled = [name for name, one in splits.items() if not isinstance(one, Source) or len(one)]
-    return next((name for name in HELD_OUT if name in filled and name != train), None)
+    return next((name for name in HELD_OUT if name in splits and name != train), None)
 
 
 def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: Data) -> Cut:

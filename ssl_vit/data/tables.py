@@ -39,6 +39,7 @@ from .source import (
 
 FIRST_ROWS = 100  # rows of names of files, before a run begins
 NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
+EMPTY = "it has no images, and is left out"
 DIFFERENT_CLASSES = "its files name different classes"
 
 
@@ -62,28 +63,22 @@ class TableStore(Store):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a spawned data worker gets: `datasets` names the mapped files, Arrow copies them."""
-        return {key: value for key, value in self.__dict__.items() if key != "chunks"}
+        return {key: value for key, value in self.__dict__.items() if key != "cells"}
 
     @cached_property
-    def chunks(self) -> "Chunks":
-        return Chunks.of(self.rows.data.column(self.column), self.rows._indices)
+    def cells(self) -> "Cells":
+        assert self.rows._indices is None  # nothing that is opened here was selected from
+        return Cells.of(self.rows.data.column(self.column))
 
     def fetch(self, rows: np.ndarray) -> list[Raw]:
-        places = self.chunks.places(rows)
+        images = self.cells.images
         if self.shape is not None:
-            return [array_cell(self.chunks.bytes[i].slice(row, 1), self.shape) for i, row in places]
-        return [self._encoded(chunk, row) for chunk, row in places]
-
-    def _encoded(self, chunk: int, row: int) -> bytes:
-        found = self.chunks.bytes[chunk][row].as_py()
-        if found is not None:
-            return found
-        return read_below(self._path(chunk, row), self.roots)
-
-    def _path(self, chunk: int, row: int) -> str | None:
-        """The file that a row names."""
-        paths = self.chunks.paths
-        return paths[chunk][row].as_py() if paths else None
+            return [array_cell(images.slice(row, 1), self.shape) for row in rows.tolist()]
+        encoded = [(row, images[row].as_py()) for row in rows.tolist()]
+        return [
+            read_below(self._path_of(row), self.roots) if one is None else one
+            for row, one in encoded
+        ]
 
     def check_files(self, where: str) -> None:
         """Check that images are here, where rows hold nothing but names of files.
@@ -92,7 +87,7 @@ class TableStore(Store):
             UserError: those of the first rows are not.
         """
         first = np.arange(min(len(self), FIRST_ROWS))
-        if self.shape is not None or not any(map(self._path_of, first.tolist())):
+        if not any(map(self._path_of, first.tolist())):
             return
         found = self.fetch(first)
         gone = [one for one in found if isinstance(one, Missing)]
@@ -101,25 +96,28 @@ class TableStore(Store):
             raise UserError(f"{where}: {text}: {self._path_of(0)}: {gone[0].reason}")
 
     def _path_of(self, row: int) -> str | None:
-        (place,) = self.chunks.places(np.array([row]))
-        return None if self.shape else self._path(*place)
+        """The file that a row names."""
+        return None if self.cells.paths is None else self.cells.paths[row].as_py()
 
     def sizes(self) -> np.ndarray:
         if self.shape is not None:
-            return np.full(len(self), -(-self.rows.data.nbytes // max(1, len(self))))
-        parts = [_lengths(part) for part in self.chunks.bytes]
-        size_N = np.concatenate([np.empty(0, np.int64), *parts])
-        if self.chunks.row_of is not None:
-            size_N = size_N[self.chunks.row_of]
+            return np.full(len(self), -(-self.rows.data.nbytes // len(self)))
+        encoded = self.cells.images
+        if pyarrow.types.is_null(encoded.type):
+            encoded = encoded.cast(pyarrow.binary())
+        size_N = pyarrow.compute.fill_null(pyarrow.compute.binary_length(encoded), -1)
+        size_N = size_N.to_numpy().astype(np.int64)
         for row in np.flatnonzero(size_N < 0).tolist():
             place = place_below(self._path_of(row), self.roots)
             size_N[row] = 0 if isinstance(place, Missing) else file_bytes(place)
         return size_N
 
     def names(self) -> Iterable[str]:
-        paths = [path for part in self.chunks.paths for path in part.to_pylist()]
-        rows = range(len(paths)) if self.chunks.row_of is None else self.chunks.row_of.tolist()
-        return (paths[row] or "" for row in rows)
+        return (
+            ()
+            if self.cells.paths is None
+            else (path or "" for path in self.cells.paths.to_pylist())
+        )
 
     def name(self, row: int) -> str:
         path = self._path_of(row)
@@ -148,54 +146,28 @@ def read_below(path: str | None, roots: Sequence[Path]) -> bytes:
     return place if isinstance(place, Missing) else read_file(place)
 
 
-class Chunks(NamedTuple):
-    """The parts of a column, which are read directly: `Table.take` copies all chunks that it
-    touches.
+class Cells(NamedTuple):
+    """A column whose cells are read one by one: `Table.take` copies all chunks that it touches.
 
     Attributes:
-        bytes: of each part the encoded images, or all it holds.
-        paths: of each part the names of files; empty where there are none.
-        ends: the rows behind each part.
-        row_of: the column's row of each row, of a table that `select` has made; else None.
+        images: encoded, or as arrays; null where a row names a file.
+        paths: the names of files; None where there are none.
     """
 
-    bytes: list[pyarrow.Array]
-    paths: list[pyarrow.Array]
-    ends: np.ndarray
-    row_of: np.ndarray | None
+    images: pyarrow.ChunkedArray
+    paths: pyarrow.ChunkedArray | None
 
     @classmethod
-    def of(cls, column: pyarrow.ChunkedArray, indices: Any) -> "Chunks":
-        parts = column.chunks
-        ends = np.cumsum([len(part) for part in parts])
-        row_of = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
+    def of(cls, column: pyarrow.ChunkedArray) -> "Cells":
         if not pyarrow.types.is_struct(column.type):
-            return cls(parts, [], ends, row_of)
-        encoded, paths = (
-            [pyarrow.compute.struct_field(part, name) for part in parts]
-            for name in ("bytes", "path")
-        )
-        return cls(encoded, paths, ends, row_of)
-
-    def places(self, rows: np.ndarray) -> list[tuple[int, int]]:
-        """The part of each row, and its row there."""
-        there = rows if self.row_of is None else self.row_of[rows]
-        part_B = np.searchsorted(self.ends, there, side="right")
-        first_B = np.where(part_B > 0, self.ends[part_B - 1], 0)
-        return list(zip(part_B.tolist(), (there - first_B).tolist(), strict=True))
+            return cls(column, None)
+        return cls(*(pyarrow.compute.struct_field(column, name) for name in ("bytes", "path")))
 
 
-def _lengths(part: pyarrow.Array) -> np.ndarray:
-    """Bytes of each encoded image, -1 for null."""
-    if pyarrow.types.is_null(part.type):
-        return np.full(len(part), -1, np.int64)
-    length = pyarrow.compute.fill_null(pyarrow.compute.binary_length(part), -1)
-    return length.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def array_cell(cell: pyarrow.Array, shape: tuple[int | None, ...]) -> Raw:
+def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw:
     """The array of one cell, a column of one row."""
-    stored = cell.storage if isinstance(cell, pyarrow.ExtensionArray) else cell
+    (stored,) = cell.chunks
+    stored = stored.storage if isinstance(stored, pyarrow.ExtensionArray) else stored
     if stored.null_count:
         return Missing("there is no image in this row")
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)
@@ -236,6 +208,9 @@ def split_files(
         with ThreadPoolExecutor(READERS) as pool:
             ends = zip(some, pool.map(_end, some), strict=True)
             filled = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
+        if not filled:
+            guesses.append(f"split {split}: {EMPTY}")
+            continue
         # many files have the same schema, which is parsed once: that of 20,000 classes takes a
         # tenth of a second
         different = {
@@ -258,11 +233,10 @@ def split_files(
 
 
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
-    """The rows of a split's files, by `datasets`: in its cache or, where that cannot be written, in
-    memory; or as a stream.
+    """The rows of a split's files, by `datasets`: in its cache, or as a stream.
 
     Raises:
-        UserError: they cannot be read; it names the damaged file.
+        UserError: they cannot be read, it names the damaged file; or the cache cannot be written.
     """
     given = {"train": [glob.escape(str(file)) for file in files]}
     try:
@@ -274,17 +248,10 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
     except Exception as error:  # whatever a file written by others causes
         for file in files:
             _check_whole(file)
-        if not isinstance(error, OSError) or error.errno not in NOT_WRITABLE:
-            raise _refused(error, data) from None
-        text = f"{datasets.config.HF_DATASETS_CACHE} cannot be written ({error.strerror})"
-        print(f"warning: {data.location}: {text}: images are held in memory", flush=True)
-        return _opened(lambda: datasets.concatenate_datasets(_in_memory(files)), data)
-
-
-def _in_memory(files: Sequence[Path]) -> list[datasets.Dataset]:
-    """The rows of each file, with the types of the first."""
-    read = [datasets.Dataset(pyarrow.parquet.read_table(file)) for file in files]
-    return [one.select_columns(read[0].column_names).cast(read[0].features) for one in read]
+        if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
+            text = f"{datasets.config.HF_DATASETS_CACHE} cannot be written ({error.strerror})"
+            raise UserError(f"{data.location}: {text}; HF_HOME names another cache") from None
+        raise _refused(error, data) from None
 
 
 def _check_whole(file: Path) -> None:
@@ -374,11 +341,13 @@ def open_tables(
     known: Mapping[str, Parquet],
     guesses: list[str],
 ) -> dict[str, Source]:
-    """Splits that `datasets` has opened; `known`: what the files of each agree on.
+    """Splits that `datasets` has opened, those with rows; `known`: what the files of each agree on.
 
     Raises:
         UserError: no such column, or no images or labels in it.
     """
+    guesses += [f"split {name}: {EMPTY}" for name, rows in opened.items() if not len(rows)]
+    opened = {name: rows for name, rows in opened.items() if len(rows)}
     train = layout.choose(data.train, opened)
     if data.group is not None and train is not None:
         columns.check_group(opened[train].features, data)
@@ -410,7 +379,7 @@ def open_tables(
 
 def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
     """The column of labels, in the order of the rows."""
-    if column is None or not len(rows):
+    if column is None:
         return [None] * len(rows)
     values: list[Any] = rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
     return values

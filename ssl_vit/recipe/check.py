@@ -95,64 +95,59 @@ def _given(recipe: Recipe, keys: Iterable[str]) -> str:
 
 
 def _model(r: Recipe) -> None:
-    predicts = r.declared.predicts_patches
-    if predicts and r.model.convolutional:
-        text = f"objective={r.objective} needs patches; model.timm={r.model.timm} has none"
-        raise r.error("model", text, r.model.name)
-    if r.model.convolutional and (key := _given(r, TRANSFORMER_KEYS)):
-        raise r.error(key, f"model={r.model.name} has no use for it")
+    model, predicts = r.model, r.declared.predicts_patches
+    text = f"objective={r.objective} needs patches"
+    none = f"{text}; model.timm={model.timm} has none"
+    r.refuse("model", none, predicts and model.convolutional, model.name)
+    if model.convolutional and (key := _given(r, TRANSFORMER_KEYS)):
+        raise r.error(key, f"model={model.name} has no use for it")
     # a cell of the ResNet's feature map has seen its neighbours, so the masked pixels leak
-    if predicts and r.model.hybrid:
-        text = f"objective={r.objective} needs patches of pixels, not of a ResNet's feature map"
-        raise r.error("model", text, r.model.name)
+    text = f"{text} of pixels, not of a ResNet's feature map"
+    r.refuse("model", text, predicts and model.hybrid, model.name)
     multiple = declaration.target(r.target).patch_multiple if predicts else 1
-    if r.model.patch % multiple:
-        text = f"expected patches of a multiple of {multiple} pixels, not model.patch="
-        raise r.error("target", f"{text}{r.model.patch}")
+    text = f"expected patches of a multiple of {multiple} pixels, not model.patch={model.patch}"
+    r.refuse("target", text, model.patch % multiple)
 
 
 def _channels(r: Recipe) -> None:
     data, predicts = r.data, r.declared.predicts_patches
+    beside = f"beside data.channels={data.channels}"
     for key in ("data.mean", "data.std"):
+        others = len(r.value(key)) != data.channels
         # the default of three is measured for others
-        if len(r.value(key)) != data.channels and _given(r, [key]):
-            text = f"expected {data.channels} numbers beside data.channels={data.channels}"
-            raise r.error(key, text)
-    if data.channels != 3 and (r.model.convolutional or r.model.hybrid):
-        text = f"model={r.model.name} begins with a ResNet, which takes 3"
-        raise r.error("data.channels", text)
+        r.refuse(key, f"expected {data.channels} numbers {beside}", others and _given(r, [key]))
+    resnet = r.model.convolutional or r.model.hybrid
+    text = f"model={r.model.name} begins with a ResNet, which takes 3"
+    r.refuse("data.channels", text, data.channels != 3 and resnet)
     if predicts and not data.is_rgb and not declaration.target(r.target).any_channels:
         known = [name for name, one in declaration.targets().items() if one.any_channels]
-        beside = f"data.channels={data.channels}"
         if data.channels == 3:
-            beside = f"data.range={option_text(data.range)}"
-        text = f"takes RGB of 8 bits; expected one of {', '.join(known)} beside {beside}"
+            beside = f"beside data.range={option_text(data.range)}"
+        text = f"takes RGB of 8 bits; expected one of {', '.join(known)} {beside}"
         raise r.error("target", text)
     views = compared_views(r)
-    if views and not data.is_rgb and (views.jitter or views.grayscale or any(views.solarize)):
-        text = "the colours of its views are those of RGB of 8 bits; crop, flip and blur are left"
-        with_ = "with views.jitter=0 views.grayscale=0 views.solarize=[0,0]"
-        raise r.error("objective", f"{text} {with_}")
+    coloured = views and (views.jitter or views.grayscale or any(views.solarize))
+    text = "the colours of its views are those of RGB of 8 bits; crop, flip and blur are left with"
+    text += " views.jitter=0 views.grayscale=0 views.solarize=[0,0]"
+    r.refuse("objective", text, coloured and not data.is_rgb)
 
 
 def _args(r: Recipe) -> None:
     for name in r.model.args:
-        if name in GIVEN:
-            raise r.error("model.args", f"{name} is given by {GIVEN[name] or 'this package'}")
+        giver = GIVEN.get(name) or "this package"
+        r.refuse("model.args", f"{name} is given by {giver}", name in GIVEN)
 
 
 def _encoder(r: Recipe) -> None:
     model = r.model
-    if model.positions == "rotary" and model.hybrid:
-        text = f"expected learned, learned_2d, sincos_2d or none beside model={model.name}"
-        raise r.error("model.positions", text)
-    if model.activation != "gelu" and model.hybrid:
-        raise r.error("model.activation", "expected gelu for a hybrid")
+    text = f"expected learned, learned_2d, sincos_2d or none beside model={model.name}"
+    r.refuse("model.positions", text, model.positions == "rotary" and model.hybrid)
+    text = "expected gelu for a hybrid"
+    r.refuse("model.activation", text, model.activation != "gelu" and model.hybrid)
     divisors = {"learned_2d": 2, "sincos_2d": 4, "rotary": 4 * model.heads}
     divisor = divisors.get(model.positions, 1)
-    if model.width % divisor:
-        text = f"no multiple of {divisor}, which model.positions={model.positions} needs"
-        raise r.error("model.width", text)
+    text = f"no multiple of {divisor}, which model.positions={model.positions} needs"
+    r.refuse("model.width", text, model.width % divisor)
 
 
 def _class_token(r: Recipe) -> None:
@@ -162,13 +157,11 @@ def _class_token(r: Recipe) -> None:
     named = f"model={r.model.name or r.model.timm}"
     text = f"{named} has no class token; expected avg"
     unknown = r.objective == "probe" and r.probe.pool is None and r.init_source.is_scratch
-    if r.probe.pool == "token" or unknown:
-        raise r.error("probe.pool", text)
+    r.refuse("probe.pool", text, r.probe.pool == "token" or unknown)
     for one in r.declared.trained(r) if r.trains else ():
         name = one.options.name if one.options else ""
         own = getattr(r.groups.get(name), "pool", None)
-        if own == "token":
-            raise r.error(f"{name}.pool", text)
+        r.refuse(f"{name}.pool", text, own == "token")
         if not own and one.pool == "token":
             others = [name for name, it in declaration.objectives().items() if it.pool == "avg"]
             reads = f"reads the class token, and {named} has none"
@@ -176,12 +169,10 @@ def _class_token(r: Recipe) -> None:
 
 
 def _mixing(r: Recipe) -> None:
-    mixed = max(r.data.mixup, r.data.cutmix)
-    if mixed and "data.mixup" not in r.declared.shared:
-        text = f"objective={r.objective} has no use for mixed images"
-        raise r.error("data.mixup, .cutmix", text, mixed)
-    if mixed and r.data.stream:
-        raise r.error("data.mixup, .cutmix", "expected 0 beside data.stream=true", mixed)
+    mixed, keys = max(r.data.mixup, r.data.cutmix), "data.mixup, .cutmix"
+    text = f"objective={r.objective} has no use for mixed images"
+    r.refuse(keys, text, mixed and "data.mixup" not in r.declared.shared, mixed)
+    r.refuse(keys, "expected 0 beside data.stream=true", mixed and r.data.stream, mixed)
 
 
 def _cuts_held_out(r: Recipe) -> bool:
@@ -192,91 +183,75 @@ def _cuts_held_out(r: Recipe) -> bool:
 
 def _stream(r: Recipe) -> None:
     """A stream shows the next image alone, and is trained on whole."""
-    data = r.data
+    data, beside, only = r.data, "beside data.stream=true", "data.stream=true is for training only"
     if not data.stream:
         return
-    only = "data.stream=true is for training only"
-    if data.hub is None and data.path is None:
-        raise r.error("data.stream", f"data={data.name} is generated, not read")
-    if not r.trains:
-        raise r.error("objective", only)
-    if r.eval.test:
-        raise r.error("eval.test", f"{only}; expected eval.test=false")
+    drawn = data.hub is None and data.path is None
+    r.refuse("data.stream", f"data={data.name} is generated, not read", drawn)
+    r.refuse("objective", only, not r.trains)
+    r.refuse("eval.test", f"{only}; expected eval.test=false", r.eval.test)
     # which images a share has depends on their number, known only after reading all
-    if data.share != 1:
-        raise r.error("data.share", "expected 1 beside data.stream=true")
-    if data.validation is not None and _cuts_held_out(r):
-        text = "expected a split, or 0 for none, beside data.stream=true"
-        raise r.error("data.validation", text)
-    if not isinstance(data.test, str):
-        raise r.error("data.test", "expected a split's name beside data.stream=true")
-    if data.share_seed is not None:
-        text = "takes shares of classes, and data.stream does not know labels beforehand"
-        raise r.error("data.share_seed", text)
-    if data.group is not None:
-        text = "keeps groups on one side of a share, and data.stream takes no whole groups"
-        raise r.error("data.group", text)
+    r.refuse("data.share", f"expected 1 {beside}", data.share != 1)
+    cuts = data.validation is not None and _cuts_held_out(r)
+    r.refuse("data.validation", f"expected a split, or 0 for none, {beside}", cuts)
+    r.refuse("data.test", f"expected a split's name {beside}", not isinstance(data.test, str))
+    text = "takes shares of classes, and data.stream does not know labels beforehand"
+    r.refuse("data.share_seed", text, data.share_seed is not None)
+    text = "keeps groups on one side of a share, and data.stream takes no whole groups"
+    r.refuse("data.group", text, data.group is not None)
 
 
 def _held_out(r: Recipe) -> None:
-    data, best = r.data, r.checkpoint.best
-    if data.group is not None and not _cuts_held_out(r) and isinstance(data.test, str):
-        text = "has no use without a share: expected null, or data.validation= or data.test="
-        raise r.error("data.group", f"{text} with one")
-    if data.validation_from == "train" and not _cuts_held_out(r):
-        text = "expected data.validation=null or a share above 0 beside it, not"
-        raise r.error("data.validation_from", f"{text} {data.validation}")
-    if best is not None and data.validation == 0:
-        text = "data.validation=0 holds out no images to choose on; expected null, or a share above"
-        raise r.error("checkpoint.best", f"{text} 0")
-    if best is not None and declaration.tells_nothing(best, r.objective, r.target):
-        text = f"of objective={r.objective}, collapsed features may have the best; expected a"
-        raise r.error(
-            "checkpoint.best", f"{text} probe's accuracy, such as probe/knn with probe.every="
-        )
+    data, best, cuts = r.data, r.checkpoint.best, _cuts_held_out(r)
+    text = "has no use without a share: expected null, or data.validation= or data.test= with one"
+    no_share = not cuts and isinstance(data.test, str)
+    r.refuse("data.group", text, data.group is not None and no_share)
+    text = f"expected data.validation=null or a share above 0 beside it, not {data.validation}"
+    r.refuse("data.validation_from", text, data.validation_from == "train" and not cuts)
+    if best is None:
+        return
+    text = "holds out no images to choose on; expected null, or a share above 0"
+    r.refuse("checkpoint.best", f"data.validation=0 {text}", data.validation == 0)
+    text = f"of objective={r.objective}, collapsed features may have the best; expected a probe's"
+    text += " accuracy, such as probe/knn with probe.every="
+    told = declaration.tells_nothing(best, r.objective, r.target)
+    r.refuse("checkpoint.best", text, told)
 
 
 def _labels(r: Recipe) -> None:
-    if not r.data.labels and uses_labels(r):
-        text = "the run learns labels or is measured on them; expected true, of images"
-        text += " that have some; others are looked at with tools/embed.py and tools/figures.py"
-        raise r.error("data.labels", text)
-    if r.eval.test and not learns_labels(r):
-        learning = [part for part in r.declared.parts if declaration.objective(part).labels]
-        untrained = "".join(f" with {r.objective}.{part}=0" for part in learning)
-        raise r.error("eval.test", f"objective={r.objective}{untrained} learns no labels")
+    text = "the run learns labels or is measured on them; expected true, of images that have some;"
+    text += " others are looked at with tools/embed.py and tools/figures.py"
+    r.refuse("data.labels", text, not r.data.labels and uses_labels(r))
+    learning = [part for part in r.declared.parts if declaration.objective(part).labels]
+    untrained = "".join(f" with {r.objective}.{part}=0" for part in learning)
+    text = f"objective={r.objective}{untrained} learns no labels"
+    r.refuse("eval.test", text, r.eval.test and not learns_labels(r))
     classifies = r.eval.test or (r.objective == "probe" and "top1" in r.probe.measures)
-    if r.eval.real and not classifies:
-        raise r.error("eval.real", "no use without eval.test=true or probe.measures=[top1]")
+    text = "no use without eval.test=true or probe.measures=[top1]"
+    r.refuse("eval.real", text, r.eval.real and not classifies)
 
 
 def _sizes(r: Recipe) -> None:
-    size, patch = r.data.size, r.model.patch
+    size, patch, heads = r.data.size, r.model.patch, r.model.heads
     if r.model.convolutional:
         return
-    if size % patch or size < 2 * patch:
-        below = size // patch * patch
-        near = [side for side in (below, below + patch) if side >= 2 * patch] or [2 * patch]
-        verb = "are" if len(near) > 1 else "is"
-        text = f"no multiple of the patch of {r.model.name or 'the model'}, model.patch={patch}"
-        nearest = f"the nearest {verb} {' and '.join(map(str, near))}"
-        raise r.error("data.size", f"{text}; {nearest}")
-    if r.model.width % r.model.heads:
-        raise r.error("model.width", f"no multiple of model.heads={r.model.heads}")
+    below = size // patch * patch
+    near = [side for side in (below, below + patch) if side >= 2 * patch] or [2 * patch]
+    verb = "are" if len(near) > 1 else "is"
+    text = f"no multiple of the patch of {r.model.name or 'the model'}, model.patch={patch}"
+    nearest = f"the nearest {verb} {' and '.join(map(str, near))}"
+    r.refuse("data.size", f"{text}; {nearest}", size % patch or size < 2 * patch)
+    r.refuse("model.width", f"no multiple of model.heads={heads}", r.model.width % heads)
 
 
 def _corruption(r: Recipe) -> None:
     if "corruption" not in r.groups:
         return
-    own, patches = r.group(CorruptionOptions), r.patches
-    shares = own.mask + own.random + own.keep
-    if abs(shares - 1) >= 1e-6:
-        text = "the three shares must sum to 1"
-        raise r.error("corruption.mask + .random + .keep", text, f"{shares:g}")
-    side = r.data.size // r.model.patch
-    if own.side != 1 and own.side >= side:
-        text = f"expected less than {side}: an image has {side} x {side} patches"
-        raise r.error("corruption.side", text)
+    own, patches, side = r.group(CorruptionOptions), r.patches, r.data.size // r.model.patch
+    shares, keys = own.mask + own.random + own.keep, "corruption.mask + .random + .keep"
+    r.refuse(keys, "the three shares must sum to 1", abs(shares - 1) >= 1e-6, f"{shares:g}")
+    text = f"expected less than {side}: an image has {side} x {side} patches"
+    r.refuse("corruption.side", text, own.side != 1 and own.side >= side)
     masks_all = own.mask >= 1 and selected_count(own.rate, patches) >= patches
     if masks_all and not r.model.convolutional:
         less = f"{fewer_than(patches)}, or corruption.mask below 1"
@@ -284,30 +259,27 @@ def _corruption(r: Recipe) -> None:
 
 
 def _views(r: Recipe) -> None:
-    views = compared_views(r)
+    views, patch = compared_views(r), r.model.patch
     if views is None:
         return
     for key in ("optim.batch", "eval.images"):
-        if r.value(key) == 1:
-            text = f"objective={r.objective} compares the images of a batch; expected at least 2"
-            raise r.error(key, text)
-    if views.blur_sigma[0] > views.blur_sigma[1]:
-        raise r.error("views.blur_sigma", "expected the smaller standard deviation first")
+        text = f"objective={r.objective} compares the images of a batch; expected at least 2"
+        r.refuse(key, text, r.value(key) == 1)
+    text = "expected the smaller standard deviation first"
+    r.refuse("views.blur_sigma", text, views.blur_sigma[0] > views.blur_sigma[1])
     if not views.local:
         return
-    if "views.local" not in r.declared.shared:
-        text = f"objective={r.objective} has no use for local views; expected 0"
-        raise r.error("views.local", text)
-    if views.local_size > r.data.size:
-        text = f"larger than the other views, data.size={r.data.size}"
-        raise r.error("views.local_size", text)
-    if views.local_size % r.model.patch:
-        raise r.error("views.local_size", f"no multiple of model.patch={r.model.patch}")
-    if views.local_area[0] > views.local_area[1]:
-        raise r.error("views.local_area", "expected the smaller share first")
-    if views.local_area[0] > r.data.crop_area:
-        text = "the smallest is larger than that of the other views,"
-        raise r.error("views.local_area", f"{text} data.crop_area={r.data.crop_area:g}")
+    text = f"objective={r.objective} has no use for local views; expected 0"
+    r.refuse("views.local", text, "views.local" not in r.declared.shared)
+    text = f"larger than the other views, data.size={r.data.size}"
+    r.refuse("views.local_size", text, views.local_size > r.data.size)
+    text = f"no multiple of model.patch={patch}"
+    r.refuse("views.local_size", text, views.local_size % patch)
+    smallest, largest = views.local_area
+    r.refuse("views.local_area", "expected the smaller share first", smallest > largest)
+    most = f"data.crop_area={r.data.crop_area:g}"
+    text = f"the smallest is larger than that of the other views, {most}"
+    r.refuse("views.local_area", text, smallest > r.data.crop_area)
 
 
 def check_patches(r: Recipe) -> None:
@@ -316,9 +288,8 @@ def check_patches(r: Recipe) -> None:
     Raises:
         UserError: it has none, or those of a feature map.
     """
-    if r.model.convolutional or r.model.hybrid:
-        text = f"objective={r.objective} needs patches of pixels; model={r.model.name} has none"
-        raise r.error("model", text, r.model.name)
+    text = f"objective={r.objective} needs patches of pixels; model={r.model.name} has none"
+    r.refuse("model", text, r.model.convolutional or r.model.hybrid, r.model.name)
 
 
 def check_decoder(r: Recipe, group: str) -> None:
@@ -327,64 +298,53 @@ def check_decoder(r: Recipe, group: str) -> None:
     Raises:
         UserError: they do not fit.
     """
-    width, heads = r.value(f"{group}.width"), r.value(f"{group}.heads")
-    if width % heads:
-        raise r.error(f"{group}.width", f"no multiple of {group}.heads={heads}")
-    if width % 4:
-        text = "expected a multiple of 4: sines and cosines of row and column"
-        raise r.error(f"{group}.width", text)
+    key, width, heads = f"{group}.width", r.value(f"{group}.width"), r.value(f"{group}.heads")
+    r.refuse(key, f"no multiple of {group}.heads={heads}", width % heads)
+    r.refuse(key, "expected a multiple of 4: sines and cosines of row and column", width % 4)
 
 
 def _probe(r: Recipe) -> None:
-    own, objective = r.probe, f"objective={r.objective} has no use for it"
+    own, evaluates = r.probe, r.objective == "probe"
+    only = f"tools/evaluate.py; objective={r.objective} has no use for it"
     if own.feature == "hidden":
-        if r.objective != "probe":
-            raise r.error("probe.feature", f"is read by tools/evaluate.py; {objective}")
+        r.refuse("probe.feature", f"is read by {only}", not evaluates)
         for key in ("probe.pool", "probe.layer"):
-            if (value := r.value(key)) is not None:
-                text = f"reads what its run trained it on; leave {key}={value} out"
-                raise r.error("probe.feature", text)
+            text = f"reads what its run trained it on; leave {key}={r.value(key)} out"
+            r.refuse("probe.feature", text, r.value(key) is not None)
     for measure in (one for one in own.measures if one in TOKENS):
-        reason = ""
-        if r.objective != "probe":
-            reason = f"is measured by tools/evaluate.py; {objective}"
-        elif r.model.convolutional:
-            reason = f"needs patches; model={r.model.name or r.model.timm} has none"
-        elif own.feature != "encoder":
-            reason = f"reads the encoder's patches; probe.feature={own.feature} is of images"
-        if reason:
-            raise r.error("probe.measures", reason, measure)
-        if own.pool is not None and set(own.measures) <= TOKENS:
-            text = f"probe.measures={measure} reads patches and has no use for it"
-            raise r.error("probe.pool", text)
+        r.refuse("probe.measures", f"is measured by {only}", not evaluates, measure)
+        text = f"needs patches; model={r.model.name or r.model.timm} has none"
+        r.refuse("probe.measures", text, r.model.convolutional, measure)
+        text = f"reads the encoder's patches; probe.feature={own.feature} is of images"
+        r.refuse("probe.measures", text, own.feature != "encoder", measure)
+        text = f"probe.measures={measure} reads patches and has no use for it"
+        r.refuse("probe.pool", text, own.pool is not None and set(own.measures) <= TOKENS)
 
 
 def _lengths(r: Recipe) -> None:
-    steps = r.optim.steps
-    if r.optim.warmup >= steps:
-        text = f"not below optim.steps={steps}; add optim.warmup={steps // 10}"
-        raise r.error("optim.warmup", text)
-    if r.optim.schedule == "wsd" and r.optim.warmup > r.optim.decay_from:
-        text = f"begins at step {r.optim.decay_from}, before the end of optim.warmup="
-        raise r.error("optim.decay", f"{text}{r.optim.warmup}; expected less of one of them")
-    if r.compute.batch and r.optim.batch % r.compute.batch:
-        raise r.error("compute.batch", f"does not divide optim.batch={r.optim.batch}")
-    if (r.probe.layer or 1) > r.model.depth:
-        raise r.error("probe.layer", f"expected at most model.depth={r.model.depth}")
+    own, batch, depth = r.optim, r.compute.batch, r.model.depth
+    text = f"not below optim.steps={own.steps}; add optim.warmup={own.steps // 10}"
+    r.refuse("optim.warmup", text, own.warmup >= own.steps)
+    text = f"begins at step {own.decay_from}, before the end of optim.warmup={own.warmup}"
+    text += "; expected less of one of them"
+    r.refuse("optim.decay", text, own.schedule == "wsd" and own.warmup > own.decay_from)
+    text = f"does not divide optim.batch={own.batch}"
+    r.refuse("compute.batch", text, batch and own.batch % batch)
+    text = f"expected at most model.depth={depth}"
+    r.refuse("probe.layer", text, (r.probe.layer or 1) > depth)
 
 
 def _trunk(r: Recipe) -> None:
     """That the steps before the one that it begins at are those of its own length, to the bit."""
     if r.trunk is None:
         return
-    if r.optim.schedule != "wsd":
-        text = f"expected optim.schedule=wsd, not {r.optim.schedule}, beside a step of another run"
-        raise r.error("resume", text)
+    schedule = r.optim.schedule
+    text = f"expected optim.schedule=wsd, not {schedule}, beside a step of another run"
+    r.refuse("resume", text, schedule != "wsd")
     check_stable(r, r)
     for key in ("optim.weight_decay_end", "checkpoint.best"):
-        if (value := r.value(key)) is not None:
-            text = f"expected null beside resume={r.resume}, as it depends on the whole run"
-            raise r.error(key, text, value)
+        text = f"expected null beside resume={r.resume}, as it depends on the whole run"
+        r.refuse(key, text, r.value(key) is not None)
     trained = r.declared.trained(r)
     follows = [f"objective={one.name}" for one in trained if not one.any_length]
     if any(one.predicts_patches for one in trained) and not declaration.target(r.target).any_length:
@@ -401,10 +361,9 @@ def check_stable(recipe: Recipe, other: Recipe) -> None:
         UserError: it is not.
     """
     assert recipe.trunk is not None
-    if recipe.trunk.step > other.optim.decay_from:
-        own = f"optim.steps={other.optim.steps} optim.decay={other.optim.decay:g}"
-        text = f"expected a step up to {other.optim.decay_from}, where the decay of {own} begins"
-        raise recipe.error("resume", text)
+    own = f"optim.steps={other.optim.steps} optim.decay={other.optim.decay:g}"
+    text = f"expected a step up to {other.optim.decay_from}, where the decay of {own} begins"
+    recipe.refuse("resume", text, recipe.trunk.step > other.optim.decay_from)
 
 
 def has_use(recipe: Recipe, key: str) -> bool:

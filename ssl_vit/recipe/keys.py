@@ -9,7 +9,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -177,48 +177,26 @@ class OneOf(Only):
         return {**handler(schema), "enum": [*self.names()], "hint": self.hint}
 
 
-class Key(typing.NamedTuple):
-    """A field with the dotted key that it has in a recipe, or the name of a tool's option."""
+@dataclass(frozen=True, eq=False)
+class Key:
+    """A field with the dotted key that it has in a recipe, or the name of a tool's option.
+
+    Attributes:
+        group, field, info: where it is declared.
+        effect, from_init: as of Keys.
+        names_weights, requires, form, metavar: as `key` was given them.
+    """
 
     name: str
     group: type[Keys]
     field: str
-
-    @property
-    def info(self) -> FieldInfo:
-        return self.group.model_fields[self.field]
-
-    @property
-    def extra(self) -> dict[str, Any]:
-        found = self.info.json_schema_extra
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def effect(self) -> Effect:
-        found: Effect = self.extra.get("effect", self.group.effect)
-        return found
-
-    @property
-    def from_init(self) -> bool:
-        return bool(self.extra.get("from_init", self.group.from_init))
-
-    @property
-    def names_weights(self) -> bool:
-        return bool(self.extra.get("names_weights"))
-
-    @property
-    def requires(self) -> tuple[str, Any] | None:
-        """(dotted key, value) without which it has no effect."""
-        found: tuple[str, Any] | None = self.extra.get("requires")
-        return found
-
-    @property
-    def form(self) -> str:
-        return str(self.extra.get("form", ""))
-
-    @property
-    def metavar(self) -> str:
-        return str(self.extra.get("metavar", ""))
+    info: FieldInfo
+    effect: Effect
+    from_init: bool
+    names_weights: bool = False
+    requires: tuple[str, Any] | None = None
+    form: str = ""
+    metavar: str = ""
 
     @property
     def required(self) -> bool:
@@ -241,7 +219,8 @@ class Key(typing.NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        return list in _outer(self.info.annotation)
+        kinds = [typing.get_origin(one) or one for one in _parts(self.info.annotation)]
+        return list in kinds
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -278,10 +257,6 @@ def _parts(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _outer(annotation: Any) -> set[Any]:
-    return {typing.get_origin(one) or one for one in _parts(annotation)}
-
-
 def _atoms(annotation: Any) -> Iterator[Any]:
     for one in _parts(annotation):
         origin = typing.get_origin(one)
@@ -295,10 +270,13 @@ def _atoms(annotation: Any) -> Iterator[Any]:
 
 def keys_of(group: type[Keys], prefix: str = "") -> dict[str, Key]:
     """{name: key} of a group, in the order in which they are declared."""
-    return {
-        f"{prefix}{info.alias or field}": Key(f"{prefix}{info.alias or field}", group, field)
-        for field, info in group.model_fields.items()
-    }
+    found: dict[str, Key] = {}
+    for field, info in group.model_fields.items():
+        own: Any = info.json_schema_extra or {}  # of `key`
+        name = f"{prefix}{info.alias or field}"
+        facts = {"effect": group.effect, "from_init": group.from_init} | own
+        found[name] = Key(name, group, field, info, **facts)
+    return found
 
 
 def describe(schema: Mapping[str, Any], largest: float = math.inf) -> str:
@@ -373,22 +351,17 @@ def validated(
         return model.model_validate(nested)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    found = [known[name] for name in _prefixes(first["loc"]) if name in known]
+    parts = [str(one) for one in first["loc"]]  # the names of groups, the key, and types of a union
+    names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    found = [known[name] for name in names if name in known]
     if not found:
-        raise UserError(f"{where}{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        raise UserError(f"{where}{'.'.join(parts)}: {first['msg']}")
     name = found[-1].name
     value: Any = nested
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     text = (typed or {}).get(name)
     raise refused(found[-1], value, where if text is None else "", text)
-
-
-def _prefixes(location: Collection[int | str]) -> Iterator[str]:
-    """Dotted names of a place in a model, the shortest first; a union adds its types to it."""
-    parts = [str(one) for one in location]
-    for count in range(1, len(parts) + 1):
-        yield ".".join(parts[:count])
 
 
 def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:

@@ -198,6 +198,8 @@ def yaml_word(text: str) -> Any:
     if text[:1] + text[-1:] in ("[]", "{}"):
         return yaml_value(text)
     loader = _Loader("")
+    if text == "<<":  # which merges in a mapping alone
+        return text
     tag = loader.resolve(yaml.ScalarNode, text, (True, False))
     return loader.construct_object(yaml.ScalarNode(tag, text))
 

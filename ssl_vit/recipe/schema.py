@@ -160,6 +160,19 @@ class Recipe(Keys):
         shown = format_value(self.value(key)) if value is None else value
         return UserError(f"{key}={shown}: {reason}")
 
+    def refuse(self, key: str, reason: str, wrong: object, value: Any = None) -> None:
+        """Check a relation between values.
+
+        Args:
+            key, reason, value: as of `error`.
+            wrong: whether it does not hold.
+
+        Raises:
+            UserError: it does not.
+        """
+        if wrong:
+            raise self.error(key, reason, value)
+
     @property
     def patches(self) -> int:
         """Patches of a training image."""

@@ -96,14 +96,10 @@ def check_key(key: str, where: str = "") -> None:
     near = [name for name in known if name.rpartition(".")[2] == key]
     near = near or difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    choices = siblings or sorted({*map(_top_level, known), "recipe"})
+    # keys outside of groups, and groups with their dot
+    tops = {"".join(name.partition(".")[:2]) for name in known}
+    choices = siblings or sorted({*tops, "recipe"})
     raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
-
-
-def _top_level(key: str) -> str:
-    """A key outside of groups, or its group with a dot."""
-    group, dot, _ = key.partition(".")
-    return group + dot
 
 
 def is_null(text: str | None) -> bool:

@@ -39,18 +39,6 @@ def changed(view_B: torch.Tensor, images: list[torch.Tensor]) -> np.ndarray:
     return (view_B != torch.stack(images)).flatten(1).any(1).numpy()
 
 
-def strengths(tried: np.ndarray, images: list[torch.Tensor], view_B: torch.Tensor, change, most):
-    """Of each image the one of the strengths whose `change` by Pillow is nearest to the view, no
-    pixel further away on average than `most`."""
-    found = []
-    for image, one in zip(images, view_B, strict=True):
-        each = np.stack([np.array(change(pillow(image), s)) for s in tried.tolist()]).astype(int)
-        away = np.abs(each - one.permute(1, 2, 0).numpy()).mean((1, 2, 3))
-        assert away.min() < most
-        found.append(tried[away.argmin()])
-    return np.array(found)
-
-
 def test_a_view_without_changes_is_the_training_crop_of_its_own_key() -> None:
     images = noise(20)
     views = augment.random_views(images, KEYS[:20], 8, 0.08, True, OFF)
@@ -94,35 +82,13 @@ def test_grey_and_solarised_pixels() -> None:
     assert torch.equal(made(images, solarize=[1.0, 0.0])[:, 0], wanted_B)
 
 
-def test_the_blurs_standard_deviation_is_uniform_between_its_bounds() -> None:
-    images = noise(30)
+def test_the_blur_is_pillows_of_a_uniform_standard_deviation_between_its_bounds() -> None:
+    images = noise(8)
     blurred = made(images, blur=[1.0, 0.0], blur_sigma=[0.5, 1.5])[:, 0]
-    found = strengths(
-        np.linspace(0.4, 1.6, 241),
-        images,
-        blurred,
-        lambda image, s: image.filter(ImageFilter.GaussianBlur(s)),
-        0.5,
-    )
-    assert kstest(found - 0.5, "uniform").pvalue > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("name", "enhance", "strength"),
-    [
-        ("brightness", ImageEnhance.Brightness, 0.4),
-        ("contrast", ImageEnhance.Contrast, 0.4),
-        ("saturation", ImageEnhance.Color, 0.2),
-    ],
-)
-def test_colours_change_by_uniform_factors(name: str, enhance: type, strength: float) -> None:
-    """Pillow's own enhancement at a factor from 1 - strength to 1 + strength."""
-    alone = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
-    images = noise(30)
-    view_B = made(images, jitter=1.0, **alone | {name: strength})[:, 0]
-    tried = np.linspace(0.5, 1.5, 201)
-    found = strengths(tried, images, view_B, lambda image, s: enhance(image).enhance(s), 0.8)
-    assert kstest((found - 1 + strength) / (2 * strength), "uniform").pvalue > 1e-4
+    key = rng.stream(augment.view_keys(KEYS[:8], 0), "blur")
+    for one, image, share in zip(blurred, images, rng.uniform(key, 1), strict=True):
+        wanted = pillow(image).filter(ImageFilter.GaussianBlur(float(0.5 + share)))
+        assert np.array_equal(np.array(wanted), one.permute(1, 2, 0).numpy())
 
 
 def test_all_orders_of_the_colour_changes_are_drawn() -> None:
@@ -130,10 +96,10 @@ def test_all_orders_of_the_colour_changes_are_drawn() -> None:
     key = rng.stream(augment.view_keys(rng.key(7, np.arange(24 * 200)), 1), "jitter")
     order = rng.integers(key, 1, 24)
     assert chisquare(np.bincount(order, minlength=24)).pvalue > 1e-4
-    images = noise(4)
+    images = noise(12)
     views = ViewOptions(grayscale=0, blur=[0, 0], solarize=[0, 0], jitter=1.0)
-    got = augment.random_views(images, KEYS[:4], 12, 1.0, False, views)[:, 0]
-    key = rng.stream(augment.view_keys(KEYS[:4], 0), "jitter")
+    got = augment.random_views(images, KEYS[:12], 12, 1.0, False, views)[:, 0]
+    key = rng.stream(augment.view_keys(KEYS[:12], 0), "jitter")
     for i, image in enumerate(images):
         by = [(2 * rng.uniform(key, 2 + n)[i] - 1) * s for n, s in enumerate((0.4, 0.4, 0.2, 0.1))]
         one = pillow(image)

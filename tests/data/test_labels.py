@@ -64,13 +64,6 @@ def test_labels_are_numbers_or_sorted_names():
     assert names == ["1", "a", "b"] and numbers.tolist() == [2, 0, -1, 1]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
-        yield
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     """48 training and 12 test images: `many` lists, `ones` a list of one label, `one` that label,

@@ -2,13 +2,13 @@
 without a word. Which split and class each image of 58 odd folders has is frozen (tests/freeze)."""
 
 import os
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.images import images, numbered, parquet, png
+from freeze.folders import FOLDERS
+from helpers.images import images, parquet, png
 from helpers.sources import content, everything, load, refusal
 from ssl_vit.data import fingerprints, layout
 from ssl_vit.data.layout import Folder
@@ -18,55 +18,42 @@ from ssl_vit.recipe.schema import Data
 SPLITS = [word for words in layout.ROLES.values() for word in words]
 
 
-def kept(path):
-    """({split: {image: class or None}}, what was guessed); each image is in one split."""
-    found = open_splits(Data(name="own", path=str(path)))
-    splits = {
-        name: {raw: source.classes[n] if n >= 0 else None for raw, n in content(source).items()}
-        for name, source in found.splits.items()
-    }
-    assert max(Counter(raw for one in splits.values() for raw in one).values()) == 1
-    return splits, found.guesses
-
-
-ASSUMED = {
-    "could be a split's name": {"train": 2, "cat": 2, "dog": 2},
-    "7 images in extra, the top": {"train__ant": 3, "test__ant": 1, "extra": 5, "_": 2},
-    "have no label": {"ant": 2, "bee": 2, "_": 3},
-    "different depths": {"ant": 2, "bee__more": 2, "bee": 1},
+SAID = {  # of odd folders, by their names in the freeze
+    "splits_and_others": "7 images in extra, the top, beside folders of splits, are left out",
+    "class_called_train": "train could be a split's name, but cat, dog beside it is not",
+    "loose_images": "images in the top, beside folders of classes, have no label",
+    "depths": "folders lie at different depths: the classes are the outermost",
+    "same_name_below": "folders of the same name are one class: ant",
+    "metadata_of_some": "2 images are not in the metadata and have no label",
+    "arrays_beside_images": "2 .npy files beside images are left out",  # masks, or boxes
+    "parquet_unnamed": "latest.parquet beside named splits: taken as train",
+    "parquet_beside_images": "3 images beside parquet files are left out",
+    "parquet_different_classes": "its files name different classes: labels are not used",
+    "tar_odd": "1 images in tars have the key of another image",
+}
+HIDDEN = ["2 hidden files", "2 hidden folders"]
+LEFT_OUT = {
+    "left_out": ["1 .heic file", "2 .txt files", "1 file without an ending", *HIDDEN],
+    "tar_odd": ["1 .txt file of the tars"],
 }
 
 
-@pytest.mark.parametrize(("says", "counts"), ASSUMED.items(), ids=ASSUMED)
-def test_what_is_assumed_of_folders_is_said(tmp_path, says, counts):
-    images(tmp_path, **counts)
-    (guess,) = kept(tmp_path)[1]
-    assert says in guess
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_is_assumed_of_a_folder_and_left_out_of_it_is_said(name, tmp_path):
+    """And of the others nothing."""
+    write, options = FOLDERS[name]
+    write(tmp_path / name)
+    words = {key.removeprefix("data."): value for key, value in options.items()}
+    found = open_splits(Data(name="own", path=str(tmp_path / name), **words))
+    assert bool(found.guesses) == (name in SAID) and SAID.get(name, "") in "".join(found.guesses)
+    assert found.skipped == LEFT_OUT.get(name, [])
 
 
-def test_files_called_like_splits_in_one_folder(tmp_path):
-    for n in range(6):
-        (tmp_path / f"{'test' if n < 2 else 'train'}_{n}.png").write_bytes(png(n))
-    splits, _ = kept(tmp_path)
-    assert {name: len(some) for name, some in splits.items()} == {"test": 2, "train": 4}
-    (tmp_path / "other.png").write_bytes(png(9))
-    splits, guesses = kept(tmp_path)
-    assert {name: len(some) for name, some in splits.items()} == {"train": 7}
-    assert "6 of 7 images" in guesses[0]
-
-
-def test_what_was_left_out_of_a_folder_is_counted_and_said(tmp_path):
-    """Arrays beside images may be masks, boxes, or embeddings."""
-    images(tmp_path, ant=2, bee=2)
-    for name in ("a.txt", "ant/b.TXT", "c.heic", "README", ".DS_Store", "bee/._0.png", "d.npy"):
-        (tmp_path / name).write_bytes(b"x")
-    (tmp_path / ".cache").mkdir()
-    found = load(tmp_path)
-    assert len(everything(found)) == 4
-    (left,) = [note for note in found.notes if note.startswith("left out: ")]
-    counted = {"1 .heic file", "2 .txt files", "1 file without an ending", "2 hidden files"}
-    assert {*left.removeprefix("left out: ").split(", ")} == {*counted, "1 hidden folder"}
-    assert any("1 .npy file beside images" in text for text in found.guesses)
+def test_files_called_like_splits_beside_others_are_trained_on(tmp_path):
+    for name in ("test_0", "train_1", "other"):
+        (tmp_path / f"{name}.png").write_bytes(png(len(name)))
+    found = open_splits(Data(name="own", path=str(tmp_path)))
+    assert len(found.splits["train"]) == 3 and "2 of 3 images" in found.guesses[0]
 
 
 NAMES = st.sampled_from([*SPLITS, "Train", "TEST2", "cat", "dog", "training_shoe", "latest", "x"])
@@ -113,19 +100,11 @@ def test_a_files_name_tells_its_split_in_whole_words(name, splits):
     assert layout.splits_in_file(name) == splits
 
 
-@pytest.mark.parametrize("write", [numbered, parquet])
-def test_held_out_shards_are_not_trained_on(tmp_path, write):
-    kind = "tar" if write is numbered else "parquet"
-    write(tmp_path / f"latest.{kind}", range(6))
-    write(tmp_path / f"imagenet-eval-000.{kind}", range(10, 13))
-    splits = load(tmp_path, test=True)
-    assert everything(splits).keys() == {png(n) for n in range(6)}
-    assert content(splits.test).keys() == {png(n) for n in range(10, 13)}
-    (guess,) = splits.guesses
-    assert f"latest.{kind} beside named splits: taken as train" in guess
-    if kind == "parquet":
-        streamed = load(tmp_path, stream=True, validation=0.0)
-        assert content(streamed.train).keys() == {png(n) for n in range(6)}
+def test_held_out_shards_of_a_stream_are_not_trained_on(tmp_path):
+    parquet(tmp_path / "latest.parquet", range(6))
+    parquet(tmp_path / "imagenet-eval-000.parquet", range(10, 13))
+    streamed = load(tmp_path, stream=True, validation=0.0)
+    assert content(streamed.train).keys() == {png(n) for n in range(6)}
 
 
 def test_a_held_out_file_given_alone_is_trained_on_with_a_warning(tmp_path):
@@ -134,20 +113,8 @@ def test_a_held_out_file_given_alone_is_trained_on_with_a_warning(tmp_path):
     assert "test-0.parquet is the only file" in splits.guesses[0]
 
 
-def test_images_beside_shards_are_left_out_with_a_warning(tmp_path):
-    parquet(tmp_path / "train.parquet", range(6))
-    images(tmp_path, images=4)
-    found = load(tmp_path)
-    assert len(everything(found)) == 6
-    assert any("4 images beside parquet files are left out" in text for text in found.guesses)
-
-
-def test_linked_class_folders_are_followed_and_loops_refused(tmp_path):
-    wrote = images(tmp_path, far=3, near__ant=3)
-    (tmp_path / "near" / "bee").symlink_to(tmp_path / "far")
-    splits, _ = kept(tmp_path / "near")
-    ants, bees = (dict.fromkeys(wrote[name], label) for name, label in (("near__ant", "ant"), ("far", "bee")))  # fmt: skip
-    assert splits == {"train": ants | bees}
+def test_a_link_to_a_folder_around_it_is_refused(tmp_path):
+    images(tmp_path, near__ant=3)
     (tmp_path / "near" / "ant" / "up").symlink_to(tmp_path / "near")
     assert "ant/up is a link to a folder that it lies in" in refusal(tmp_path / "near")
 

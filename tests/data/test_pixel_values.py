@@ -44,19 +44,6 @@ def test_an_array_of_either_order_is_its_channels(kind, first: bool) -> None:
         assert np.array_equal(found.permute(1, 2, 0).numpy(), array)
 
 
-@pytest.mark.parametrize("compression", [None, "deflate", "lzw"])
-@pytest.mark.parametrize("order", ["contig", "separate", "pages"])
-def test_a_tiff_is_its_samples_or_pages(compression: str | None, order: str) -> None:
-    if compression == "lzw":
-        pytest.importorskip("imagecodecs", reason="needs the extra [tiff]")
-    for kind in (np.uint8, np.uint16):
-        array = (values(3) % 256).astype(kind)
-        planar = {} if order == "pages" else {"planarconfig": order}
-        given = array if order == "contig" else array.transpose(2, 0, 1)
-        found = read(tiff(given, compression=compression, **planar))
-        assert np.array_equal(found.permute(1, 2, 0).numpy(), array)
-
-
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("tag", range(1, 9))
 def test_a_tiff_is_turned_as_its_tag_says(tag: int, last: bool) -> None:

@@ -10,30 +10,15 @@ from helpers.channel_images import CHANNELS, values
 from helpers.images import NAMED, png
 from helpers.sources import content, everything, load, opened, refusal
 from helpers.tables import cells, parquet
-from ssl_vit.data import class_numbers, fingerprints, run_splits
+from ssl_vit.data import class_numbers, fingerprints, run_splits, tables
 from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.data.tables import array_cell
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
 
-def labelled(path, numbers):
-    """A parquet file of these images, odd ones bees."""
-    return parquet(path, {"image": cells(numbers), "label": [n % 2 for n in numbers]}, NAMED)
-
-
 def supervised_classes(splits):
     return class_numbers.num_classes(splits, Data(name="own"), "supervised")
-
-
-@pytest.mark.parametrize(
-    "file", ["{}/0000.parquet", "default/{}/0000.parquet", "{}_0.parquet", "{}.parquet"]
-)
-def test_a_held_out_file_is_never_trained_on(tmp_path, file):
-    """The first two are how the Hub itself lays out what it converts."""
-    labelled(tmp_path / file.format("train"), range(6))
-    labelled(tmp_path / file.format("test"), range(10, 13))
-    assert everything(load(tmp_path)).keys() == {png(n) for n in range(6)}
 
 
 @pytest.fixture
@@ -89,26 +74,6 @@ def test_a_row_without_an_image_is_named(tmp_path):
     assert [line.partition(": ")[0] for line in batch.unreadable] == ["row 3"]
 
 
-def test_labels_that_are_texts_are_the_sorted_names_of_classes_alike_in_all_splits(tmp_path):
-    names = {
-        "train": ["dog", "ant", "dog", None],
-        "validation": ["cat", "dog"],
-        "test": ["ant", "bee"],
-    }
-    for i, (split, labels) in enumerate(names.items()):
-        numbers = range(10 * i, 10 * i + len(labels))
-        parquet(tmp_path / f"{split}.parquet", {"image": cells(numbers), "label": labels})
-    found = load(tmp_path, test=True)
-    known = ["ant", "bee", "cat", "dog"]
-    for i, (part, labels) in enumerate(zip(found[:3], names.values(), strict=True)):
-        wanted = {png(10 * i + n): known.index(x) if x else -1 for n, x in enumerate(labels)}
-        assert part.classes == known and content(part) == wanted
-        assert part.labels.lowest_and_highest == (min(wanted.values()), max(wanted.values()))
-        rows = np.arange(len(part))
-        assert np.array_equal(part.label_of(rows), part.fetch(rows)[1])
-    assert supervised_classes(found) == 4
-
-
 def named_files(folder, **names):
     """Parquet files of eight images each; with names, labels are 0, 1, 0, ... of these classes."""
     for first, (file, classes) in enumerate(names.items()):
@@ -128,8 +93,7 @@ def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, seco
     folder = named_files(tmp_path, train_a=ANT, train_b=second)
     found = load(folder)
     assert set(everything(found).values()) == {-1} and len(everything(found)) == 16
-    note = "split train: its files name different classes: labels are not used"
-    assert note in found.guesses[0]
+    note = "its files name different classes: labels are not used"
     with pytest.raises(UserError, match=r"no labels in its train split \(its files name diff"):
         supervised_classes(found)
     streamed = load(folder, stream=True, validation=0.0)
@@ -169,26 +133,25 @@ def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
     assert len(load(path, label_column="label").train.classes) == 70
 
 
-def saved(folder, split=None, first=0):
-    numbers = range(first, first + 6)
-    columns = {"image": cells(numbers), "label": [n % 2 for n in numbers]}
-    named = None if split is None else datasets.NamedSplit(split)
-    made = datasets.Dataset.from_dict(columns, features=NAMED, split=named)
-    if folder:
-        made.save_to_disk(folder)
-    return made
+def test_rows_that_were_selected_before_they_were_saved_are_those(tmp_path):
+    columns = {"image": cells(range(6)), "label": [0, 1] * 3}
+    made = datasets.Dataset.from_dict(columns, features=NAMED)
+    made.select([4, 1, 3]).save_to_disk(tmp_path / "saved")
+    assert content(opened(tmp_path / "saved")[0]) == {png(4): 0, png(1): 1, png(3): 1}
 
 
-def test_splits_saved_by_datasets_keep_their_names(tmp_path):
-    saved(tmp_path / "test", "test")
-    assert refusal(tmp_path / "test").startswith("data.train=train: no such split")
-    parts = {"train": 0, "validation": 10, "test": 20}
-    made = {name: saved(None, first=first) for name, first in parts.items()}
-    datasets.DatasetDict(made).save_to_disk(tmp_path / "saved")
-    splits = load(tmp_path / "saved", test=True)
-    for part, first in zip(splits[:3], parts.values(), strict=True):
-        assert content(part) == {png(first + n): n % 2 for n in range(6)}
-        assert part.classes == ["ant", "bee"]
+def test_a_split_of_the_hub_without_rows_is_neither_held_out_nor_unsaid(monkeypatch):
+    made = datasets.Dataset.from_dict({"image": cells(range(6))})
+    splits = {"train": made, "validation": made.select([]), "test": made}
+    monkeypatch.setattr(tables, "load_hub", lambda data: splits)
+    found = run_splits.load(Data(name="own", hub="me/own"))
+    assert (len(found.train), len(found.validation)) == (5, 1)
+    assert "split validation: it has no images" in found.guesses[0]
+
+
+def test_a_damaged_folder_that_datasets_saved_is_named(tmp_path):
+    made = datasets.Dataset.from_dict({"image": cells(range(6))})
+    made.save_to_disk(tmp_path / "saved")
     for file in (tmp_path / "saved").rglob("*.arrow"):
         file.write_bytes(b"x")
     assert "saved: " in refusal(tmp_path / "saved")
@@ -235,19 +198,18 @@ def test_arrays_that_are_missing_or_cut_are_unreadable(tmp_path):
     assert len(prints) == 2
     lists = pyarrow.list_(pyarrow.list_(pyarrow.list_(pyarrow.uint16())))
     for rows in (5, 0):  # instead of 6
-        cut = pyarrow.array([values(0)[:rows, :5].tolist()], lists)
+        cut = pyarrow.chunked_array([[values(0)[:rows, :5].tolist()]], lists)
         assert array_cell(cut, (6, 5, 4)) == b""
         read = array_cell(cut, (None, 5, 4))
         assert isinstance(read, np.ndarray) and read.shape == (rows, 5, 4)
 
 
 def test_labels_are_turned_off_in_a_stream_too(tmp_path):
-    path = labelled(tmp_path / "own" / "train.parquet", range(12))
-    for words in ({"path": str(path)}, {"path": str(path.parent), "stream": True}):
-        shown, hidden = (
-            run_splits.load(Data(name="own", labels=labels, validation=0.0, **words))
-            for labels in (True, False)
-        )
-        assert set(content(shown.train).values()) == {0, 1}
-        assert "labels: column label, 2 classes: ant, bee" in shown.notes[-1]
-        assert set(content(hidden.train).values()) == {-1} and hidden.train.classes == []
+    columns = {"image": cells(range(12)), "label": [0, 1] * 6}
+    parquet(tmp_path / "train.parquet", columns, NAMED)
+    shown, hidden = (
+        load(tmp_path, stream=True, validation=0.0, labels=labels) for labels in (True, False)
+    )
+    assert set(content(shown.train).values()) == {0, 1}
+    assert "labels: column label, 2 classes: ant, bee" in shown.notes[-1]
+    assert set(content(hidden.train).values()) == {-1} and hidden.train.classes == []

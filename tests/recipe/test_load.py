@@ -195,17 +195,11 @@ WRONG = {
     # another type
     "optim.steps=1.5": NO_WHOLE,
     "optim.steps=many": NO_WHOLE,
-    "optim.steps=true": NO_WHOLE,
-    "optim.steps=[1]": NO_WHOLE,
-    "optim.steps=inf": NO_WHOLE,
     "optim.steps=": NO_WHOLE,
     "optim.steps=[": NO_WHOLE,
     "optim.lr=true": "a number",
-    "optim.lr={a: 1}": "a number",
-    "optim.lr='": "a number",
     "eval.test=1.5": "true or false",
     "optim.betas=0.9": "a list in brackets of 2 numbers",
-    "optim.betas=[a, b]": "a list in brackets of 2 numbers",
     "compute.batch=all": "a whole number above 0 or null",
     "log.trackers=wandb": "some of tensorboard, wandb, trackio",
     # out of bounds, of which docs/options.md has all
@@ -213,13 +207,9 @@ WRONG = {
     "corruption.rate=1.0001": "at most 1",
     "corruption.rate=nan": "a number",
     "optim.lr=inf": "a number",
-    "corruption.mask=-0.1": "at least 0",
-    "optim.steps=0": "above 0",
     "optim.warmup=-1": "at least 0",
-    "compute.patience=9.9": "at least 10",
     "optim.betas=[0.9]": "2 numbers",
     "optim.betas=[0.9,1.0]": "below 1",
-    "data.std=[0.5,0.5,0]": "above 0",
     "data.std=[]": "numbers",
     "data.size=1000000001": "at most",
     "seed=99999999999999999999": "below 9,",
@@ -230,24 +220,19 @@ WRONG = {
     # misspelt
     "corruption.rat=0.5": "did you mean corruption.rate? choices: corruption.rate, corruption.mask",
     "optm.lr=1": "did you mean optim.lr?",
-    "sed=1": "did you mean seed?",
     "lr=0.1": "did you mean optim.lr?",
     "steps=9": "did you mean probe.steps or optim.steps?",
     "model=vit_s9": "did you mean vit_s",
     "data=cifar": "did you mean cifar10?",
     "target=mean_colour": "did you mean mean_color?",
-    "optim.schedule=cosin": "did you mean cosine?",
     # no key, or none for words
     "nothing=1": "choices: ",
     "optim=1": "a group of keys: ",
     "data.name=cifar10": "data=NAME",
     "help": "key=value",
     "=3": "key=value",
-    "--seed": "key=value",
     "": "key=value",
     # no path or name
-    f"eval.real={'a' * 300}": "a path",
-    f"plugin={'a' * 300}": "a path",
     f"init={'a' * 300}": "a path",
     "data=jft": "data.path=",
 }
@@ -303,7 +288,7 @@ def test_a_recipe_file_that_is_wrong_is_answered_in_one_line(tmp_path, text, say
     assert says in refusal(f"recipe={path}")
 
 
-ODD = ["", "null", "[", "{a: 1}", "${x}", "*a", "!x", "%", "=", "1e400", "-0.0", "9" * 25, "???"]
+ODD = ["", "<<", "null", "[", "{a: 1}", "${x}", "*a", "!x", "%", "=", "1e400", "-0.0", "9" * 25]
 
 
 @settings(max_examples=100)

@@ -54,14 +54,20 @@ declare(CountedDeclaration())
 '''
 
 
+@pytest.fixture(autouse=True)
+def _withdrawn() -> Iterator[None]:
+    """What plugins have declared is known in a test alone."""
+    yield
+    for one in declaration.all_declared():
+        declaration.withdraw(one.name)
+
+
 @pytest.fixture
-def plugin(tmp_path: Path) -> Iterator[Path]:
+def plugin(tmp_path: Path) -> Path:
     """The guide's target and an objective in one file."""
     file = tmp_path / f"own_{tmp_path.name}.py"
     file.write_text((EXAMPLES / "brightness.py").read_text() + PLUGIN)
-    yield file
-    for name in ("brightness", "counted"):
-        declaration.withdraw(name)
+    return file
 
 
 def trained(words: list[str]) -> Run:
@@ -94,10 +100,7 @@ def test_the_help_of_target_has_the_sentence_of_each(plugin: Path, tiny: list[st
 def test_the_guides_objective_has_simmims_losses(tiny: list[str]) -> None:
     file = EXAMPLES / "simmim.py"
     words = altered(tiny, "recipe=simmim", "log.every=1", "optim.steps=4")
-    try:
-        own = trained([*words, f"plugin={file}", "objective=own_simmim", "name=own"]).rows()
-    finally:
-        declaration.withdraw("own_simmim")
+    own = trained([*words, f"plugin={file}", "objective=own_simmim", "name=own"]).rows()
     rows = trained([*words, "name=run"]).rows()
     assert [row["loss"] for row in own] == [row["loss"] for row in rows]
     assert own[-1]["validation/loss"] == rows[-1]["validation/loss"]
@@ -112,14 +115,11 @@ def test_the_guides_loss_is_that_of_a_plain_implementation(
     file = tmp_path / "simclr.py"
     file.write_text(block)
     words = altered(tiny, "recipe=moco_v3", "eval.images=6", f"plugin={file}", "objective=simclr")
-    try:
-        run = trained([*words, "name=run"])
-        assert "views found 9.1% (guessing)" in capsys.readouterr().out  # 1 of 11 others
-        assert {"loss", "found"} <= run.rows()[0].keys()
-        network = build_encoder(run.recipe.model, run.recipe.data)
-        objective = building.build(building.Settings.of(run.recipe), network, 0)
-    finally:
-        declaration.withdraw("simclr")
+    run = trained([*words, "name=run"])
+    assert "views found 9.1% (guessing)" in capsys.readouterr().out  # 1 of 11 others
+    assert {"loss", "found"} <= run.rows()[0].keys()
+    network = build_encoder(run.recipe.model, run.recipe.data)
+    objective = building.build(building.Settings.of(run.recipe), network, 0)
     view_BV3HW = torch.randint(256, (3, 2, 3, 16, 16), dtype=torch.uint8)
     number_B = torch.arange(3)
     step = objective(Batch(view_BV3HW[:, 0], number_B, number_B, number_B, views=view_BV3HW))
@@ -132,17 +132,6 @@ def test_the_guides_loss_is_that_of_a_plain_implementation(
         losses.append(np.log(others) - z[i] @ z[j] / 0.1)
     assert step.loss.item() == pytest.approx(np.mean(losses), rel=1e-5)
     assert step.metrics["loss"][1].item() == 3, "of images, not of views"
-
-
-def test_a_model_and_a_data_set_of_ones_own(tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_text(
-        f"objective: mpp\ndata: {{name: mine, path: {tmp_path}, size: 16}}\n"
-        "model: {name: vit_mine, width: 24, depth: 1, heads: 2, mlp: 48, patch: 8}\n"
-    )
-    recipe = resolve([f"recipe={own}"])
-    assert (recipe.model.name, recipe.model.width) == ("vit_mine", 24)
-    assert (recipe.data.name, recipe.data.size) == ("mine", 16)
 
 
 @pytest.mark.parametrize("key", ["objective", "target"])
@@ -259,14 +248,10 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     words = altered(tiny, "objective=turned", f"plugin={file}", "name=run")
-    try:
-        with pytest.raises(UserError, match=r"turned\.turns=5: expected a whole number above 1"):
-            resolve([*words, "turned.turns=5"])
-        run = trained([*words, "turned.turns=2"])
-        assert "turned.turns: 2" not in (run.folder / "recipe.yaml").read_text()
-        assert "turned:\n  turns: 2" in (run.folder / "recipe.yaml").read_text()
-    finally:
-        declaration.withdraw("turned")
+    with pytest.raises(UserError, match=r"turned\.turns=5: expected a whole number above 1"):
+        resolve([*words, "turned.turns=5"])
+    run = trained([*words, "turned.turns=2"])
+    assert "turned:\n  turns: 2" in (run.folder / "recipe.yaml").read_text()
     file.unlink()
     code = (
         "import sys; from pathlib import Path; from ssl_vit.pages import run_page;"
@@ -287,28 +272,18 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
         resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={file}"])
 
 
-SHARED_KEYS = OWN_KEYS.replace(
-    """    title = "Which way up"
-""",
-    """    title = "Which way up"
-    shared = ("corruption",)
-""",
-).replace(
-    """le=2)
-""",
-    """le=2)
-    note: str = key("", "What to remember.", effect="run")
-""",
+NOTE = 'note: str = key("", "What to remember.", effect="run")'
+SHARED_KEYS = OWN_KEYS.replace("le=2)", f"le=2)\n    {NOTE}").replace(
+    'title = "Which way up"', 'title, shared = "Which way up", ("corruption",)'
 )
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[list[str]]:
+def shared(tmp_path: Path) -> list[str]:
     """Options of an objective with a shared group of keys, and a key that computes nothing."""
     file = tmp_path / "turned.py"
     file.write_text(SHARED_KEYS)
-    yield [f"plugin={file}", "objective=turned"]
-    declaration.withdraw("turned")
+    return [f"plugin={file}", "objective=turned"]
 
 
 def test_without_its_plugin_a_recipe_keeps_the_shared_groups_it_has(
@@ -317,7 +292,7 @@ def test_without_its_plugin_a_recipe_keeps_the_shared_groups_it_has(
     """They were dropped, and runs of two rates compared as equal."""
     recipes = [resolve(altered(tiny, *shared, f"corruption.rate={rate}")) for rate in (0.3, 0.6)]
     written = [recipe.values() for recipe in recipes]
-    declaration.withdraw("turned")
+    declaration.withdraw("turned")  # as in a process that does not know it
     read = [schema.build(one) for one in written]
     assert [one.values()["corruption.rate"] for one in read] == [0.3, 0.6]
     assert [one.key for one in differences(*map(computed_values, read))] == ["corruption.rate"]
@@ -388,22 +363,14 @@ def test_a_plugin_that_cannot_be_is_refused_at_once_and_leaves_nothing(
     assert declaration.objectives()["mae"] is mae
     assert not {"", "turned"} & declaration.objectives().keys() and resolve(tiny)
     file.write_text(OWN_KEYS)
-    try:
-        assert resolve(words).objective == "turned"
-    finally:
-        declaration.withdraw("turned")
+    assert resolve(words).objective == "turned"
 
 
 LOSS, PAIR = '"loss": (loss.detach().sum(), count), ', '"upright": (upright, count)'
 ACCURACY = "brightness", '{"loss"', '{"accuracy": output_BKA > truth_BK1, "loss"'
 NOT_SO = [
     ("turned", "def forward(", "def forwards(", "Network: expected a method forward"),
-    (
-        "turned",
-        "loss.mean(), {",
-        "loss, {",
-        r"Network: a loss of shape \(\d+,\); expected a scalar",
-    ),
+    ("turned", "loss.mean(), {", "loss, {", r"Network: a loss of shape \(\d+,\); expected"),
     ("turned", PAIR, '"upright": upright', r"Network: metric upright: expected \(sum, count\)"),
     ("turned", LOSS, "", "Network: metrics upright: expected loss among them"),
     ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt: .*did you mean upright"),
@@ -425,11 +392,8 @@ def test_what_a_plugin_gives_is_checked_before_the_first_step(
     file = tmp_path / "own.py"
     file.write_text(text.replace(was, now))
     key = "objective" if name == "turned" else "target"
-    try:
-        with pytest.raises(UserError, match=f"^{file}: .*{says}"):
-            trained(altered(tiny, f"plugin={file}", f"{key}={name}", "name=run"))
-    finally:
-        declaration.withdraw(name)
+    with pytest.raises(UserError, match=f"^{file}: .*{says}"):
+        trained(altered(tiny, f"plugin={file}", f"{key}={name}", "name=run"))
 
 
 def test_a_share_above_one_ends_the_run(tmp_path: Path, tiny: list[str]) -> None:
@@ -437,8 +401,5 @@ def test_a_share_above_one_ends_the_run(tmp_path: Path, tiny: list[str]) -> None
     file = tmp_path / "turned.py"
     text = OWN_KEYS.replace('"upright", "upright ones"', '"above", unit="share"')
     file.write_text(text.replace('"upright": (upright,', '"above": (upright + 3 * count,'))
-    try:
-        with pytest.raises(UserError, match=r"metric above: 3\.\d+; expected 0 to 1"):
-            trained(altered(tiny, f"plugin={file}", "objective=turned", "name=run"))
-    finally:
-        declaration.withdraw("turned")
+    with pytest.raises(UserError, match=r"metric above: 3\.\d+; expected 0 to 1"):
+        trained(altered(tiny, f"plugin={file}", "objective=turned", "name=run"))

@@ -134,16 +134,6 @@ def test_help_shows_how_each_option_is_typed() -> None:
     ]
 
 
-def test_a_new_option_is_one_line() -> None:
-    class More(EmbedOptions):
-        scale: int = key(1, "How much.", ge=1, le=8)
-
-    assert parse(More, ["runs/mpp", "scale=4"]).scale == 4
-    assert "  scale=1   (a whole number at least 1 and at most 8)" in tool_help(More)
-    with pytest.raises(UserError, match="scale=9: expected a whole number at least 1"):
-        parse(More, ["runs/mpp", "scale=9"])
-
-
 @pytest.mark.parametrize("tool", ["finetune", "evaluate", "figures", "embed", "export"])
 def test_tools_that_load_an_encoder_take_it_with_and_without_init(tool: str) -> None:
     for word in ("runs/mpp", "init=runs/mpp"):

@@ -70,13 +70,18 @@ def test_fine_tuning_uses_the_images_of_the_run_it_starts_from(
     assert now["data"]["train"] == was["data"]["train"]
 
 
-@pytest.mark.parametrize("part", ["", "export"])
-def test_an_evaluation_uses_the_images_of_the_run_that_it_measures(
-    part: str, mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
+@pytest.mark.parametrize("tool", ["evaluate", "embed", "figures", "plan"])
+def test_every_tool_says_that_it_takes_the_images_of_the_run(
+    tool: str, mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
 ) -> None:
-    made = ssl_vit.evaluate([*PROBE, f"init={mine / part}", out])
-    assert f"those of init={mine / part}: {images}" in capsys.readouterr().out.splitlines()[0]
-    assert {one.n for one in made.metrics.values()} == {6}
+    init = f"init={mine}/export" if tool == "evaluate" else f"init={mine}"
+    {
+        "evaluate": lambda: ssl_vit.evaluate([*PROBE, init, out]),
+        "embed": lambda: ssl_vit.embed([init, "split=test", out, *LOADED[:2]]),
+        "figures": lambda: draw_figures.main([init, "figures=filters", "images=4", out]),
+        "plan": lambda: plan_tool.main(["recipe=finetune", init]),
+    }[tool]()
+    assert f"those of {init}: {images}" in capsys.readouterr().out
 
 
 def test_a_share_of_a_runs_images_stays_that_share(mine: Path, tmp_path: Path) -> None:
@@ -173,30 +178,15 @@ def test_an_evaluation_without_test_images_says_what_the_run_had(
         assert ("eval.test=false" in line) == (tool is ssl_vit.finetune)
 
 
-def test_a_plan_is_of_the_images_of_the_run_it_would_start_from(
-    mine: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+def test_weights_that_do_not_say_their_images_are_said_to_be_measured_on_others(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Weights that do not say theirs are said to be measured on others."""
     alone = shutil.copytree(mine / "export", tmp_path / "alone")
-
-    def first_line(init: Path, *more: str) -> str:
-        plan_tool.main(["recipe=finetune", f"init={init}", *more])
-        return capsys.readouterr().out.splitlines()[0]
-
-    assert f"those of init={mine}: {images}" in first_line(mine)
-    assert "those of" not in first_line(mine, "data=shapes")
-    line = first_line(alone)
+    plan_tool.main(["recipe=finetune", f"init={alone}"])
+    line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith(f"warning: init={alone}: ") and "data=shapes is used" in line
-
-
-def test_figures_and_features_say_whose_images_they_are_of(
-    mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
-) -> None:
-    draw_figures.main([f"init={mine}", "figures=filters", "images=4", out])
-    text = capsys.readouterr().out
-    assert f"those of init={mine}: {images}" in text and "test images: 4 of 6" in text
-    ssl_vit.embed([f"init={mine}", "split=test", out, *LOADED[:2]])
-    assert f"those of init={mine}: {images}" in capsys.readouterr().out
+    plan_tool.main(["recipe=finetune", f"init={mine}", "data=shapes"])
+    assert "those of" not in capsys.readouterr().out.splitlines()[0]
 
 
 def test_a_run_of_a_study_without_images_is_planned_on_those_of_the_run_it_starts_from(
@@ -263,11 +253,3 @@ def test_weights_of_another_image_size_are_said(words: list[str], tmp_path: Path
     notice = size_notice(options, recipe)
     assert (notice is None) == bool(words)
     assert notice is None or "data.size=224 keeps" in notice
-
-
-def test_labels_that_only_k_nn_reads_can_be_named(tmp_path: Path) -> None:
-    """With two columns of labels the one that k-NN is measured by could not be chosen."""
-    words = ["recipe=mpp", f"data.path={tmp_path}", "data.label_column=kind"]
-    assert ssl_vit.resolve(words).data.label_column == "kind"
-    with pytest.raises(ssl_vit.UserError, match=r"data\.label_column"):
-        ssl_vit.resolve([*words, "eval.knn=false", "data.test=test"])
