@@ -1,6 +1,7 @@
 """init=: where initial weights come from. No torch here; models/weights.py reads them."""
 
 import hashlib
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ TIMM = "timm:"
 DESCRIBED = "a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME"  # their own models
 CHOICES = f"choices: scratch, {DESCRIBED}, a Google .npz file"
 COSTS = ("exaflop", "device_hours")
+# A shell's command; two paths follow
+CONVERT = (
+    'python -c "import sys, torch, safetensors.torch as s;'
+    " s.save_file(torch.load(sys.argv[1], weights_only=True, map_location='cpu'), sys.argv[2])\""
+)
 
 
 class LocalWeights(NamedTuple):
@@ -115,8 +121,9 @@ class InitSource:
             has_run = (path.parent / "recipe.yaml").exists()
             return LocalWeights(path, path.parent if has_run else None)
         if (path / "config.json").exists() and (path / "pytorch_model.bin").exists():
-            text = "expected model.safetensors, which timm writes with safe_serialization=True"
-            raise UserError(f"{prefix}: pytorch_model.bin is not read; {text}")
+            files = (path / name for name in ("pytorch_model.bin", "model.safetensors"))
+            command = " ".join([CONVERT, *(shlex.quote(str(file)) for file in files)])
+            raise UserError(f"{prefix}: pytorch_model.bin is not read; convert it: {command}")
         raise UserError(
             f"{prefix}: expected a run (recipe.yaml) or an export (config.json, model.safetensors);"
             f" {CHOICES}"

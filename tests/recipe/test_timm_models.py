@@ -3,6 +3,9 @@ timm's, every objective that it can serve trains from it, and exports are of its
 be carried exactly is refused in one line."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -256,13 +259,18 @@ def test_positions_of_images_that_are_no_square_are_refused(
             started(tmp_path, "recipe=evaluate", f"data.size={side}")
 
 
-def test_a_pickle_is_refused_with_what_timm_writes_in_its_place(tmp_path: Path) -> None:
-    """It is what timm's save_for_hf writes unless it is told otherwise."""
+def test_a_pickle_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> None:
+    """What timm's save_for_hf writes unless it is told otherwise; names with blanks too."""
+    folder = tmp_path / "an encoder"
     net = timm.create_model("vit_tiny_patch16_224", num_classes=0, depth=1, embed_dim=24)
-    timm.models.save_for_hf(net, tmp_path)
-    line = refusal("recipe=mae", f"init={tmp_path}")
-    assert line.startswith(f"init={tmp_path}: pytorch_model.bin is not read; ")
-    assert "safe_serialization=True" in line
+    timm.models.save_for_hf(net, folder)
+    line = refusal("recipe=mae", f"init={folder}")
+    assert line.startswith(f"init={folder}: pytorch_model.bin is not read; convert it: ")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = line.partition("convert it: ")[2]
+    subprocess.run(command, shell=True, check=True, timeout=120, env=environment)
+    found = weights._from_export(folder, str(folder)).state
+    assert all(torch.equal(found[name], value) for name, value in net.state_dict().items())
 
 
 def test_timms_names_are_known_without_the_hub() -> None:
