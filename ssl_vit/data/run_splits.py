@@ -107,9 +107,11 @@ def every_part(data: Data) -> Found:
     data.test, the training images without it, and it as a split of its own.
 
     Raises:
-        UserError: as `open_splits`, or no such training images.
+        UserError: as `open_splits`, no images at all, or no such training images.
     """
     found = open_splits(data)
+    if not found.splits:
+        raise UserError(f"{data.location}: there are no images in it")
     splits = dict(found.splits)
     if not isinstance(data.test, str):
         train = _roles(data, False, splits).train

@@ -59,8 +59,9 @@ def gather_with_gradient(x_BC: Tensor) -> Tensor:
     if count == 1 or x_BC.is_meta:
         return x_BC
     before = len(x_BC) * rank()
+    columns = [0, 0] * (x_BC.ndim - 1)  # F.pad begins at the last dimension
     # the sum with zeros in the others' places, whose gradient is that of all processes' losses
-    return _Sum.apply(F.pad(x_BC, (0, 0, before, len(x_BC) * (count - 1) - before)))
+    return _Sum.apply(F.pad(x_BC, (*columns, before, len(x_BC) * (count - 1) - before)))
 
 
 def mean(x_BC: Tensor) -> Tensor:

@@ -284,3 +284,11 @@ def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_pa
     assert class_numbers.num_classes(found, place, "supervised") == 2
     with pytest.raises(UserError, match=r"label 7 in row 6 is none of 2 classes; data\.classes="):
         found.stream.take(8)
+
+
+def test_a_table_without_rows_is_one_line_where_all_of_it_is_embedded(tmp_path):
+    """What tools/embed.py reads."""
+    empty = pa.table({"image": pa.array([], pa.binary())})
+    pq.write_table(empty, tmp_path / "train.parquet")
+    with pytest.raises(UserError, match="there are no images in it"):
+        run_splits.every_part(Data(path=str(tmp_path)))

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from helpers.self_distillation import plain_koleo, plain_sinkhorn
+from ssl_vit.objectives import global_batch
 from ssl_vit.objectives.dino import DinoOptions
 from ssl_vit.objectives.self_distillation import Assignment, Head, koleo
 
@@ -88,3 +89,19 @@ def test_a_seed_gives_the_same_head_with_every_torch() -> None:
     head = Head(6, DinoOptions(hidden=24, width=10, prototypes=12))
     for layer, weight in zip(head.mlp[::2], wanted, strict=True):
         assert torch.equal(layer.weight, weight) and not layer.bias.any()
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2)])
+def test_rows_of_any_shape_stand_at_their_process_with_a_gradient(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the last of three processes, whose others have zeros."""
+    monkeypatch.setattr(global_batch, "processes", lambda: 3)
+    monkeypatch.setattr(global_batch, "rank", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda x: None)
+    x = torch.randn(shape, requires_grad=True)
+    found = global_batch.gather_with_gradient(x)
+    assert found.shape == (12, *shape[1:])
+    assert torch.equal(found[8:], x) and not found[:8].any()
+    found.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.ones(shape))
