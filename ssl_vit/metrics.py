@@ -315,7 +315,7 @@ register(
     Baseline("neighbors", "the neighbours' mean", ("accuracy_masked",)),
     Baseline("variance", "the training mean", _PATCH_LOSS),
     Baseline("neighbors_error", "the neighbours' mean", _PATCH_LOSS),
-    Baseline("zero", "each patch's own mean", _PATCH_LOSS),
+    Baseline("zero", "a prediction of zero", _PATCH_LOSS),
     Baseline("chance_loss", "the loss of guessing", ("loss",)),
     Baseline("chance", "guessing", ("accuracy",)),
     Baseline("majority", COMMONEST_CLASS, ("accuracy",)),

@@ -37,6 +37,7 @@ WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
 FIRST = re.compile(rf"({WORD})(?![a-z])")
 PART = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
 JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
+NO_LABEL = re.compile(r"(un|not[-_ ]?)label+ed|no[-_ ]?labels?|unsorted|unknown", re.IGNORECASE)
 
 # Endings of the files of images, which decoding.py reads; without torch, which it needs. Arrays are
 # taken for images only where there is nothing else: they may be anything
@@ -388,4 +389,7 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
     if loose:
         places = some(["/".join(path) or "the top" for path in loose])
         guesses.append(f"images in {places}, beside folders of classes, have no label")
+    if named := sorted(name for name in set(label.values()) if NO_LABEL.fullmatch(name)):
+        where = "images in the top, beside the folders of classes, are those without a label"
+        guesses.append(f"{some(named)} is taken for a class; {where}")
     return label, guesses

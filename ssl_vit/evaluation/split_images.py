@@ -2,6 +2,7 @@
 can ask before it starts."""
 
 from contextlib import suppress
+from typing import Any
 
 from ..data import run_splits
 from ..data.layout import NoTestSplit
@@ -11,7 +12,8 @@ from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, uses_lab
 
 
 def load(recipe: Recipe, test: bool) -> run_splits.Splits:
-    """Load the splits.
+    """Load the splits; of what is trained by labels alone, the training and held-out images that
+    have one.
 
     Args:
         recipe: whose images.
@@ -22,9 +24,26 @@ def load(recipe: Recipe, test: bool) -> run_splits.Splits:
     """
     first = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
     try:
-        return run_splits.load(recipe.data, test, first, recipe.seed)
+        splits = run_splits.load(recipe.data, test, first, recipe.seed)
     except NoTestSplit as error:
         raise UserError(with_remedy(recipe, error, untested=True)) from None
+    trained = recipe.declared.trained(recipe)
+    by_labels = recipe.trains and all(one.labels for one in trained)
+    return _labelled(splits) if by_labels and splits.stream is None else splits
+
+
+def _labelled(splits: run_splits.Splits) -> run_splits.Splits:
+    """The splits without the training and held-out images that have no label, which a loss of
+    labels would draw for nothing. A split without any label stays, for the error that follows."""
+    changed: dict[str, Any] = {}
+    notes = list(splits.notes)
+    for name in ("train", "validation"):
+        source = getattr(splits, name)
+        labelled = labelled_images(source)
+        if 0 < len(labelled) < len(source):
+            changed[name] = labelled
+            notes.append(f"{name}: of {len(source):,} images the {len(labelled):,} with a label")
+    return splits._replace(**changed, notes=tuple(notes))
 
 
 def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:

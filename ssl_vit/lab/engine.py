@@ -388,12 +388,14 @@ def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
 
 class SplitLabels(NamedTuple):
     """The label (N,) of every image of a split, -1 for none; of lists of labels (N, L). No test
-    images where there are none; and whether the held-out images are a split of their own."""
+    images where there are none; whether the held-out images are a split of their own; and what was
+    assumed of the images."""
 
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray | None
     apart: bool
+    guesses: tuple[str, ...]
 
 
 def split_labels(data: schema.Data) -> SplitLabels:
@@ -412,7 +414,7 @@ def split_labels(data: schema.Data) -> SplitLabels:
     )
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
     apart = splits.validation.store is not splits.train.store
-    return SplitLabels(train, validation, test, apart)
+    return SplitLabels(train, validation, test, apart, splits.guesses)
 
 
 def memory_need(recipe: Recipe, gpu: bool) -> int:

@@ -49,6 +49,15 @@ def test_what_is_assumed_of_a_folder_and_left_out_of_it_is_said(name, tmp_path):
     assert found.skipped == LEFT_OUT.get(name, [])
 
 
+@pytest.mark.parametrize("name", ["unlabelled", "Unlabeled", "no_label", "labelled"])
+def test_a_class_that_is_called_unlabelled_is_warned_of(name, tmp_path):
+    """It would be most of the test images, and most of the accuracy."""
+    images(tmp_path, ant=2, bee=2, **{name: 5})
+    found = open_splits(Data(name="own", path=str(tmp_path)))
+    assert found.splits["train"].classes == sorted(["ant", "bee", name])
+    assert [text.partition(" ")[0] for text in found.guesses] == [name] * (name != "labelled")
+
+
 def test_files_called_like_splits_beside_others_are_trained_on(tmp_path):
     for name in ("test_0", "train_1", "other"):
         (tmp_path / f"{name}.png").write_bytes(png(len(name)))

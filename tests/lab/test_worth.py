@@ -480,6 +480,15 @@ def test_another_share_for_validation_than_was_asked_is_said(
     assert (shares == {float(given)}) is not said
 
 
+def test_what_is_assumed_of_the_images_is_said(tmp_path: Path, timed: list[Question]) -> None:
+    """A folder of images without labels was a class, without a word, and most of the accuracy."""
+    for number, name in enumerate(["a", "b", "unlabelled"]):
+        put(tmp_path / "own" / name, 1000 * number, 200)
+    words = ["recipe=study/worth", "hours=200", f"data.path={tmp_path}/own", "parallel=1"]
+    found = requested([*words, f"out={tmp_path}"])
+    assert any(line.startswith("warning") and "unlabelled" in line for line in found.opening)
+
+
 # A value that is tried may name a run
 
 

@@ -81,6 +81,7 @@ class Images(NamedTuple):
         train: that pre-training sees; `labelled` of them, in `classes`, and of the class that has
             the fewest.
         validation, test: labelled ones.
+        guesses: what was assumed of them.
     """
 
     options: dict[str, str]
@@ -91,6 +92,7 @@ class Images(NamedTuple):
     validation: int
     test: int
     asked: float | None = None
+    guesses: tuple[str, ...] = ()
 
 
 class Question(NamedTuple):
@@ -318,7 +320,8 @@ def find_images(data: Data) -> Images:
         raise UserError(f"data: {len(size_C)} classes of labelled training images; expected 2")
     counts = len(train_N), int(size_C.sum()), len(size_C), int(size_C.min())
     asked = next((one for one in given if one != data.validation), None)
-    return Images(options, *counts, _labelled(labels.validation), _labelled(labels.test), asked)
+    measured = _labelled(labels.validation), _labelled(labels.test)
+    return Images(options, *counts, *measured, asked, labels.guesses)
 
 
 def _labelled(label_N: np.ndarray | None) -> int:
@@ -644,6 +647,7 @@ def facts(question: Question, clocks: Clocks, spent: float) -> Iterator[str]:
     labelled = f"{images.labelled:,} labelled in {images.classes} classes"
     held_out = f"{images.validation:,} validation and {images.test:,} test images"
     yield f"images      {images.train:,} that pre-training sees, {labelled}; {held_out}"
+    yield from (f"warning     {text}" for text in images.guesses)
     if images.asked is not None:
         text = f"of data.validation={images.asked:g} fewer than {FEW_IMAGES} would be labelled"
         yield f"validation  {question.shared['data.validation']} of the images: {text}"
