@@ -167,4 +167,6 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
         if hasattr(sys, "ps1"):  # an interactive shell, which it would end
             raise KeyboardInterrupt(f"stopped with status {stopped.code}") from None
         raise
+    if run.signal == "SIGINT":  # it would be lost, and what follows in a script would start
+        raise KeyboardInterrupt(f"{run.folder} has finished: Ctrl-C came after its last step")
     return run_result(run, result) if result else None

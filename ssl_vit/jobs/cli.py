@@ -170,7 +170,9 @@ def _train(run: Run) -> Result | None:
     with SignalHandler() as signals:
         from .train import train
 
-        return train(run, signals)
+        result = train(run, signals)
+        run.signal = signals.reason
+    return result
 
 
 def _probe(run: Run) -> Result | None:

@@ -75,6 +75,7 @@ class Run:
         recipe_file: what environment.json records of the recipe file (load.recipe_file); None
             where the recipe came from none.
         printed: warnings of before the folder was there, which `open` logs.
+        signal: the name of a signal that came while it trained, or too late to stop it.
         held: the locked folder, while this process holds the lock.
     """
 
@@ -82,6 +83,7 @@ class Run:
         self.recipe = recipe
         self.recipe_file: dict[str, Any] | None = None
         self.printed: list[str] = []
+        self.signal = ""
         self.held: lock.HeldFolder | None = None
         self.on_lost: Callable[[str], None] = lambda why: None
         self.folder = folder = Path(recipe.out) / recipe.name

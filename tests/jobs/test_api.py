@@ -2,6 +2,7 @@
 
 import html
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,24 @@ def test_ctrl_c_leaves_an_interactive_shell_alive(
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     with pytest.raises(KeyboardInterrupt, match="stopped with status 75"):
         ssl_vit.pretrain(OPTIONS, out=tmp_path)
+
+
+def test_ctrl_c_after_the_last_step_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a run was tested it vanished, and the next training of a script began."""
+    from ssl_vit.jobs import finish
+
+    written = finish._write
+
+    def interrupted(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return written(*given)
+
+    monkeypatch.setattr(finish, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="after its last step"):
+        ssl_vit.pretrain(OPTIONS, out=tmp_path, name="run")
+    assert ssl_vit.pretrain(OPTIONS, out=tmp_path, name="run").steps == 2  # as it has finished
 
 
 def test_of_a_study_and_a_folder_the_lab_gives_its_records(

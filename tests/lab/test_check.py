@@ -149,6 +149,13 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "run best: best.by: probe_knn: tries does not measure that; did you mean probe_linear": {
         "runs": runs(tries=LINEAR, best=BY_KNN)
     },
+    # it was found after all tries had run
+    "run best: best.by: knn: tries does not measure that; choices: probe_knn": {
+        "runs": runs(tries=TRIES, best=BY_KNN | {"best": {"of": "tries", "by": "knn"}})
+    },
+    "run pre, arm a: report.measures: knn: it does not measure that; choices: probe_knn": {
+        "report": {"test": "pre", "measures": ["knn"]}
+    },
     # two names that run alike, and whose difference is reported, as their option was dropped
     "axes.arm.a.tune: optim.lr: run tune tries it; leave one out": {
         "runs": runs(tune=TUNE),

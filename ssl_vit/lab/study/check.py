@@ -134,7 +134,8 @@ def _chooses(best: Best, tool: str, recipe: Recipe) -> None:
         text = f"best: {best.of}: is a pre-training, whose own accuracy and loss say nothing of its"
         wanted = f"expected best: {{of: {best.of}, by: {known[0] if known else 'MEASURE'}}}"
         raise UserError(f"{text} features; {wanted}")
-    if by not in known and (tool == "evaluate" or by.startswith(PROBED)):
+    elsewhere = by.startswith(PROBED) or f"{PROBED}{by}" in known
+    if by not in known and (tool == "evaluate" or elsewhere):
         raise UserError(f"best.by: {by}: {best.of} does not measure that; {suggest(by, known)}")
     _check_direction("best.by", by)
 
@@ -152,10 +153,12 @@ def _decides(measure: str, task: Task, recipe: Recipe) -> None:
     Raises:
         UserError: it has not, or that is not known.
     """
-    if task.tool == "pretrain":
-        _check_direction("report.measures", measure)
-        return
     known = _probed(recipe)
+    if task.tool == "pretrain":
+        known = _online(recipe)
+        if f"{PROBED}{measure}" not in known:
+            _check_direction("report.measures", measure)
+            return
     others = [row.name for row in all_metrics() if not row.compared]  # of the features
     if task.tool == "finetune":  # whose probes have names of their own
         own = [row.name for row in all_metrics() if row.compared and not _is_probed(row)]
