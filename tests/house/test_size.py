@@ -37,7 +37,7 @@ BUDGETS = {
         "house": 500,
         "hub": 1110,
         "inspection": 390,
-        "jobs": 2510,
+        "jobs": 2520,
         "lab": 4500,
         "models": 1180,
         "objectives": 2640,
