@@ -37,6 +37,7 @@ WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
 FIRST = re.compile(rf"({WORD})(?![a-z])")
 PART = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
 JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
+# what a folder of images without labels is called
 NO_LABEL = re.compile(r"(un|not[-_ ]?)label+ed|no[-_ ]?labels?|unsorted|unknown", re.IGNORECASE)
 
 # Endings of the files of images, which decoding.py reads; without torch, which it needs. Arrays are

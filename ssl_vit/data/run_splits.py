@@ -192,7 +192,7 @@ def _split(
         raise UserError(f"{data.location}: there are no images in it")
     chosen = layout.choose(name, splits)
     if chosen is None:
-        text = f"{key}={name}: no such split; {suggest(name, splits)}"
+        text = f"{key}={name}: no such split with images; {suggest(name, splits)}"
         if key == "data.test":
             raise _no_test_split(text, splits[str(train)], data)
         more = ", or a share of train" if key == "data.validation" and not data.stream else ""

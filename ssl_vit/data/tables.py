@@ -113,11 +113,9 @@ class TableStore(Store):
         return size_N
 
     def names(self) -> Iterable[str]:
-        return (
-            ()
-            if self.cells.paths is None
-            else (path or "" for path in self.cells.paths.to_pylist())
-        )
+        if self.cells.paths is None:
+            return ()
+        return (path or "" for path in self.cells.paths.to_pylist())
 
     def name(self, row: int) -> str:
         path = self._path_of(row)

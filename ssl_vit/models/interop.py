@@ -86,7 +86,8 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
     """The reverse: the state of a ViTForImageClassification, or of a ViTModel whose pooler returns
     the class token unchanged (up to its activation, which config.json makes linear)."""
-    whole, in_three = _names(len(state))
+    blocks = {name.split(".")[1] for name in state if name.startswith("blocks.")}
+    whole, in_three = _names(len(blocks))
     found: dict[str, Tensor] = {}
     for name, value in state.items():
         if name in whole:

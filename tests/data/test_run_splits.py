@@ -132,7 +132,7 @@ WRONG = {  # (what is there, the keys, what the line says)
     "no images": (texts, {}, "1 .txt file"),
     "a torn file": (torn, {}, "torn.parquet"),
     "one image": (one_image, {}, "at least 2"),
-    "no such training split": (two_splits, {"train": "trian"}, "data.train=trian: no such split; did you mean train?"),
+    "no such training split": (two_splits, {"train": "trian"}, "data.train=trian: no such split with images; did you mean train?"),
     "no such held-out split": (two_splits, {"validation": "holdout"}, "data.validation=holdout: no such split"),
     "tested on what is trained on": (two_splits, {"test": "training"}, "data.test=training: is what data.train=train names"),
     "held out what is trained on": (two_splits, {"validation": "train"}, "data.validation=train: is what data.train=train names"),
@@ -181,7 +181,7 @@ def test_a_split_is_asked_for_by_another_name_of_its_role(tmp_path):
     images(tmp_path, train__a=3, train__b=3, dev__a=1, dev__b=1)
     assert len(load(tmp_path, validation="validation").validation) == 2
     line = refusal(tmp_path, test=True, validation="validation")
-    assert line.startswith("data.test=test: no such split; choices: dev, train")
+    assert line.startswith("data.test=test: no such split with images; choices: dev, train")
 
 
 def test_a_data_set_that_is_not_in_the_cache_names_the_offline_mode():

@@ -200,7 +200,10 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
     ("changed", "says"),
     [
         (["data.train=val"], "data.validation=null: "),  # val is not held out too
-        (["data.validation=vall"], "data.validation=vall: no such split; did you mean val?"),
+        (
+            ["data.validation=vall"],
+            "data.validation=vall: no such split with images; did you mean val?",
+        ),
         (["data.image_column=img"], "data.image_column=img: "),
     ],
 )

@@ -153,12 +153,10 @@ def _decides(measure: str, task: Task, recipe: Recipe) -> None:
     Raises:
         UserError: it has not, or that is not known.
     """
-    known = _probed(recipe)
-    if task.tool == "pretrain":
-        known = _online(recipe)
-        if f"{PROBED}{measure}" not in known:
-            _check_direction("report.measures", measure)
-            return
+    known = _online(recipe) if task.tool == "pretrain" else _probed(recipe)
+    if task.tool == "pretrain" and f"{PROBED}{measure}" not in known:  # of its own task
+        _check_direction("report.measures", measure)
+        return
     others = [row.name for row in all_metrics() if not row.compared]  # of the features
     if task.tool == "finetune":  # whose probes have names of their own
         own = [row.name for row in all_metrics() if row.compared and not _is_probed(row)]

@@ -590,7 +590,8 @@ def _kept(what: str, words: Sequence[str], out: Path, parallel: int, folder: Pat
 
     machine = f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(gpus())}"
     key = f"{machine}, {parallel} at once: {' '.join(words)}"
-    path, kept = folder and folder / TIMINGS, dict[str, Number]()
+    path = folder and folder / TIMINGS
+    kept: dict[str, float] = {}
     if path and path.exists():
         kept = records.require(path, dict[str, Number], "remove it to time anew")
     if key in kept:
