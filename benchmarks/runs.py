@@ -40,6 +40,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import venv
 from concurrent.futures import ThreadPoolExecutor
@@ -224,6 +225,8 @@ class Runs:
         self.work = Path(given["work"]).resolve()
         self.work.mkdir(parents=True, exist_ok=True)
         self.file = self.work / "runs.jsonl"
+        # together=true: the rows in one order, here and in the file
+        self.writing = threading.Lock()
         self.rows: list[dict[str, Any]] = []
         if self.file.exists():
             self.rows = [json.loads(line) for line in self.file.read_text().splitlines()]
@@ -310,10 +313,10 @@ class Runs:
         return found | own | {"batch": images, "load": os.getloadavg()[0], "commit": commit()}
 
     def write(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-        with self.file.open("a") as file:
+        with self.writing, self.file.open("a") as file:
+            self.rows.append(row)
             file.write(json.dumps(row) + "\n")
-        print(json.dumps(row), file=sys.stderr, flush=True)
+            print(json.dumps(row), file=sys.stderr, flush=True)
 
 
 def own_result(metrics: Path, device: str) -> dict[str, Any]:
