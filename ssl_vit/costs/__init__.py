@@ -96,7 +96,7 @@ def training_images(data: Data, given: int | None = None) -> int | None:
     if whole is None:
         return None
     whole -= _test_share(data, whole)
-    if data.validation_from == "train":
+    if data.validation_from != "share":
         return share_count(data.share, whole - _held_out(data, whole))
     count = share_count(data.share, whole)
     return count - _held_out(data, count)

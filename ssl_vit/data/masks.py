@@ -34,8 +34,7 @@ def check(splits: Splits, data: Data) -> None:
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     for split, source in named.items():
         if source is not None and not source.masks.column:
-            place = data.place
-            text = f"{place} has no masks in its {split} split"
+            text = f"{data.place} has no masks in its {split} split"
             raise UserError(f"data.mask_column=null: {text}; {source.masks.choices}")
 
 

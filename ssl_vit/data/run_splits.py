@@ -14,7 +14,7 @@ from .files import FOLDERS
 from .layout import HELD_OUT, ROLE, NoTestSplit
 from .open import Found, open_splits, open_streams
 from .shares import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, permuted, training_share
-from .source import Source
+from .source import Source, labelled_images
 from .streaming import PREVIEW, Stream
 
 # Training images of the split that papers report on, for sets that are also published with another:
@@ -76,12 +76,9 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     _check_authors(data, whole)
     share = cut_test(whole, data)
     rest = whole if share is None else share.kept
-    if data.validation_from == "train":
-        held_out = _held_out(rest, roles, found.splits, data)
-        train = training_share(held_out.kept, data)
-    else:
-        held_out = _held_out(training_share(rest, data), roles, found.splits, data)
-        train = held_out.kept
+    inside = data.validation_from == "share"
+    held_out = _held_out(training_share(rest, data) if inside else rest, roles, found.splits, data)
+    train = held_out.kept if inside else training_share(held_out.kept, data)
     tested = None
     if test:
         tested = found.splits[str(roles.test)] if share is None else share.part
@@ -309,38 +306,36 @@ def _notes(
     found: Found, data: Data, roles: Roles, train: Source, held_out: Cut, test: Cut | None
 ) -> tuple[str, ...]:
     """What each split was read from, a line each, what was left out, and what labels are."""
-    place = data.place
-    whole = found.splits[roles.train]
-    inside = data.share != 1 and data.validation_from == "share"
-    share = f", of which data.share={data.share:g}" if inside else ""
-    notes = [f"train: {_many(whole)} from {place}, its split {roles.train}{share}"]
+
+    def split(name: str) -> str:
+        return f"{_many(found.splits[name], data)} from {data.place}, its split {name}"
+
+    notes = [f"train: {split(roles.train)}"]
+    if data.share != 1:
+        rest = "" if data.validation_from == "share" else " after what is held out"
+        notes[0] += f", of which data.share={data.share:g}{rest}"
     if roles.validation is not None:
-        many = _many(found.splits[roles.validation])
-        notes.append(f"validation: {many} from {place}, its split {roles.validation}")
+        notes.append(f"validation: {split(roles.validation)}")
     elif data.validation == 0:
         count = len(held_out.part)
         notes.append(f"validation: none; {count:,} of train are looked at, and trained on")
     else:
-        kept = f"which keeps {len(train):,}"
-        if data.share != 1 and data.validation_from == "train":
-            rest = len(whole) - len(held_out.part) - (len(test.part) if test else 0)
-            kept += f": data.share={data.share:g} of the other {rest:,}"
-        notes.append(f"validation: {_taken(held_out)}, {kept}")
+        notes.append(f"validation: {_taken(held_out, data)}, which keeps {len(train):,}")
     if test is not None:
-        notes.append(f"test: {_taken(test)}, which this run does not train on")
+        notes.append(f"test: {_taken(test, data)}, which this run does not train on")
     if roles.test is not None:
         why = "; there is no test split, so a share of train is held out" if roles.stands_in else ""
-        many = _many(found.splits[roles.test])
-        notes.append(f"test: {many} from {place}, its split {roles.test}{why}")
-    texts = [f"{name} ({_many(one)})" for name, one in found.splits.items()]
+        notes.append(f"test: {split(roles.test)}{why}")
+    texts = [f"{name} ({_many(one, data)})" for name, one in found.splits.items()]
     notes += _beside(found, [str(name) for name in roles[:3]], texts)
-    notes.append(f"labels: {describe_labels(whole, data)}")
+    notes.append(f"labels: {describe_labels(found.splits[roles.train], data)}")
     return tuple(notes)
 
 
-def _taken(cut: Cut) -> str:
+def _taken(cut: Cut, data: Data) -> str:
     """How many images were cut off, and how."""
-    return f"{count_of_images(len(cut.part))} taken from train{f' ({cut.how})' if cut.how else ''}"
+    how = f" ({cut.how})" if cut.how else ""
+    return f"{_many(cut.part, data)} taken from train{how}"
 
 
 def describe_labels(source: Source, data: Data) -> str:
@@ -356,7 +351,9 @@ def describe_labels(source: Source, data: Data) -> str:
     return f"{text}{unless}"
 
 
-def _many(source: Source) -> str:
-    return count_of_images(len(source)) + (
-        source.labels.lists.describe() if source.labels.lists else ""
-    )
+def _many(source: Source, data: Data) -> str:
+    """How many images there are and, where some have none, how many of them have a label."""
+    text, labelled = count_of_images(len(source)), len(labelled_images(source))
+    if data.labels and labelled < len(source):
+        text += f" ({labelled:,} labelled)"
+    return text + (source.labels.lists.describe() if source.labels.lists else "")

@@ -18,7 +18,7 @@ from ..recipe.split_counts import held_out_count, share_count
 from .files import FOLDER, FileStore
 from .labels import UNLABELLED, composed
 from .layout import split_of_folder
-from .source import Source
+from .source import Source, labelled_images
 
 HELD_OUT_KEY = 1  # of the permutation by which a share is held out
 SHARE_KEY = 3  # of that by which data.share is taken
@@ -125,19 +125,29 @@ def _hash(name: str) -> int:
 
 
 def cut_held_out(train: Source, data: Data) -> Cut:
-    """The share data.validation, by default 1%, cut off the training images.
+    """The share data.validation, by default 1%, cut off the training images; with
+    data.validation_from=labelled off those that have a label: without one an image stays, unless
+    its group is held out.
 
     Raises:
         UserError: as `cut_test`.
     """
     share = data.validation if isinstance(data.validation, float) else None
-    count = held_out_count(share, _at_least_two(train, data))
-    return _cut(train, count, HELD_OUT_KEY, data)
+    whole = labelled_images(train) if data.validation_from == "labelled" else train
+    cut = _cut(whole, held_out_count(share, _at_least_two(whole, data)), HELD_OUT_KEY, data)
+    if whole is train:
+        return cut
+    rows_N, taken_N = np.arange(len(train)), np.isin(train.store_rows(), cut.part.store_rows())
+    if data.group is not None:
+        groups = cut.part.group_of(np.arange(len(cut.part)))
+        taken_N = np.isin(train.group_of(rows_N), groups)
+    how = ", ".join(filter(None, [cut.how, "of those with a label"]))
+    return Cut(train.subset(rows_N[~taken_N]), cut.part, how)
 
 
 def _at_least_two(train: Source, data: Data) -> int:
     if len(train) < 2:
-        raise UserError(f"data.train={data.train}: {len(train)} images; expected at least 2")
+        raise UserError(f"data.train={data.train}: {len(train)} to divide; expected at least 2")
     return len(train)
 
 

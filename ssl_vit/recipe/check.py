@@ -207,7 +207,7 @@ def _held_out(r: Recipe) -> None:
     no_share = not cuts and isinstance(data.test, str)
     r.refuse("data.group", text, data.group is not None and no_share)
     text = f"expected data.validation=null or a share above 0 beside it, not {data.validation}"
-    r.refuse("data.validation_from", text, data.validation_from == "train" and not cuts)
+    r.refuse("data.validation_from", text, data.validation_from != "share" and not cuts)
     if best is None:
         return
     text = "holds out no images to choose on; expected null, or a share above 0"

@@ -54,8 +54,8 @@ class Data(Keys):
         validation: Held-out images: a split, or the share cut off data.train (0: none); null: the
             validation split, if there is one besides data.train and a test split, else 1%.
         validation_from: What a share of data.validation is cut off: share (the images of
-            data.share) or train (all training images, before data.share is taken: the same for
-            every share).
+            data.share), train (all training images, before data.share is taken: the same for
+            every share) or labelled (as train, of those with a label alone).
         labels: false: no labels are used, such as those that folders are taken for.
         test: Test images: a split (without a test split the validation split), or the share cut off
             data.train before all else, of a folder by the names of its files; no run with that
@@ -100,7 +100,7 @@ class Data(Keys):
     share: Part = key(1.0)
     share_seed: int | None = key(None, ge=0, lt=2**31)
     validation: SplitName | Fraction | None = key(None)
-    validation_from: Literal["share", "train"] = key("share")
+    validation_from: Literal["share", "train", "labelled"] = key("share")
     labels: bool = key(True)
     test: SplitName | Annotated[float, Field(gt=0, lt=1)] = key("test")
     group: str | None = key(None)

@@ -2,6 +2,7 @@
 answered in one line."""
 
 import json
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -105,10 +106,6 @@ def test_shares_are_told(tmp_path):
     assert set(content(found.train).values()) == {0, 1}
 
 
-def empty(root):
-    root.mkdir()
-
-
 def texts(root):
     root.mkdir()
     (root / "readme.txt").write_text("no image")
@@ -119,19 +116,15 @@ def torn(root):
     (root / "torn.parquet").write_bytes(b"PAR1")
 
 
-def one_image(root):
-    parquet(root / "one.parquet", {"image": cells([1])})
-
-
 def two_splits(root):
     images(root, train__ant=3, train__bee=3, test__ant=2, val__ant=2)
 
 
 WRONG = {  # (what is there, the keys, what the line says)
-    "no files": (empty, {}, "own: no images"),
+    "no files": (Path.mkdir, {}, "own: no images"),
     "no images": (texts, {}, "1 .txt file"),
     "a torn file": (torn, {}, "torn.parquet"),
-    "one image": (one_image, {}, "at least 2"),
+    "one image": (lambda root: parquet(root / "one.parquet", {"image": cells([1])}), {}, "at least 2"),
     "no such training split": (two_splits, {"train": "trian"}, "data.train=trian: no such split with images; did you mean train?"),
     "no such held-out split": (two_splits, {"validation": "holdout"}, "data.validation=holdout: no such split"),
     "tested on what is trained on": (two_splits, {"test": "training"}, "data.test=training: is what data.train=train names"),
@@ -252,13 +245,12 @@ def written(kind, folder, labels):
         lines = [f"{n}.png,{label}" for n, label in enumerate(labels)]
         (folder / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
         return {}
-    lists = kind == "lists"
     column = pa.array(labels, pa.uint64())
-    if lists:
-        column = pa.ListArray.from_arrays(pa.array(range(len(labels) + 1), pa.int32()), column)
+    if kind == "lists":
+        column = pa.array([[label] for label in labels], pa.list_(pa.uint64()))
     table = pa.table({"image": cells(range(len(labels))), "label": column})
     pq.write_table(table, folder / "train.parquet", row_group_size=2)
-    return {"label_column": "label"} if lists else {}
+    return {"label_column": "label"} if kind == "lists" else {}
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "lists"])
@@ -288,7 +280,6 @@ def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_pa
 
 def test_a_table_without_rows_is_one_line_where_all_of_it_is_embedded(tmp_path):
     """What tools/embed.py reads."""
-    empty = pa.table({"image": pa.array([], pa.binary())})
-    pq.write_table(empty, tmp_path / "train.parquet")
+    pq.write_table(pa.table({"image": pa.array([], pa.binary())}), tmp_path / "train.parquet")
     with pytest.raises(UserError, match="there are no images in it"):
         run_splits.every_part(Data(path=str(tmp_path)))

@@ -134,13 +134,6 @@ def test_a_share_beside_a_test_split_is_a_split_of_its_own(tmp_path: Path) -> No
     assert len(found["train"]) + len(found["test_share"]) == 20
 
 
-def test_a_share_takes_no_class_whose_images_are_of_one_group(tmp_path: Path) -> None:
-    """It would be tested without having been trained on."""
-    place = table(tmp_path / "own", label=[0] * 10 + [1] * 10, place=["a"] * 10 + ["b"] * 10)
-    with pytest.raises(UserError, match=r"^data\.group=place: no training images would be left of"):
-        load(place, 0.5, group="place")
-
-
 PATIENTS = [f"{name}{n // 5}" for name, count in (("ant", 40), ("bee", 20)) for n in range(count)]
 
 
@@ -149,11 +142,13 @@ def by_patient(place: Path, patients: list[str] = PATIENTS) -> Path:
     return table(place, label=[0] * 40 + [1] * 20, patient=patients)
 
 
+PATIENT = {png(n): name for n, name in enumerate(PATIENTS)}
+
+
 def test_a_patient_is_on_one_side_of_each_share(tmp_path: Path) -> None:
-    patient = {png(n): name for n, name in enumerate(PATIENTS)}
     found = load(by_patient(tmp_path / "own"), 0.25, group="patient", validation=0.2)
     sides = [
-        {patient[image] for image in content(one)}
+        {PATIENT[image] for image in content(one)}
         for one in (found.test, found.validation, found.train)
     ]
     assert sum(map(len, sides)) == 12 == len(set.union(*sides))
@@ -161,6 +156,23 @@ def test_a_patient_is_on_one_side_of_each_share(tmp_path: Path) -> None:
     of_test = [name[:3] for name in sides[0]]
     assert (of_test.count("ant"), of_test.count("bee")) == (2, 1)  # as the classes have them
     assert any("3 of 12 groups of data.group=patient" in note for note in found.notes)
+
+
+def test_an_image_without_a_label_is_held_out_with_its_group_alone(tmp_path: Path) -> None:
+    """It measured nothing, and pre-training lacked it. Two images of each patient have a label."""
+    labels = [n // 40 if n % 5 < 2 else None for n in range(60)]
+    place = str(table(tmp_path / "own", label=labels, patient=PATIENTS))
+    for group, lost in ((None, 0), ("patient", 6)):
+        words = {"validation": 1 / 6, "validation_from": "labelled", "group": group}
+        found = run_splits.load(Data(name="own", path=place, **words))
+        train, held_out = content(found.train), content(found.validation)
+        assert (len(held_out), -1 in held_out.values()) == (4, False)
+        assert not held_out.keys() & train.keys() and len(train) == 56 - lost
+        patients = [{PATIENT[image] for image in one} for one in (train, held_out)]
+        assert bool(patients[0] & patients[1]) == (group is None)
+        hidden = run_splits.load(Data(name="own", path=place, labels=False, **words))
+        assert content(hidden.train).keys() == train.keys()
+        assert "60 images (24 labelled)" in found.notes[0] and "labelled" not in hidden.notes[0]
 
 
 def test_folders_are_groups_by_their_names_where_they_are_no_classes(tmp_path: Path) -> None:
@@ -182,12 +194,8 @@ def test_folders_are_groups_by_their_names_where_they_are_no_classes(tmp_path: P
 
 
 def test_wrong_groups_are_one_line(tmp_path: Path) -> None:
-    place = table(
-        tmp_path / "own", place=[str(n // 5) for n in range(30)], several=[[n] for n in range(30)]
-    )
-    found = load(place, group="place")
-    places = [{row // 5 for row in one.store_rows()} for one in (found.test, found.train)]
-    assert len(places[0]) == 1 and not places[0] & places[1]
+    table(tmp_path / "own", place=["a", "b"], several=[[1], [2]])
+    table(tmp_path / "class", label=[0] * 4 + [1] * 16, place=["a"] * 4 + ["b"] * 16)
     images(tmp_path / "folder", ant=3, bee=3)
     numbered(tmp_path / "tars" / "train.tar", range(8))
     by_place(tmp_path / "one", 30)
@@ -197,6 +205,8 @@ def test_wrong_groups_are_one_line(tmp_path: Path) -> None:
         ("folder", "patient", "no such column; choices: folder"),
         ("tars", "patient", "tars, which have no columns"),
         ("one", "place", "all 30 images are of one group"),
+        # it would be tested without having been trained on
+        ("class", "place", "no training images would be left of ant"),
     ):
         with pytest.raises(UserError, match=rf"data\.group={name}: .*{says}".replace("?", r"\?")):
             load(tmp_path / folder, group=name)

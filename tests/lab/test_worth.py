@@ -337,12 +337,12 @@ def test_splits_that_are_there_are_taken(tmp_path: Path) -> None:
 
 
 def test_images_without_labels_are_seen_and_not_counted(tmp_path: Path) -> None:
-    """A third has none: a tenth of 1,500 images would do, had all of them labels."""
+    """A third has none, and is not held out: as a share of all images pre-training lacked it."""
     put_listed(tmp_path, 1500, label=lambda n: "ab"[n % 2] if n % 3 else None)
     found = images_of(tmp_path)
-    assert found.options["data.validation"] == "0.2"
-    assert 910 < found.train < 1010 and 0.6 < found.labelled / found.train < 0.73
-    assert 100 <= found.validation < 200
+    assert found.options["data.validation_from"] == "labelled"
+    assert 100 <= found.validation < 200 and found.train - found.labelled > 500 - 140
+    assert found.labelled + found.validation + found.test == 1000
 
 
 @pytest.mark.parametrize(
@@ -473,11 +473,11 @@ def test_another_share_for_validation_than_was_asked_is_said(
         put(tmp_path / "own" / name, 1000 * number, 200)
     words = ["recipe=study/worth", "hours=200", f"data.path={tmp_path}/own", "parallel=1"]
     found = requested([*words, f"data.validation={given}", f"out={tmp_path}"])
-    lines = [line for line in found.opening if line.startswith("validation")]
-    shares = {recipe.data.validation for recipe in found.recipes.values()}
-    assert [line.split()[1] for line in lines] == ([str(*shares)] if said else [])
-    assert all(f"data.validation={given}" in line for line in lines)
-    assert (shares == {float(given)}) is not said
+    begins = f"warning     data.validation={given}: fewer than 100 "
+    lines = [line for line in found.opening if line.startswith(begins)]
+    (share,) = {recipe.data.validation for recipe in found.recipes.values()}
+    assert [f"; {share} is held out" in line for line in lines] == [True] * said
+    assert (share == float(given)) is not said
 
 
 def test_what_is_assumed_of_the_images_is_said(tmp_path: Path, timed: list[Question]) -> None:
@@ -487,6 +487,9 @@ def test_what_is_assumed_of_the_images_is_said(tmp_path: Path, timed: list[Quest
     words = ["recipe=study/worth", "hours=200", f"data.path={tmp_path}/own", "parallel=1"]
     found = requested([*words, f"out={tmp_path}"])
     assert any(line.startswith("warning") and "unlabelled" in line for line in found.opening)
+    notes = timed[0].images.notes
+    assert [note.split()[0] for note in notes[:3]] == ["train:", "validation:", "test:"]
+    assert {line.strip() for line in found.opening} & {*found.study.report.notes} == {*notes}
 
 
 # A value that is tried may name a run

@@ -77,11 +77,10 @@ class Images(NamedTuple):
 
     Attributes:
         options: how test and validation images are taken, {key: text}.
-        asked: data.validation, where it was given and is too small a share.
         train: that pre-training sees; `labelled` of them, in `classes`, and of the class that has
             the fewest.
         validation, test: labelled ones.
-        guesses: what was assumed of them.
+        notes: what each split was read from, a line each; `guesses` what was assumed.
     """
 
     options: dict[str, str]
@@ -91,7 +90,7 @@ class Images(NamedTuple):
     smallest: int
     validation: int
     test: int
-    asked: float | None = None
+    notes: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
 
 
@@ -287,7 +286,8 @@ def _words(options: Mapping[str, str]) -> list[str]:
 
 def find_images(data: Data) -> Images:
     """Count the images, and choose how test and validation images are taken: the splits that are
-    there, else shares of the training images, the second one before any share of the labels.
+    there, else shares of the training images, the second one before any share of the labels and,
+    where some have no label, of those that have one.
 
     Raises:
         UserError: images cannot be read, have no labels or lists of them, or are too few.
@@ -304,9 +304,11 @@ def find_images(data: Data) -> Images:
         raise UserError(f"data.label_column={data.label_column}: expected one label an image")
     enough = labels.apart and _labelled(labels.validation) >= FEW_IMAGES
     given = [data.validation] if isinstance(data.validation, float) and data.validation else []
+    # without a label an image would choose nothing, and be lost to pre-training
+    source = "train" if _labelled(labels.train) == len(labels.train) else "labelled"
     for share in [] if enough else [*given, *HELD_OUT]:
-        data = data.model_copy(update={"validation": share, "validation_from": "train"})
-        options |= {"data.validation": str(share), "data.validation_from": "train"}
+        data = data.model_copy(update={"validation": share, "validation_from": source})
+        options |= {"data.validation": str(share), "data.validation_from": source}
         labels = engine.split_labels(data)
         if enough := _labelled(labels.validation) >= FEW_IMAGES:
             break
@@ -319,9 +321,11 @@ def find_images(data: Data) -> Images:
     if len(size_C) < 2:
         raise UserError(f"data: {len(size_C)} classes of labelled training images; expected 2")
     counts = len(train_N), int(size_C.sum()), len(size_C), int(size_C.min())
-    asked = next((one for one in given if one != data.validation), None)
-    measured = _labelled(labels.validation), _labelled(labels.test)
-    return Images(options, *counts, *measured, asked, labels.guesses)
+    measured, guesses = (_labelled(labels.validation), _labelled(labels.test)), labels.guesses
+    if given and share != given[0]:
+        text = f"data.validation={given[0]:g}: fewer than {FEW_IMAGES} of these images have a label"
+        guesses += (f"{text}; {share:g} is held out in its place",)
+    return Images(options, *counts, *measured, labels.notes, guesses)
 
 
 def _labelled(label_N: np.ndarray | None) -> int:
@@ -421,6 +425,7 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
         )
     seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
     yield f"Pre-training sees {seen}; no run sees a test image before it is tested."
+    yield from images.notes
     yield "One comparison is primary, with all labels. All else is exploratory."
     yield (
         "It does not show what more hours, another network, image size or objective, or a released"
@@ -648,10 +653,8 @@ def facts(question: Question, clocks: Clocks, spent: float) -> Iterator[str]:
     labelled = f"{images.labelled:,} labelled in {images.classes} classes"
     held_out = f"{images.validation:,} validation and {images.test:,} test images"
     yield f"images      {images.train:,} that pre-training sees, {labelled}; {held_out}"
+    yield from (f"            {text}" for text in images.notes)
     yield from (f"warning     {text}" for text in images.guesses)
-    if images.asked is not None:
-        text = f"of data.validation={images.asked:g} fewer than {FEW_IMAGES} would be labelled"
-        yield f"validation  {question.shared['data.validation']} of the images: {text}"
     steps = [f"{run} {clock.step:.3g} s" for run, clock in clocks.items() if clock.step]
     rest = [f"{run} {clock.rest:.0f} s" for run, clock in clocks.items()]
     text = f"a step of {', '.join(steps)}; all else of a run: {', '.join(rest)}"
