@@ -306,9 +306,10 @@ def _notes(
     found: Found, data: Data, roles: Roles, train: Source, held_out: Cut, test: Cut | None
 ) -> tuple[str, ...]:
     """What each split was read from, a line each, what was left out, and what labels are."""
+    labels = data.labels and bool(found.splits[roles.train].labels.source)
 
     def split(name: str) -> str:
-        return f"{_many(found.splits[name], data)} from {data.place}, its split {name}"
+        return f"{_many(found.splits[name], labels)} from {data.place}, its split {name}"
 
     notes = [f"train: {split(roles.train)}"]
     if data.share != 1:
@@ -320,22 +321,22 @@ def _notes(
         count = len(held_out.part)
         notes.append(f"validation: none; {count:,} of train are looked at, and trained on")
     else:
-        notes.append(f"validation: {_taken(held_out, data)}, which keeps {len(train):,}")
+        notes.append(f"validation: {_taken(held_out, labels)}, which keeps {len(train):,}")
     if test is not None:
-        notes.append(f"test: {_taken(test, data)}, which this run does not train on")
+        notes.append(f"test: {_taken(test, labels)}, which this run does not train on")
     if roles.test is not None:
         why = "; there is no test split, so a share of train is held out" if roles.stands_in else ""
         notes.append(f"test: {split(roles.test)}{why}")
-    texts = [f"{name} ({_many(one, data)})" for name, one in found.splits.items()]
+    texts = [f"{name} ({_many(one, labels)})" for name, one in found.splits.items()]
     notes += _beside(found, [str(name) for name in roles[:3]], texts)
     notes.append(f"labels: {describe_labels(found.splits[roles.train], data)}")
     return tuple(notes)
 
 
-def _taken(cut: Cut, data: Data) -> str:
+def _taken(cut: Cut, labels: bool) -> str:
     """How many images were cut off, and how."""
     how = f" ({cut.how})" if cut.how else ""
-    return f"{_many(cut.part, data)} taken from train{how}"
+    return f"{_many(cut.part, labels)} taken from train{how}"
 
 
 def describe_labels(source: Source, data: Data) -> str:
@@ -351,9 +352,10 @@ def describe_labels(source: Source, data: Data) -> str:
     return f"{text}{unless}"
 
 
-def _many(source: Source, data: Data) -> str:
-    """How many images there are and, where some have none, how many of them have a label."""
-    text, labelled = count_of_images(len(source)), len(labelled_images(source))
-    if data.labels and labelled < len(source):
+def _many(source: Source, labels: bool) -> str:
+    """How many images there are and, with `labels`, how many of them have one if not all do."""
+    text, known = count_of_images(len(source)), source.labels.lowest_and_highest[1] >= 0
+    labelled = len(labelled_images(source)) if known else 0
+    if labels and labelled < len(source):
         text += f" ({labelled:,} labelled)"
     return text + (source.labels.lists.describe() if source.labels.lists else "")

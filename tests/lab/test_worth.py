@@ -311,12 +311,14 @@ def images_of(path: Path) -> Images:
     return worth.find_images(resolve(["recipe=finetune", f"data.path={path}"]).data)
 
 
-def test_a_folder_without_splits(tmp_path: Path) -> None:
+def test_a_folder_without_labelled_test_images(tmp_path: Path) -> None:
     """A fifth or so, by the names, is the test; of the others so many are needed to have 100 for
     validation."""
-    put(tmp_path / "a", 0, 100)
-    put(tmp_path / "b", 1000, 200)
+    put(tmp_path / "train" / "a", 0, 100)
+    put(tmp_path / "train" / "b", 1000, 200)
+    put(tmp_path / "test", 5000, 30)
     found = images_of(tmp_path)
+    assert "not used: test (30 images (0 labelled))" in found.notes
     assert found.options == {
         "data.test": "0.2",
         "data.validation": "0.4",
