@@ -388,15 +388,12 @@ def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
 
 class SplitLabels(NamedTuple):
     """The label (N,) of every image of a split, -1 for none; of lists of labels (N, L). No test
-    images where there are none; whether the held-out images are a split of their own; what each
-    split was read from; and what was assumed of the images."""
+    images where there are none; and the splits."""
 
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray | None
-    apart: bool
-    notes: tuple[str, ...]
-    guesses: tuple[str, ...]
+    splits: "Splits"
 
 
 def split_labels(data: schema.Data) -> SplitLabels:
@@ -414,8 +411,7 @@ def split_labels(data: schema.Data) -> SplitLabels:
         source.label_of(np.arange(len(source))) for source in (splits.train, splits.validation)
     )
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
-    apart = splits.validation.store is not splits.train.store
-    return SplitLabels(train, validation, test, apart, splits.notes, splits.guesses)
+    return SplitLabels(train, validation, test, splits)
 
 
 def memory_need(recipe: Recipe, gpu: bool) -> int:

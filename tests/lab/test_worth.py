@@ -210,6 +210,8 @@ def test_runs_are_timed_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     plans = [words for words in seen if words[0] == "plan"]
     assert len(plans) == 3 and "optim.steps=200" in plans[0]
     tools = ["pretrain", "pretrain", "finetune", "finetune", "evaluate"]
+    # a try that mixes images reads two for one: hours of others were overrun
+    assert all("data.mixup=0.8" in words for words in seen if "recipe=finetune" in words)
     timed = [words for words in seen if words[0] != "plan"]
     assert [words[0] for words in timed] == tools
     assert ["eval.test=false" in words for words in timed] == [False, False, True, False, False]

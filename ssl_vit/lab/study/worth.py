@@ -302,7 +302,8 @@ def find_images(data: Data) -> Images:
         raise UserError(f"{NAME}: the images have no labels, as a folder for each class")
     if labels.train.ndim > 1:
         raise UserError(f"data.label_column={data.label_column}: expected one label an image")
-    enough = labels.apart and _labelled(labels.validation) >= FEW_IMAGES
+    apart = labels.splits.validation.store is not labels.splits.train.store
+    enough = apart and _labelled(labels.validation) >= FEW_IMAGES
     given = [data.validation] if isinstance(data.validation, float) and data.validation else []
     # without a label an image would choose nothing, and be lost to pre-training
     source = "train" if _labelled(labels.train) == len(labels.train) else "labelled"
@@ -321,11 +322,12 @@ def find_images(data: Data) -> Images:
     if len(size_C) < 2:
         raise UserError(f"data: {len(size_C)} classes of labelled training images; expected 2")
     counts = len(train_N), int(size_C.sum()), len(size_C), int(size_C.min())
-    measured, guesses = (_labelled(labels.validation), _labelled(labels.test)), labels.guesses
+    measured = _labelled(labels.validation), _labelled(labels.test)
+    guesses = labels.splits.guesses
     if given and share != given[0]:
         text = f"data.validation={given[0]:g}: fewer than {FEW_IMAGES} of these images have a label"
         guesses += (f"{text}; {share:g} is held out in its place",)
-    return Images(options, *counts, *measured, labels.notes, guesses)
+    return Images(options, *counts, *measured, labels.splits.notes, guesses)
 
 
 def _labelled(label_N: np.ndarray | None) -> int:
@@ -572,14 +574,16 @@ def measure(
                 break
             made.add(name)
             step, steps = 0.0, int(task.options.get("optim.steps", 0))
+            # more tries mix images, which reads two for one
+            mixed = [f"data.mixup={MIXUP[1]}"] if task.run == "tune" else []
             if steps:  # first: what it reads from the disk is in memory then, as for most runs
-                words = ["plan", *launch.command(real[name], real, out)[1:], "--probe", "--json"]
+                words = ["plan", *launch.command(real[name], real, out)[1:], *mixed]
+                words += ["--probe", "--json"]
                 step = _kept(f"a step of {task.run}", words, out, parallel, folder)
-            words = launch.command(task, short, out)
+            words = [*launch.command(task, short, out), *mixed]
             runs = {task.run: words}
             if task.run == "tune":  # a final run is tested beside
-                tested = [one.replace("eval.test=false", "eval.test=true") for one in words]
-                runs["final"] = tested
+                runs["final"] = [one.replace("eval.test=false", "eval.test=true") for one in words]
             for run, own in runs.items():
                 took = _kept(run, own, out, parallel, folder)
                 found[run] = Clock(step, max(0.0, took - steps * step))
