@@ -29,6 +29,7 @@ from ..recipe.plugins import run_plugin as run_plugin
 from ..recipe.probe import CHOSEN as CHOSEN
 from ..recipe.probe import MEASURES as MEASURES
 from ..recipe.probe import SEGMENTATION as SEGMENTATION
+from ..recipe.probe import TOKENS as TOKENS
 from ..recipe.recipe_files import file_values, find_recipe
 from ..recipe.recipe_files import recipe_names as recipe_names
 from ..recipe.schema import Recipe, all_groups
@@ -56,6 +57,7 @@ NOT_TIMED = (
 check_trunk = run_identity.check_trunk
 cores = environment.cores
 cpu_model = environment.cpu_model
+differences = identity.differences
 exaflop = costs.exaflop
 fitting_images = costs.fitting_images
 from_init = run_identity.from_init
@@ -407,9 +409,8 @@ def split_labels(data: schema.Data) -> SplitLabels:
         splits = splits_of(data, True)
     except NoTestSplit:
         splits = splits_of(data, False)
-    train, validation = (
-        source.label_of(np.arange(len(source))) for source in (splits.train, splits.validation)
-    )
+    both = splits.train, splits.validation
+    train, validation = (source.label_of(np.arange(len(source))) for source in both)
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
     return SplitLabels(train, validation, test, splits)
 

@@ -25,6 +25,7 @@ from ..runs.files import write_atomically
 from . import engine
 from .compare import numbers
 from .results import Results, load
+from .study.tasks import tried_otherwise
 from .tables import Shown, as_text, cells, tables, untrained
 from .verdict import Verdict, decide
 
@@ -66,7 +67,9 @@ class Report:
     def lines(self) -> Iterator[str]:
         """What the command line prints."""
         yield from map(text_line, self.verdict.sentences)
-        yield from plain_table(*cells(as_text(next(iter(self.tables.values())))))
+        first = next(iter(self.tables.values()))
+        yield from plain_table(*cells(as_text(first)))
+        yield first.caption
         if self.results.missing and self.verdict.looks:
             of = f"{len(self.results.missing)} of {len(self.results.plan.tasks)} tasks"
             text = f"this report counted as look {len(self.verdict.looks)} at an incomplete study"
@@ -104,8 +107,8 @@ def write(folder: Path) -> Report:
         "results.csv": results.table.to_csv(index=False),
         "tables.tex": latex(report),
     }
-    if "differences" in report.tables:
-        texts["differences.csv"] = report.tables["differences"].frame.to_csv(index=False)
+    if found := [one.frame for name, one in report.tables.items() if "differences" in name]:
+        texts["differences.csv"] = pd.concat(found).to_csv(index=False)
     else:  # an earlier report's
         (folder / "differences.csv").unlink(missing_ok=True)
     for name, text in texts.items():
@@ -262,6 +265,9 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         yield f"{text} of them is here: {some(results.missing)}."
     for name, why in results.foreign.items():
         yield f"{name} is left out: {why}."
+    done = {path.parent.name for path in results.folder.glob("*/result.json")}
+    if left := sorted(done - {task.name for task in plan.tasks}):
+        yield f"Finished runs that the study asks for no more are left out: {some(left)}."
     broken = results.table[~np.isfinite(results.table["value"])]
     if len(broken):
         yield f"Values that are not finite are left out, of {some([*broken['folder'].unique()])}."
@@ -272,6 +278,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
     best = [task.best[0] for task in plan.tasks if task.name in through and task.best]
     chose = {name for among in best for name in among}
+    yield from (f"{text}." for text in tried_otherwise(plan.by_name))
     yield from _few_choose(results, chose)
     options = [task.options for task in tested]
     seeds = {task.seed for task in plan.tasks if task.name in chose} & {one.seed for one in tested}
@@ -309,11 +316,8 @@ def latex(report: Report) -> str:
         tag = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
         labels = _labels(shown, frame)
         columns = "l" * labels + "r" * (len(frame.columns) - labels)
-        texts.append(
-            frame.to_latex(
-                index=False, escape=True, caption=caption, label=tag, column_format=columns
-            )
-        )
+        named = {"caption": caption, "label": tag, "column_format": columns}
+        texts.append(frame.to_latex(index=False, escape=True, **named))
     return "\n".join(texts)
 
 

@@ -1,25 +1,22 @@
 """The tables of a study's report as DataFrames, and as text for readers. No torch here."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from .. import stats
+from ..errors import UserError
 from ..formatting import text_line
-from ..metrics import (
-    COMMONEST,
-    PROBE_BASELINES,
-    find_baseline,
-    find_metric,
-    label,
-)
+from ..metrics import COMMONEST, PROBE_BASELINES, find_baseline, find_metric, label
 from .compare import Comparison, Difference, along, compare, numbers
 from .results import Results
 from .study import launch
 from .study.read import UNTRAINED
-from .verdict import FRESH, Measure, Verdict
+from .verdict import FRESH, Measure, Verdict, claims
 
 SHORT = ("exaFLOP", "device-hours", "times")  # columns with three digits
 
@@ -42,6 +39,7 @@ def tables(results: Results, verdict: Verdict) -> dict[str, Shown]:
     if verdict.measure is not None:
         found["compared"] = _compared(results, verdict, verdict.measure)
         found["differences"] = _differences(verdict, verdict.measure)
+        found |= _by_other_measures(results, verdict)
         found |= _means(results, verdict, verdict.measure)
         found |= _along(results, verdict, verdict.measure)
     for run in dict.fromkeys(task.run for task in results.plan.tasks):
@@ -74,7 +72,7 @@ def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
     frame = _summary(results, verdict, measure, rows, baseline, asked.get)
     caption = f"{measure.label} on {measure.split} images"
     caption += ", in percent" if measure.scale == 100 else ""
-    caption += "; n seeds; exaFLOP with all that the weights came through."
+    caption += "; n seeds; exaFLOP with pre-training."
     return Shown(frame, caption, f"{_level(verdict.found.size)} interval", measure.digits)
 
 
@@ -139,6 +137,19 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
     caption = "Pairs of the same seed; n counts seeds that go on from one pre-training once. At a"
     caption += " level above 95% a whole family of comparisons holds with 95%."
     return Shown(pd.DataFrame(rows), caption, "interval", measure.digits)
+
+
+def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str, Shown]]:
+    """The differences by the report's other measures, which decide nothing. As in a report that is
+    made again, each counts as one more look at the results."""
+    looks = verdict.looks
+    for name in results.plan.report.get("measures", ())[1:]:
+        plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
+        with suppress(UserError):  # no run that has finished has measured it
+            other = claims(replace(results, plan=plan), looks)
+            if other.measure is not None:
+                yield f"differences by {other.measure.label}", _differences(other, other.measure)
+                looks = other.looks
 
 
 def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:
@@ -231,9 +242,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         losses |= set() if unit else {head, f"{head} sd"}
     caption = "Mean and sd over n seeds."
     if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
-        caption += (
-            " What is predicted differs between objectives and targets, and so does its loss."
-        )
+        caption += " What is predicted differs between objectives and targets; so does its loss."
     return Shown(pd.DataFrame([*found.values()]), caption, losses=frozenset(losses))
 
 
@@ -277,14 +286,13 @@ def as_text(shown: Shown) -> pd.DataFrame:
         mean = name.removesuffix(" sd")
         if name == "low":
             plus = "times" not in frame
-            ends = (
-                [_number(one, shown.digits, plus) for one in frame[key]] for key in ("low", "high")
-            )
-            found[shown.interval] = [*map(_span, *ends)]
+            both = zip(frame["low"], frame["high"], strict=True)
+            texts = ([_number(end, shown.digits, plus) for end in ends] for ends in both)
+            found[shown.interval] = [_span(*ends) for ends in texts]
         elif mean != name and mean in found:
             sds = [_number(one, digits) for one in column]
-            both = zip(found[mean], sds, strict=True)
-            found[mean] = [f"{one} ± {sd}" if sd else one for one, sd in both]
+            pairs = zip(found[mean], sds, strict=True)
+            found[mean] = [f"{one} ± {sd}" if sd else one for one, sd in pairs]
         elif name in SHORT or frame[name].dtype.kind == "f":
             plus = name.startswith("minus ") or (name == "mean" and signed)
             found[name] = [_number(one, digits, plus) for one in column]

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from ..errors import UserError, suggest
@@ -25,17 +26,7 @@ from ..recipe.init_source import SCRATCH
 from ..recipe.records import Record, Whole
 from ..runs.files import write_atomically
 from . import engine
-from .compare import (
-    FEWEST,
-    Comparison,
-    Correct,
-    Difference,
-    Place,
-    Rule,
-    difference,
-    on_different_images,
-    pairs,
-)
+from .compare import FEWEST, Comparison, Difference, Rule, difference, on_different_images, pairs
 from .results import BESIDE, PREDICTED, Results
 from .study.tasks import Task, Tasks
 
@@ -174,9 +165,8 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
     looks = _looks(before, every, measure.name)
     tasks = {name for _, both in every for name in (*both["folder_a"], *both["folder_b"])}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
-    found, against = (
-        _family(family, max(1, len(looks)), measure, correct) for family in (asked, fresh or {})
-    )
+    families = asked, fresh or {}
+    found, against = (_family(one, max(1, len(looks)), measure, correct) for one in families)
     about = (rule, measure, len(looks))
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
     opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
@@ -322,7 +312,7 @@ def _looks(
     return [*before, Look(results=seen, comparisons=len(every), measure=measure)]
 
 
-def _family(asked: Asked, looks: int, measure: Measure, correct: Correct) -> Family:
+def _family(asked: Asked, looks: int, measure: Measure, correct: dict[str, np.ndarray]) -> Family:
     size = max(1, len(asked)) * looks
     every = {
         one: difference(one, both, size, measure.scale, correct) for one, both in asked.items()
@@ -343,33 +333,34 @@ def sentence(opening: str, found: Family, rule: Rule, measure: Measure, looks: i
     """
     shared = f"{found.asked} comparison{'s' if found.asked != 1 else ''}"
     shared += f", {len(found.missing)} of them without results yet" if found.missing else ""
-    shared += f", and this is look {looks} at the results" if looks > 1 else ""
+    shared += f", and {looks} looks at the results" if looks > 1 else ""
+    in_all = f" (Bonferroni over {shared})" if found.size > 1 else ""
     against = {one.b for one in (*(one.asked for one in found.differences), *found.missing)}
     others = f" from {against.pop()}" if len(against) == 1 else ""
     most = max((one.n for one in found.differences), default=0)
     if most < FEWEST:
         seeds = f"{most} independent seed{'s' if most != 1 else ''} on both sides"
         text = f"no difference{others} is claimed: {seeds}, and a claim needs {FEWEST}"
-        return f"{opening} {text} ({shared})."
+        return f"{opening} {text}{in_all}."
     claimed = found.claimed
     names = [_open(one, measure) for one in found.differences if not one.claimed]
     if not claimed:
-        text = f"no {rule.axis or rule.test} is distinguished{others} at 95% ({shared})"
+        text = f"no {rule.axis or rule.test} is distinguished{others} at 95%{in_all}"
         return f"{opening} {text}: {some(names)}."
     texts = [_claim(one, measure) for one in claimed[:NAMED]]
     texts += [f"{len(claimed) - NAMED} more, in the table"] if claimed[NAMED:] else []
     rest = f" Not distinguished from zero: {some(names)}." if names else ""
     best = _best(claimed, rule, measure)
     ending = f" {best} is the best of all." if best else ""
-    return f"{opening} {'; '.join(texts)} (95% in all, {shared}).{ending}{rest}"
+    return f"{opening} {'; '.join(texts)}; intervals at 95%{in_all}.{ending}{rest}"
 
 
 def _claim(one: Difference, measure: Measure) -> str:
-    """A claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, n = 5)."""
+    """A claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, 5 seeds)."""
     side = "above" if one.mean > 0 else "below"
     word = "" if measure.sign > 0 else f" ({'better' if one.mean < 0 else 'worse'})"
     size = f"{abs(one.mean):.{measure.digits}f}{measure.unit}"
-    interval = f"({_ends(one, measure)}, n = {one.n})"
+    interval = f"({_ends(one, measure)}, {one.n} seeds)"
     return f"{one.asked.a} is {size} {side} {one.asked.b}{one.asked.place}{word} {interval}"
 
 
@@ -384,14 +375,11 @@ def _ends(one: Difference, measure: Measure) -> str:
 
 def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | None:
     """The name that is claimed to be better than every other one, at every place."""
-    wins: dict[str, set[tuple[str, Place]]] = {}
-    for one in claimed:
-        winner, loser = one.asked.a, one.asked.b
-        if measure.sign * one.mean < 0:
-            winner, loser = loser, winner
-        wins.setdefault(winner, set()).add((loser, one.asked.at))
-    for arm, beaten in wins.items():
-        others = {(other, at) for other in rule.arms if other != arm for at in rule.places or [()]}
-        if len(rule.arms) > 2 and beaten >= others:
+    swapped = (Comparison(one.asked.b, one.asked.a, one.asked.at) for one in claimed)
+    both = zip(claimed, swapped, strict=True)
+    wins = {one.asked if measure.sign * one.mean > 0 else other for one, other in both}
+    for arm in rule.arms if len(rule.arms) > 2 else ():
+        others = [other for other in rule.arms if other != arm]
+        if wins >= {Comparison(arm, other, at) for other in others for at in rule.places or [()]}:
             return arm
     return None

@@ -171,7 +171,7 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     there = _completed_from(folder, recipe)
     if differ := differences(computed_values(there), computed_values(recipe)):
         text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
-        raise UserError(f"name={recipe.name}: {text}; take another name=")
+        raise UserError(f"name={recipe.name}: {text}; take another name= or remove it")
     return recipe
 
 
@@ -313,13 +313,13 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         names = sorted(one.name for one in differ)
         weights = "the weights" if {"weights", "file"} & {*names} else ", ".join(names)
         options = {one.kind: one.option for one in recipe.sources().values()}
-        subject = {
+        text = {
             "data": f"{images}: the images of {', '.join(names)} differ",
             **{key: f"{option}: {weights} differ" for key, option in options.items()},
             "plugin": f"plugin={recipe.plugin}: the file differs",
             "real": f"eval.real={recipe.eval.real}: the labels differ",
-        }
-        raise UserError(f"{subject[kind]} from what {folder} was made with; take another name=")
+        }[kind]
+        raise UserError(f"{text} from what {folder} was made with; take another name= or remove it")
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
@@ -340,5 +340,5 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     """
     if differ := changed_options(recipe, folder):
         found = ", ".join(map(str, differ))
-        text = f"{folder} has finished with other values: {found}; take another name="
+        text = f"{folder} has finished with other values: {found}; take another name= or remove it"
         raise UserError(f"name={recipe.name}: {text}")

@@ -10,7 +10,7 @@ from ssl_vit.data import run_splits
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study import check
 from ssl_vit.lab.study.read import Study, build
-from ssl_vit.lab.study.tasks import Tasks, plan
+from ssl_vit.lab.study.tasks import Tasks, plan, tried_otherwise
 from ssl_vit.recipe.schema import Recipe
 
 PRE = {
@@ -138,7 +138,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
         measuring("probe_knn", FIN)
     ),
     # as of a plugin's objective that declares no such metric
-    "report.measures: spread: whether lower is better is not known": {
+    "run pre, arm a: report.measures: spread: whether lower is better is not known": {
         "report": {"test": "pre", "measures": ["spread"]}
     },
     # the rate of the lowest loss: the one that predicts best, whatever its features are
@@ -152,6 +152,13 @@ MISTAKES: dict[str, dict[str, Any]] = {
     # it was found after all tries had run
     "run best: best.by: knn: tries does not measure that; choices: probe_knn": {
         "runs": runs(tries=TRIES, best=BY_KNN | {"best": {"of": "tries", "by": "knn"}})
+    },
+    "run fin, arm a: best.by: knn: tune does not measure that; choices: ": {
+        "runs": runs(tune=TUNE, fin=FIN | {"best": {"of": "tune", "by": "knn"}})
+    },
+    # it was left out of the report without a word
+    "run fin, arm a: report.measures: lineal: it does not measure that; did you mean linear": {
+        **measuring("knn", PROBE) | {"report": {"test": "fin", "measures": ["knn", "lineal"]}}
     },
     "run pre, arm a: report.measures: knn: it does not measure that; choices: probe_knn": {
         "report": {"test": "pre", "measures": ["knn"]}
@@ -256,9 +263,7 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
     assert not any(chosen in line for line in images(options=place, runs=runs(tune=TUNE)))
     linear = own(PROBE, probe__measures=["linear"])
     lines = images(options=place, runs={"pre": PRE, "knn": KNN, "linear": linear}, report={})
-    assert any(
-        "run linear" in line and "of the linear probe is chosen on" in line for line in lines
-    )
+    assert any("run linear" in line and "the linear probe is chosen on" in line for line in lines)
     assert not any("run knn" in line and "held out" in line for line in lines)
 
 
@@ -286,6 +291,29 @@ def test_arms_that_end_in_other_encoders_are_named(
     trained = own(PRE, model="vit_p8") | {"only": {"arm": ["b"]}}
     lines = compared(axes={"arm": arms}, runs={"pre": trained, "fin": FIN})
     assert [line.partition("architectures: ")[2] for line in lines] == ([says] if says else [])
+
+
+@pytest.mark.parametrize("pool", [None, "avg"])
+def test_encoders_that_are_read_by_other_features_are_named(pool: str | None) -> None:
+    """Fresh weights by their class token, beside those whose patches are averaged."""
+    arms = {"a": {"fin": {"init": "scratch", "model": "vit_n8"}}, "b": {}}
+    trained = own(PRE, model="vit_n8") | {"only": {"arm": ["b"]}}
+    probe = own(PROBE, probe__pool=pool)
+    lines = compared(axes={"arm": arms}, runs={"pre": trained, "fin": probe})
+    ends = [] if pool else ["b probe.pool=avg, a probe.pool=token"]
+    assert [line.partition("otherwise: ")[2] for line in lines] == ends
+
+
+def test_tries_of_another_experiment_are_said() -> None:
+    """A rate that is best for another corruption; not what is held out, or drawn by the seed."""
+    arms = {"a": {"tries": {"corruption.rate": 0.4}}, "b": {"all": {"corruption.rate": 0.6}}}
+    tries = own(TRIES, data__validation=0.2, data__share_seed="{seed}")
+    best = own(BY_KNN, data__share_seed="{seed}")
+    over = {"tries": tries | {"over": ["arm"], "seeds": [0]}, "best": best | {"over": ["arm"]}}
+    study, tasks = planned(axes={"arm": arms}, runs=over, seeds=[1, 2], report={})
+    (line,) = tried_otherwise(check.with_values(tasks, check.recipes(study, tasks)))
+    assert line.startswith("run best, arm a: ")
+    assert line.endswith("tries, which differs: corruption.rate (0.4 there, 0.5 here)")
 
 
 def test_a_study_about_the_model_compares_encoders_without_a_line() -> None:

@@ -106,7 +106,7 @@ def test_one_table_in_order_of_the_mean(whole):
 def test_the_table_has_the_interval_of_the_sentence(reported, asked):
     """And none of what is not asked. With predictions it is the wider one."""
     text = reported(changed(TUNED, report={"test": "final", **asked}), counted())
-    low, high = re.search(r"mpp is 5\.00 points above scratch \((\S+) to (\S+), n", text).groups()
+    low, high = re.search(r"mpp is 5\.00 points above scratch \((\S+) to (\S+), 3", text).groups()
     head, *rows = table(text, "arm")
     level = "95%" if len(asked["pairs"]) == 1 else "97.5%"
     assert head[4:6] == ["minus scratch", f"{level} interval"]
@@ -118,7 +118,7 @@ def test_the_table_has_the_interval_of_the_sentence(reported, asked):
 def test_pairs_of_several_names_stand_in_the_table_of_differences(reported):
     pairs = ["mpp:scratch", "mae:mpp"]
     text = reported(changed(TUNED, report={"test": "final", "pairs": pairs}), counted())
-    low, high = re.search(r"mae is 20\.50 points above mpp \((\S+) to (\S+), n", text).groups()
+    low, high = re.search(r"mae is 20\.50 points above mpp \((\S+) to (\S+), 3", text).groups()
     assert table(text, "arm")[0] == ["arm", "n", "mean", "sd", "exaFLOP"]
     row = {row[0]: row[1:] for row in table(text, "difference")}["mae minus mpp"]
     assert (row[1], row[3], row[4]) == ("+20.50", f"{low} to {high}", "97.5%")
@@ -231,9 +231,8 @@ def test_fewer_pairs_than_seeds_are_said(tmp_path):
     found = report.write(folder)
     head, *rows = table((folder / "report.md").read_text(), "arm")
     shown = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    assert (shown["mpp"]["n"], shown["mpp"]["mean"], shown["mpp"]["minus scratch"]) == (
-        *("3", "84.00", "+31.00"),
-    )
+    row = [shown["mpp"][key] for key in ("n", "mean", "minus scratch")]
+    assert row == ["3", "84.00", "+31.00"]
     assert [shown[name]["pairs"] for name in ("mpp", "mae", "scratch")] == ["2", "2", ""]
     # and the look at what is not whole is said where it is taken
     assert "look 1 at an incomplete study" in str(found)
@@ -302,11 +301,13 @@ def test_what_limits_the_answer_is_said(tmp_path):
     folder = study(tmp_path / "s", content, by_share)
     with_metric(folder / "final-mpp-1%-0", "top1", n=40)
     text = markdown(folder)
-    assert "All seeds learn from one draw of the labels" in text
+    assert "All seeds learn from one draw of the labels" in text and "for no more" not in text
     assert "Measured on 40 images: on fewer than 100" in text
     head, *rows = table(text, "share")
     images = {(row[0], row[1]): row[head.index("images")] for row in rows}
     assert images["1%", "mpp"] == "40" and images["10%", "mpp"] == "400"
+    shutil.copytree(folder / "final-mpp-1%-0", folder / "earlier")
+    assert "the study asks for no more are left out: earlier." in markdown(folder)
     content["runs"]["final"]["options"]["data.share_seed"] = "{seed}"
     assert "one draw" not in markdown(study(tmp_path / "t", content, by_share))
 

@@ -90,11 +90,8 @@ def test_a_row_has_the_images_of_its_split(tmp_path):
     for split in ("train", "test"):
         with_metric(folder / "pretrain-1e-3-0", f"loss_{split}", value=1.0, split=split, n=9)
     rows = results.load(folder).rows().head(3)
-    assert dict(zip(rows["split"], rows["fingerprint"], strict=True)) == {
-        "validation": "v",
-        "train": "t",
-        "test": "x",
-    }
+    images = dict(zip(rows["split"], rows["fingerprint"], strict=True))
+    assert images == {"validation": "v", "train": "t", "test": "x"}
 
 
 def test_patches_are_counted_by_their_images(tmp_path):

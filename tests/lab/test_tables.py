@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from helpers.made_studies import FROZEN, alter, counted, study
+from helpers.made_studies import FROZEN, alter, changed, counted, study
 from ssl_vit.lab import report, results, tables, verdict
 
 
@@ -32,18 +32,28 @@ def test_differences_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
     assert not (folder / "differences.csv").exists() and (folder / "results.csv").exists()
 
 
+def measured(task):  # type: ignore[no-untyped-def]
+    found = counted(metric="knn")(task)
+    linear = float("nan") if (task.at["arm"], task.seed) == ("mae", 1) else 0.5
+    few = {"few_shot_5": (0.5, "test"), "linear": (linear, "test")}
+    return found | few if task.run == "probe" else found
+
+
 def test_n_is_of_the_metric_that_the_fewest_seeds_have(tmp_path: Path) -> None:
     """A mean of fewer seeds that stands under the n of another metric."""
-
-    def measured(task):  # type: ignore[no-untyped-def]
-        found = counted(metric="knn")(task)
-        linear = float("nan") if (task.at["arm"], task.seed) == ("mae", 1) else 0.5
-        few = {"few_shot_5": (0.5, "test"), "linear": (linear, "test")}
-        return found | few if task.run == "probe" else found
-
     found = results.load(study(tmp_path / "s", FROZEN, measured))
     frame = tables.tables(found, verdict.decide(found))["measured by probe"].frame
     assert frame.set_index("arm")["n"].to_dict() == {"mpp": 3, "mae": 2}
+
+
+def test_differences_by_other_measures_are_of_one_more_look_each(tmp_path: Path) -> None:
+    """The first are as without them; what no run has measured is left out."""
+    content = changed(FROZEN, report__measures=["knn", "linear", "few_shot_1", "few_shot_5"])
+    found = results.load(study(tmp_path / "s", content, measured))
+    every = tables.tables(found, verdict.decide(found)).items()
+    levels = {name: one.frame["level"][0] for name, one in every if "differences" in name}
+    assert [*levels] == ["differences", "differences by linear", "differences by 5-shot"]
+    assert [*levels.values()] == ["95%", "97.5%", "98.33%"]
 
 
 def test_losses_have_the_digits_that_tell_them_apart() -> None:

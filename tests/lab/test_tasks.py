@@ -28,11 +28,8 @@ def planned(raw: dict[str, Any], places: dict[str, str] | None = None, **options
 def test_the_tasks_of_a_gap() -> None:
     found = planned(GAP)
     assert len(found) == 4 + 6 + 4 + 4
-    assert found["pretrain-mpp-1"].options == {
-        "optim.steps": "20",
-        "optim.warmup": "2",
-        "recipe": "mpp",
-    }
+    shared = {"optim.steps": "20", "optim.warmup": "2"}
+    assert found["pretrain-mpp-1"].options == shared | {"recipe": "mpp"}
     sweep = found["sweep-mpp-0-lr=0.1"]
     assert (sweep.tried, sweep.needs) == ({"optim.lr": 0.1}, ("pretrain-mpp-0",))
     assert sweep.options["optim.lr"] == "0.1"
@@ -124,9 +121,8 @@ def test_seeds_and_places_stand_in_any_option() -> None:
 def test_options_of_the_command_line_go_to_those_that_use_them() -> None:
     found = planned(GAP, optim__batch="8", optim__steps="5", probe__shots="[1]")
     for task in found.values():
-        trained = {
-            key: text for key, text in task.options.items() if key in ("optim.batch", *SMALL)
-        }
+        of_training = {"optim.batch", *SMALL}
+        trained = {key: text for key, text in task.options.items() if key in of_training}
         is_probe = task.tool == "evaluate"
         assert ("probe.shots" in task.options) == is_probe
         assert not trained if is_probe else trained.items() >= {"optim.batch": "8"}.items()
@@ -226,9 +222,7 @@ def test_names_at_equal_compute_cost_what_the_run_costs_without_the_axis(
         assert abs(recipe.optim.steps * step - whole) <= step / 2 * (1 + 1e-9)
         assert abs(recipe.optim.warmup - recipe.optim.steps / 10) <= 0.5
     models["odd"] = {"pretrain": {"optim.steps": 100}}
-    with pytest.raises(
-        UserError, match=r"match: run pretrain, model odd: optim\.steps=100: is what"
-    ):
+    with pytest.raises(UserError, match=r"match: run pretrain, model odd: optim\.steps=100: is"):
         planned(raw)
 
 

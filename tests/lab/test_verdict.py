@@ -49,6 +49,10 @@ def tuned(folder, right=RIGHT, content=TUNED):
     return decide(folder)
 
 
+def without_mae(task):
+    return None if task.at["arm"] == "mae" else counted()(task)
+
+
 def interval(a, b, family):
     """SciPy's of two names in points."""
     apart = [100 * (x - y) / IMAGES for x, y in zip(RIGHT[a], RIGHT[b], strict=True)]
@@ -69,8 +73,9 @@ def test_every_name_is_compared_with_the_baseline(tmp_path):
     found = tuned(tmp_path / "s")
     low, high = interval("mpp", "scratch", 2)
     assert found.sentences == (
-        f"By top-1 on test images, mpp is 5.00 points above scratch ({low:+.2f} to {high:+.2f}, n = 3);"
-        f" mae is 25.50 points above scratch (+23.71 to +27.29, n = 3) (95% in all, 2 comparisons).",
+        f"By top-1 on test images, mpp is 5.00 points above scratch ({low:+.2f} to {high:+.2f}, 3 seeds);"
+        " mae is 25.50 points above scratch (+23.71 to +27.29, 3 seeds); intervals at 95%"
+        " (Bonferroni over 2 comparisons).",
     )
     assert (found.found.size, len(found.looks)) == (2, 1)
 
@@ -116,9 +121,8 @@ def test_the_best_is_claimed_above_every_other_name(tmp_path):
 def test_nothing_that_is_distinguished_is_a_result(tmp_path):
     """How far the differences may reach is said."""
     first, second = frozen(tmp_path / "s", {**LEVEL, "untrained": (224, 220, 226)}).sentences
-    assert "no arm is distinguished from mae at 95% (1 comparison)" in first
-    assert first.endswith(": mpp minus mae (-2.71 to +2.71).")
-    assert "no arm is distinguished from fresh weights at 95% (2 comparisons)" in second
+    assert first.endswith("distinguished from mae at 95%: mpp minus mae (-2.71 to +2.71).")
+    assert "from fresh weights at 95% (Bonferroni over 2 comparisons)" in second
 
 
 def test_at_every_place_of_the_other_axes(tmp_path):
@@ -155,7 +159,7 @@ def test_of_many_claims_the_first_are_said(tmp_path):
         return {"knn": (rate + task.seed * (1 + rate) / 10000, "test")}
 
     first = decide(study(tmp_path / "s", content, measured)).sentences[0]
-    assert first.count("points below") == 4 and "; 11 more, in the table (95% in all" in first
+    assert first.count("points below") == 4 and "; 11 more, in the table; intervals at 95%" in first
     assert first.endswith("0.6 is the best of all.")
 
 
@@ -176,23 +180,17 @@ def test_a_loss_is_better_where_it_is_lower(tmp_path):
 def test_a_claim_needs_three_independent_seeds(tmp_path):
     """Seeds from one pre-training count once."""
     found = frozen(tmp_path / "s", content=changed(FROZEN, seeds=[0, 1]))
-    for sentence, others, shared in zip(
-        found.sentences, ("mae", "fresh weights"), ("1 comparison", "2 comparisons"), strict=True
-    ):
+    for sentence, others in zip(found.sentences, ("mae", "fresh weights"), strict=True):
         assert f"no difference from {others} is claimed: 2 independent seeds" in sentence
-        assert sentence.endswith(f"a claim needs 3 ({shared}).")
     found = frozen(tmp_path / "t", content=changed(FROZEN, runs__pretrain__seeds=[0]))
     assert [one.n for one in (*found.found.differences, *found.fresh.differences)] == [1, 1, 1]
     assert "1 independent seed on both sides" in found.sentences[0]
 
 
 def test_what_is_missing_counts_in_the_family(tmp_path):
-    folder = study(
-        tmp_path / "s", TUNED, lambda task: None if task.at["arm"] == "mae" else counted()(task)
-    )
-    found = decide(folder)
+    found = decide(study(tmp_path / "s", TUNED, without_mae))
     assert (found.found.size, len(found.found.missing)) == (2, 1)
-    assert "(95% in all, 2 comparisons, 1 of them without results yet)" in found.sentences[0]
+    assert "(Bonferroni over 2 comparisons, 1 of them without results yet)" in found.sentences[0]
 
 
 def test_a_value_that_is_not_finite_makes_no_other_measure_decide(tmp_path):
@@ -266,7 +264,7 @@ def test_other_results_are_another_look_and_the_same_are_not(tmp_path):
     assert looks(folder) == (1, 1, 2) == looks(folder)
     shutil.move(*reversed(held))
     assert looks(folder) == (2, 2, 4) == looks(folder)
-    assert all("this is look 2 at the results" in text for text in decide(folder).sentences)
+    assert all("and 2 looks at the results" in text for text in decide(folder).sentences)
     shutil.move(*held)  # results that were seen before
     assert looks(folder) == (2, 2, 4)
 
@@ -288,9 +286,7 @@ def test_another_measure_and_more_names_are_other_looks(tmp_path):
 def test_leaving_out_a_name_without_results_is_another_look(tmp_path):
     """Else comparisons could be dropped once another is seen to be close."""
     content = changed(TUNED, report__pairs=["mae:mpp", "mpp:scratch"])
-    folder = study(
-        tmp_path / "s", content, lambda task: None if task.at["arm"] == "mae" else counted()(task)
-    )
+    folder = study(tmp_path / "s", content, without_mae)
     assert looks(folder)[:2] == (1, 2)
     with_rule(folder, lambda rule: rule["asked"].pop(0))
     assert looks(folder)[:2] == (2, 2)
@@ -305,7 +301,7 @@ def test_those_that_each_evaluation_has_measured(tmp_path):
     assert asked(found.fresh) == ["mpp minus fresh weights", "mae minus fresh weights"]
     assert found.fresh.differences[0].mean == pytest.approx(100 * (30 + 26 + 36) / 3 / IMAGES)
     assert "mpp is 7.67 points above fresh weights" in found.sentences[1]
-    assert found.sentences[1].endswith("n = 3) (95% in all, 2 comparisons).")
+    assert found.sentences[1].endswith("; intervals at 95% (Bonferroni over 2 comparisons).")
     found = frozen(tmp_path / "t", {**FRESH, "mpp": (100, 110, 101)})
     assert "mpp is 22.42 points below fresh weights" in found.sentences[1]
 
@@ -327,11 +323,8 @@ def test_each_name_is_paired_with_its_own_at_its_place(tmp_path):
         return {"knn": (own, "test"), "fresh_knn": (own - low[task.at["arm"]], "test")}
 
     found = decide(study(tmp_path / "s", content, measured)).fresh
-    assert means(found) == {
-        f"{arm} minus fresh weights at {name}": 100 * one
-        for name in "ab"
-        for arm, one in low.items()
-    }
+    wanted = [(f"{arm} minus fresh weights at {name}", arm) for name in "ab" for arm in low]
+    assert means(found) == {text: 100 * low[arm] for text, arm in wanted}
     assert all(one.n == 3 and one.sd < 1e-9 for one in found.differences)
 
 

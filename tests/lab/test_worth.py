@@ -450,6 +450,8 @@ def test_the_same_command_goes_on_with_the_same_study(
         patch.setattr(engine, "is_written", lambda folder: folder == path.parent)
         with pytest.raises(UserError, match="worth: a study of other options is going on"):
             requested([*words, "hours=40"])
+        checked = requested([*words, "hours=50", "--check"])  # which writes no plan
+        assert timed.pop() and checked.tasks != first.tasks
         assert len(timed) == 1 and json.loads(path.read_text()) == kept
         assert requested([*words, "hours=30"]).tasks == first.tasks
     longer = requested([*words, "hours=40"])
@@ -555,7 +557,7 @@ def test_its_report_compares_what_was_chosen(tmp_path: Path) -> None:
     assert not found.results.foreign and not found.results.missing
     (sentence,) = found.verdict.sentences  # scratch is what fresh weights reach
     assert re.match(r"With 4 hours \(.* epochs.*\) of vit_p8 at 32 px, by top-1 on test", sentence)
-    assert "mae is 10.17 points above scratch" in sentence and "1 comparison)" in sentence
+    assert "mae is 10.17 points above scratch" in sentence and "Bonferroni" not in sentence
     text = (folder / "report.md").read_text()
     _, *rows = table(text.partition("Measured by frozen:")[2], "arm")
     assert rows == [[arm, "3", "30.00 ± 0.00", "20.00 ± 0.00"] for arm in ("mae", "scratch")]

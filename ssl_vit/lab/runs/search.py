@@ -48,10 +48,8 @@ def find(folder: Path) -> Found:
             for child in _folders(place) if levels else ():
                 (links if child.is_symlink() else waiting).append((child, levels - 1))
     if not found.runs:
-        raise UserError(
-            f"{folder}: expected a run's folder, a study's, or one with runs in it, at any depth;"
-            " none is there"
-        )
+        text = "expected a folder of a run, of a study, or with runs in it at any depth"
+        raise UserError(f"{folder}: {text}; none is there")
     return Found(sorted(found.runs), dict(sorted(found.studies.items())))
 
 

@@ -15,6 +15,7 @@ from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, has_direction
 from ...recipe.schema import Recipe, sources
 from .. import engine
 from .read import REFERENCE, Best, Study
+from .record import rule_of
 from .tasks import Task, Tasks, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
@@ -31,12 +32,6 @@ def _origin(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """The options that name no other task."""
     return {key: text for key, text in options.items() if not REFERENCE.search(text)}
-
-
-def _references(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that name another task, and decide a result."""
-    texts = options.items()
-    return {key: text for key, text in texts if REFERENCE.search(text) and key not in OWN_KEYS}
 
 
 def _judged(tasks: Tasks) -> set[str]:
@@ -71,7 +66,9 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         if key not in resolved:
             resolved[key] = engine.resolve(words, place, here)
         recipe = found[task.name] = resolved[key]
-        own = [task.tool, task.seed, task.best, task.tried, _references(task.options)]
+        known = _known(task.options) | OWN_KEYS
+        named = [option for option in task.options.items() if option[0] not in known]
+        own = [task.tool, task.seed, task.best, task.tried, named]
         other = same.setdefault(str([*own, recipe.values() | OWN_KEYS]), task)
         if other is not task and task.run == other.run:
             text = f"is the same run as at {', '.join(other.at.values())}"
@@ -81,15 +78,12 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
             text = "the report compares its predictions of test images; expected true"
             raise UserError(f"{place}: eval.test=false: {text}")
-        if task.run == study.report.test and study.report.measures:
-            _decides(study.report.measures[0], task, recipe)
+        for measure in study.report.measures if task.run == study.report.test else ():
+            _check_measured(f"{place}: report.measures", measure, "it", task.tool, recipe)
         best = study.runs[task.run].best
         if best and task.best:
             first = task.best[0][0]
-            try:
-                _chooses(best, tasks[first].tool, found[first])
-            except UserError as error:
-                raise UserError(f"{place}: {error}") from None
+            _chooses(place, best, tasks[first].tool, found[first])
         if task.name in judged and recipe.data.validation == 0:
             text = "its best values are chosen on held-out images; expected a share or a split"
             raise UserError(f"{place}: data.validation=0: {text}")
@@ -117,53 +111,52 @@ def _check_trunk(task: Task, trunk: Task, found: Recipes) -> None:
         raise UserError(f"{place}: resume={recipe.resume}: {text}; expected its {keys}")
 
 
-def _chooses(best: Best, tool: str, recipe: Recipe) -> None:
+def _chooses(place: str, best: Best, tool: str, recipe: Recipe) -> None:
     """Check that a measure of tries says which of them is better; what pre-training reaches in its
     own task says nothing of its features.
 
     Args:
+        place: of what chooses, for errors.
         best: as in the study.
         tool, recipe: of one of the tries.
 
     Raises:
         UserError: it does not.
     """
-    known = _probed(recipe) if tool == "evaluate" else _online(recipe)
-    by = best.by or "accuracy"
     if not best.by and tool == "pretrain" and not engine.predicts_labels(recipe.objective):
         text = f"best: {best.of}: is a pre-training, whose own accuracy and loss say nothing of its"
-        wanted = f"expected best: {{of: {best.of}, by: {known[0] if known else 'MEASURE'}}}"
-        raise UserError(f"{text} features; {wanted}")
-    elsewhere = by.startswith(PROBED) or f"{PROBED}{by}" in known
-    if by not in known and (tool == "evaluate" or elsewhere):
-        raise UserError(f"best.by: {by}: {best.of} does not measure that; {suggest(by, known)}")
-    _check_direction("best.by", by)
+        wanted = f"expected best: {{of: {best.of}, by: {(*_online(recipe), 'MEASURE')[0]}}}"
+        raise UserError(f"{place}: {text} features; {wanted}")
+    _check_measured(f"{place}: best.by", best.by or "accuracy", best.of, tool, recipe)
 
 
-def _check_direction(key: str, measure: str) -> None:
+def _check_measured(key: str, measure: str, whose: str, tool: str, recipe: Recipe) -> None:
+    """Check that a run measures something, as far as that is known of an objective, and that one of
+    two values of it is the better.
+
+    Args:
+        key, measure: of the study's file.
+        whose: a run, for the error.
+        tool, recipe: of the run.
+
+    Raises:
+        UserError: it does not, or that is not known.
+    """
+    name, rows = measure.rpartition("/")[2], all_metrics()
+    known = _probed(recipe) if tool == "evaluate" else _online(recipe)
+    others = [row.name for row in rows if not row.compared]  # of the features
+    if tool == "finetune":  # whose probes have names of their own
+        known = [*(row.name for row in rows if row.compared and not _is_probed(row)), *known]
+    elif tool == "pretrain":
+        probes = [row.name.removesuffix("*") for row in rows if _is_probed(row)]
+        own = not name.startswith((PROBED, *probes))  # of its own task
+        known, others = [*known, "loss"], [*others, *([name] if own else [])]
+    if name not in (*known, *others):
+        text = f"{key}: {measure}: {whose} does not measure that"
+        raise UserError(f"{text}; {suggest(measure, known)}")
     if not has_direction(measure):
         text = "whether lower is better is not known; expected a metric, or a Metric of the plugin"
         raise UserError(f"{key}: {measure}: {text}")
-
-
-def _decides(measure: str, task: Task, recipe: Recipe) -> None:
-    """Check that a task of the test has the measure by which the report decides, as far as that is
-    known of an objective, and that one of two values of it is the better.
-
-    Raises:
-        UserError: it has not, or that is not known.
-    """
-    known = _online(recipe) if task.tool == "pretrain" else _probed(recipe)
-    if task.tool == "pretrain" and f"{PROBED}{measure}" not in known:  # of its own task
-        _check_direction("report.measures", measure)
-        return
-    others = [row.name for row in all_metrics() if not row.compared]  # of the features
-    if task.tool == "finetune":  # whose probes have names of their own
-        own = [row.name for row in all_metrics() if row.compared and not _is_probed(row)]
-        known = [*own, *_online(recipe)]
-    if measure.rpartition("/")[2] not in (*known, *others):
-        text = f"report.measures: {measure}: it does not measure that"
-        raise UserError(f"{where(task.run, task.at)}: {text}; {suggest(measure, known)}")
 
 
 def _is_probed(row: Metric) -> bool:
@@ -258,14 +251,29 @@ def not_here(found: Recipes) -> list[str]:
     return [f"{text} {some([*away])}"] if away else []
 
 
+def _pool(task: Task, tasks: Tasks, found: Recipes) -> str:
+    """How an evaluation pools a feature; empty where it pools none, or that is not known."""
+    probe, origin = found[task.name].probe, _origin(task, tasks)
+    if task.tool != "evaluate" or probe.feature == "hidden" or {*probe.measures} <= engine.TOKENS:
+        return ""
+    fresh = "token" if task.options.get("init", engine.SCRATCH) == engine.SCRATCH else ""
+    return probe.pool or (found[origin.name].pool if origin else fresh)
+
+
 def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
     """A line where the report compares encoders of different architectures, unless that is what its
-    axis is about: each of its names says the model."""
-    test = study.report.test
-    axis = next(iter(study.runs[test].over), None) if test else None
-    if axis is None:
+    axis is about: each of its names says the model; and one where it compares frozen encoders by
+    features that are pooled otherwise, as far as it is known how."""
+    rule = rule_of(study)
+    if rule is None or rule.axis is None:
         return
+    test, axis = rule.test, rule.axis
     own = [task for task in tasks.values() if task.run == test]
+    pools = {task.at[axis]: _pool(task, tasks, found) for task in own}
+    both = [one[:2] for one in rule.asked if len({"", pools[one.a], pools[one.b]}) > 2]
+    if named := dict.fromkeys(name for pair in both for name in pair):
+        texts = [f"{name} probe.pool={pools[name]}" for name in named]
+        yield f"{test} compares encoders by features that are pooled otherwise: {', '.join(texts)}"
     models = {task.at[axis]: found[task.name].model.model_dump() | {"name": ""} for task in own}
     says = [
         any(key.split(".")[0] == "model" for one in settings.values() for key in one.options)

@@ -5,17 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...formatting import NOT_COUNTED, format_bytes, plain_table, some
-from .. import engine
-from ..estimate import (
-    Device,
-    RunEstimate,
-    as_lines,
-    assumed,
-    estimate,
-    find_device,
-    no_time,
-    number,
-)
+from .. import engine, estimate
 from ..options import PlanOptions
 from .record import rule_of
 from .request import Request
@@ -26,9 +16,9 @@ if TYPE_CHECKING:
 # of a study's table: {key: (heading, how it is written)}
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tasks": ("tasks", str),
-    "exaflop": ("exaFLOP", number),
-    "device_hours": ("device-hours", number),
-    "price": ("price", number),
+    "exaflop": ("exaFLOP", estimate.number),
+    "device_hours": ("device-hours", estimate.number),
+    "price": ("price", estimate.number),
     "disk_bytes": ("disk", format_bytes),
 }
 
@@ -50,7 +40,7 @@ class StudyEstimate:
     name: str
     title: str
     asked: PlanOptions
-    device: Device | None
+    device: estimate.Device | None
     runs: dict[str, dict[str, Any]]
     in_all: dict[str, Any]
     compared: str
@@ -66,18 +56,18 @@ class StudyEstimate:
             for name, part in {**self.runs, "in all": self.in_all}.items()
         ]
         lines = [*self.opening, f"study       {self.name}: {self.title}", *plain_table(head, rows)]
-        return as_lines(lines, self._rows(), self.warnings)
+        return estimate.as_lines(lines, self._rows(), self.warnings)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         if self.compared:
             yield "compared", self.compared
         timed, uncounted = self.in_all["device_hours"] is not None, self.in_all["uncounted"]
         if self.device:
-            yield "time", f"on {self.device.name}: {assumed(self.asked)} of its peak"
+            yield "time", f"on {self.device.name}: {estimate.assumed(self.asked)} of its peak"
         elif timed:
             yield "time", "measured here, one task after the other"
         else:
-            yield "time", no_time()
+            yield "time", estimate.no_time()
         if timed and (untimed := self.in_all["untimed"]):
             yield "left out", f"the time of {untimed} tasks, which is not known"
         if uncounted:
@@ -90,7 +80,7 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
     Raises:
         UserError: as `estimate`.
     """
-    found: dict[str, list[RunEstimate]] = {}
+    found: dict[str, list[estimate.RunEstimate]] = {}
     by_key: dict[str, StepTime] = {}
     warned: dict[str, dict[str, None]] = {}  # {warning: runs}
     for name, recipe in request.recipes.items():
@@ -98,7 +88,7 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
         if own.probe and recipe.trains:
             alike = engine.timing_key(recipe)
             step = by_key[alike] = by_key.get(alike) or engine.measure(recipe)
-        one = estimate(recipe, own, step)
+        one = estimate.estimate(recipe, own, step)
         found.setdefault(run, []).append(one)
         for text in one.warnings:
             warned.setdefault(text, {})[run] = None
@@ -108,7 +98,7 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
         name=request.name,
         title=request.study.title,
         asked=own,
-        device=find_device(own.device),
+        device=estimate.find_device(own.device),
         runs={run: sum_up(ones) for run, ones in found.items()},
         in_all=sum_up(every),
         compared=_compared(request),
@@ -125,7 +115,7 @@ def _compared(request: Request) -> str:
     return f"{texts}, of {rule.test}{f' by {rule.measure}' if rule.measure else ''}"
 
 
-def sum_up(found: Sequence[RunEstimate]) -> dict[str, Any]:
+def sum_up(found: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
     """What several tasks will cost together, None where it is known of none: how many there are,
     exaFLOP, device-hours, price, bytes on the disk, how many have an unknown time, and how many an
     unknown work, of which that of all is not known then."""

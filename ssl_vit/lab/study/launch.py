@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ...errors import UserError
 from ...formatting import option_text
-from ...metrics import score
+from ...metrics import PROBED, find_metric, label, main_metrics, score
 from ...recipe import records
 from ...recipe.records import Record
 from ...recipe.records.run import Measured
@@ -39,6 +39,7 @@ class Job:
         words: of the study's command, without the launcher's own.
         parallel: how many tasks at once; None: as many as fit.
         slurm: options of sbatch, as on its command line.
+        measures: of the report.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Job:
     words: tuple[str, ...] = ()
     parallel: int | None = None
     slurm: str = ""
+    measures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,18 @@ def result(folder: Path, name: str) -> TaskResult:
         UserError: its file is damaged.
     """
     return records.require(folder / name / RESULT, TaskResult, HINT)
+
+
+def measured(job: Job, name: str) -> str:
+    """The value of a finished task's run by which others choose it, else of the first measure of
+    the report that it has, by itself or by its probes, else of those that lists of runs show."""
+    metrics = result(job.folder, name).metrics
+    chosen = (task.best for task in job.tasks.values() if task.best and name in task.best[0])
+    for metric in (*(by for _, by in chosen), *job.measures, *main_metrics()):
+        for one in {metric, PROBED + metric} & metrics.keys():
+            found = metrics[one]
+            return f"{label(one)} {find_metric(one).text(found.value)} ({found.split})"
+    return "nothing measured"
 
 
 def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:

@@ -18,14 +18,9 @@ from typing import Any, Protocol
 import psutil
 
 from ...errors import LostError, UserError
-from ...formatting import (
-    duration,
-    process_command,
-    process_environment,
-    shell_command,
-)
+from ...formatting import duration, process_command, process_environment, shell_command
 from .. import engine
-from .launch import Job, Outcome, command, finished, planned, result
+from .launch import Job, Outcome, command, finished, measured, planned, result
 from .tasks import Task, unreachable
 
 QUIET = 15.0  # seconds between two reports of what runs, at least
@@ -223,7 +218,7 @@ class _Processes:
     """The processes of one call of `run`."""
 
     def __init__(self, job: Job, place: Place) -> None:
-        self.tasks, self.folder = job.tasks, job.folder
+        self.job, self.tasks, self.folder = job, job.tasks, job.folder
         self.place, self.parallel = place, place.parallel
         self.begun = self.reported = time.monotonic()
         self.running: dict[str, _Running] = {}
@@ -323,7 +318,8 @@ class _Processes:
             del self.running[name]
             if status == 0 and finished(self.folder, name):
                 self.took[name] = time.monotonic() - child.begun
-                _say("finished", f"{name} in {duration(self.took[name])}")
+                text = f"{name} in {duration(self.took[name])}"
+                _say("finished", f"{text}: {measured(self.job, name)}")
             else:
                 why = last_line(child.log, child.start).removeprefix("error: ")
                 if status < 0:

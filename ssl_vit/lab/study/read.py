@@ -435,17 +435,13 @@ def _check_references(study: Study) -> None:
         place, needed = f"runs.{name}", _named_in(study, name)
         _known(place, sorted(needed), (*study.runs, *study.places, SEED), "run or place")
         for other in sorted(needed & study.runs.keys()):
-            text = (
-                f"{place}: {{{other}}}: has several runs, one for each value it tries; see `best`"
-            )
+            text = f"{place}: {{{other}}}: has several runs, as it tries values; see `best`"
             _require(other not in trying, text)
         if run.best:
             _known(f"{place}.best", [run.best.of], study.runs, "run")
             text = f"{place}.best: {run.best.of}: expected a run that has `try`"
             _require(run.best.of in trying, text)
-            text = (
-                f"{place}.best.by: {run.best.by}: is of the test images; nothing is chosen on them"
-            )
+            text = f"{place}.best.by: {run.best.by}: is of the test images, which choose nothing"
             _require(run.best.by not in TESTED, text)
             needed.add(run.best.of)
         for other in sorted(needed & study.runs.keys()):

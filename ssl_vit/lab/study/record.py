@@ -27,7 +27,7 @@ from .read import REFERENCE, Study
 from .tasks import Task, Tasks
 
 FILE = "study.json"
-FOR_READERS = ("beside", "paper", "notes", "condition")  # of a report
+FOR_READERS = {"beside", "paper", "notes", "condition"}  # of a report
 
 
 class StudyRecord(Record):
@@ -64,9 +64,8 @@ def rule_of(study: Study) -> Rule | None:
 
 def decides(study: Study) -> dict[str, Any]:
     """{dotted key of the file: value, as JSON has it}, of what its readers alone need not."""
-    found = json.loads(json.dumps(study.model_dump(exclude={"title", "places"})))
-    report = found["report"]
-    found["report"] = {key: report[key] for key in report if key not in FOR_READERS}
+    apart: Any = {"title": True, "places": True, "report": FOR_READERS}
+    found = json.loads(json.dumps(study.model_dump(exclude=apart)))
     flat = {key: found.pop(key) for key in ("seeds", "match")}
     found |= {f"runs.{name}": own for name, own in found.pop("runs").items()}
     for place, own in found.items():

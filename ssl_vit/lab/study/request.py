@@ -12,7 +12,7 @@ from ...recipe.tool import build, option_name, split
 from .. import engine
 from . import check, read, sweep, worth
 from .options import StudyOptions
-from .tasks import Tasks, plan, without_missing
+from .tasks import Tasks, plan, tried_otherwise, without_missing
 
 PRESETS = ("data", "model")  # presets, whose place a file may have
 NULLS = ("null", "none")
@@ -95,6 +95,7 @@ def requested(
         lines += check.images(study, tasks, recipes)
         lines += check.not_here(recipes)
     lines += check.architectures(study, tasks, recipes)
+    lines += tried_otherwise(tasks)
     folder = Path(own.out) / name
     return Request(study, tasks, recipes, name, folder, own, given.get("plugin"), lines, opening)
 
@@ -147,11 +148,9 @@ def _worth(
 
     With `keep` timings stay in the study's folder, and unless --check is given so does the plan.
     """
-    parallel = own.parallel
-    if parallel is None:
-        from .local import gpus
+    from .local import gpus
 
-        parallel = len(gpus()) or 1
+    parallel = own.parallel or len(gpus()) or 1
     name = own.name or worth.NAME.rpartition("/")[2]
     hours = worth.HOURS if own.hours is None else own.hours
     folder, keep_plan = Path(own.out) / name, keep and not own.check

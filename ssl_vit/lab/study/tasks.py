@@ -9,13 +9,17 @@ from typing import Any
 
 from ...errors import UserError
 from ...formatting import option_text, some
-from ...recipe.schema import build
+from ...recipe.schema import build, sources
 from .. import engine
 from .read import REFERENCE, SEED, Study, needs, references, settings_at
 
 # what a name of a run's folder may hold as it is
 PLAIN = re.compile(r"[^A-Za-z0-9_.%=,+-]")
+OF_RUN = re.compile(r"\{([\w.]+)-[^{}]*\}")  # the run of a task that an option names
 TOLERANCE = 0.25  # share of the cost by which whole steps may miss that of the others
+# keys in which the runs that try values may be others than the one that takes the best of them:
+# images that are held out for it, the draw of another seed, and what only names a network
+NOT_CHOSEN_FOR = "data.validation", "data.validation_from", "data.share_seed", "seed", "model.name"
 SCALED = ("optim.steps", "optim.warmup")
 
 
@@ -245,6 +249,27 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
     if not found:
         raise UserError(f"{where(run, at)}: needs {needed}, which is not there; see its `only`")
     return found
+
+
+def tried_otherwise(tasks: Tasks) -> list[str]:
+    """Lines about runs that take the best of tries which differ from them in more than what is
+    tried and held out: of another experiment another value may be the best."""
+    found: dict[str, str] = {}
+    for task in tasks.values():
+        tried = tasks[task.best[0][0]] if task.best else task
+        there, here = (one.values | _weights(one) for one in (tried, task))
+        apart = {*tried.tried, *NOT_CHOSEN_FOR, *(there.keys() ^ here.keys())}
+        every = engine.differences(there, here, apart)
+        if differ := [str(one) for one in every if engine.counts(one.key)]:
+            text = f"takes the best of {tried.run}, which differs: {', '.join(differ)}"
+            found.setdefault(text, where(task.run, task.at))
+    return [f"{place}: {text}" for text, place in found.items()]
+
+
+def _weights(task: Task) -> dict[str, str]:
+    """{key: weights that a task's options name, of those of other tasks the run}."""
+    named = sources({"init": engine.SCRATCH} | task.options)
+    return {key: OF_RUN.sub(r"\1", one.place) for key, one in named.items()}
 
 
 def unreachable(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:

@@ -54,6 +54,9 @@ def main(words: Sequence[str]) -> int:
     if CHECK in words:
         request = requested(words)
         print(of_request(request, PlanOptions(device=request.own.device)))
+        job = _job(request, record.settle(request.tasks, request.folder)[0])
+        done, every = len(_finished(job)), len(job.tasks)
+        print(f"kept        {done} of {every} tasks have finished, {every - done} are to do")
         return 0
     if any(word.startswith(ARRAY_OPTIONS) for word in words):
         _become_one(words)
@@ -72,7 +75,9 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         KeyboardInterrupt: it was ended; every task that it ran has ended.
     """
     request = requested(words, content)
-    launcher, dry = _launcher(request.own.launcher), request.own.dry
+    module, kind = LAUNCHERS[request.own.launcher].split(":")
+    launcher: launch.Launcher = getattr(import_module(module, __package__), kind)()
+    dry = request.own.dry
     if not dry:
         launcher.check(_job(request, request.tasks))
     with nullcontext() if dry else engine.locked(request.folder):
@@ -113,22 +118,14 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
     return StudyOutcome(done, outcome.failed, outcome.submitted, job.name, job.folder)
 
 
-def _launcher(name: str) -> launch.Launcher:
-    """What `launcher=` names."""
-    module, kind = LAUNCHERS[name].split(":")
-    found: launch.Launcher = getattr(import_module(module, __package__), kind)()
-    return found
-
-
 def _job(request: Request, tasks: Tasks) -> launch.Job:
     """A request as a launcher takes it, with the tasks' names of today."""
     recipes = dict(zip(tasks, (request.recipes[name] for name in request.tasks), strict=True))
     own = request.own
     words = [f"name={request.name}", f"out={request.folder.parent.resolve()}"]
     words += [f"plugin={request.plugin}"] if request.plugin else []
-    return launch.Job(
-        request.name, request.folder, tasks, recipes, tuple(words), own.parallel, own.slurm
-    )
+    asked = own.parallel, own.slurm, request.study.report.measures
+    return launch.Job(request.name, request.folder, tasks, recipes, tuple(words), *asked)
 
 
 def _unchecked(job: launch.Job) -> list[str]:
