@@ -31,6 +31,7 @@ from .identity import recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
 COMPARED = "compared.safetensors"
+SKIPPED = "not_finite.json"
 # Of files of these forms, what killed processes have left is removed by the next that takes the
 # lock; not of the page, which a report may be writing without it
 SWEPT = re.compile(r"\w+\.(yaml|json|jsonl|npz|safetensors)")
@@ -115,7 +116,7 @@ class Run:
 
     def open(self, environment: dict[str, Any]) -> None:
         """Create the folder, or check its images, initial weights and plugin; write recipe.yaml and
-        environment.json.
+        environment.json. Of a run that had not begun nothing is left but its log.
 
         Raises:
             UserError: the folder cannot be written, or was made with others.
@@ -128,18 +129,21 @@ class Run:
             target = getattr(self.recipe, "target", None)
             environment["declared"] = declaration.to_record(self.recipe.objective, target)
         environment["options"] = identity.result_options(self.recipe)
+        known = self.environment() if path.exists() and identity.is_begun(self.folder) else None
         origin = self.recipe_file
-        if path.exists():  # of the first start, also where the run is resumed from its recipe.yaml
-            known = self.environment().recipe_file
-            origin = known.content() if known else None
+        if known:  # of the first start, also where the run is resumed from its recipe.yaml
+            origin = known.recipe_file.content() if known.recipe_file else None
         if origin:
             environment["recipe_file"] = origin
         try:
             for folder in (self.figures, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
-            if path.exists():
+            if known:
                 now = {kind: environment.get(kind) or {} for kind in FACTS}
                 identity.check_facts(self.recipe, self.folder, now)
+            if not identity.is_begun(self.folder):
+                for name in (COMPARED, TRAINED_ON, SKIPPED):
+                    (self.folder / name).unlink(missing_ok=True)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
             for line in self.printed:

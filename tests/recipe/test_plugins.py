@@ -135,9 +135,12 @@ def test_the_guides_loss_is_that_of_a_plain_implementation(
 
 
 @pytest.mark.parametrize("key", ["objective", "target"])
-def test_an_unknown_name_leads_to_plugins(key: str) -> None:
+def test_an_unknown_name_leads_to_plugins(key: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"{key}=whirl: choices: .*; plugin=FILE\.py adds others"):
         resolve(["recipe=mpp", f"{key}=whirl"])
+    (tmp_path / "own.py").write_text("whirl = 1")
+    with pytest.raises(UserError, match=r"own\.py: the file declares no objective and no target"):
+        resolve(["recipe=mpp", f"{key}=whirl", f"plugin={tmp_path}/own.py"])
     with pytest.raises(UserError) as caught:  # of what no plugin can add to
         resolve(["recipe=mpp", "optim.name=whirl"])
     assert "plugin" not in str(caught.value)
@@ -263,9 +266,8 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
         "assert 'Which way up, an objective of a plugin' in card.write(run, folder / 'export');"
         "runs_tool.main([str(folder.parent)]); import ssl_vit; ssl_vit.load_encoder(folder)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(run.folder)], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", code, str(run.folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "run" in done.stdout
     with pytest.raises(UserError, match=f"plugin={file}: no such Python file"):
@@ -296,9 +298,8 @@ def test_without_its_plugin_a_recipe_keeps_the_shared_groups_it_has(
     read = [schema.build(one) for one in written]
     assert [one.values()["corruption.rate"] for one in read] == [0.3, 0.6]
     assert [one.key for one in differences(*map(computed_values, read))] == ["corruption.rate"]
-    assert [one.values() | {"target": None} for one in read] == [
-        one | {"target": None} for one in written
-    ]
+    no_target = {"target": None}
+    assert [one.values() | no_target for one in read] == [one | no_target for one in written]
 
 
 def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
@@ -306,8 +307,7 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
 ) -> None:
     recipe = resolve(altered(tiny, *shared, "turned.note=first"))
     known, written = recipe_hash(recipe), recipe.values()
-    free = free_keys(recipe)
-    assert free == ["turned.note"]
+    assert (free := free_keys(recipe)) == ["turned.note"]
     declaration.withdraw("turned")
     other = written | {"turned.turns": 1}
     assert written_hash(written, free) == known != written_hash(other, free)
