@@ -25,7 +25,7 @@ def check(run: Run) -> list[str]:
         UserError: it has others; it names which. Or it began at a step of another run.
     """
     recipe, folder, result = run.recipe, run.folder, run.result()
-    check_trunk(recipe, result and result.trunk)
+    check_trunk(recipe, result.trunk if result else None)
     identity.check_options(recipe, folder)
     weights = {one: one.identity() for one in recipe.sources().values()}
     hashes = identity.file_hashes(recipe)

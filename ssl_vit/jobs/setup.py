@@ -180,10 +180,8 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     text = f"objective={recipe.objective} compares all images of a step, so it is one pass"
     if recipe.compute.batch is None:
         text += f", and {batch_layout.device_batch} of {each} are estimated to fit into memory"
-    raise UserError(
-        f"compute.batch={formatting.option_text(recipe.compute.batch)}: {text}; expected {each},"
-        " more processes or a smaller optim.batch="
-    )
+    choices = f"expected {each}, more processes or a smaller optim.batch="
+    raise recipe.error("compute.batch", f"{text}; {choices}")
 
 
 def _held_out_batches(job: Job, count: int, *views: Any) -> list[batching.Batch]:
