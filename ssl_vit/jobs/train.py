@@ -18,7 +18,7 @@ from ..hub import background
 from ..recipe.records.run import Result
 from ..runs import console
 from ..runs.collapse_alarm import CollapseAlarm
-from ..runs.folder import SKIPPED, TRAINED_ON, Run
+from ..runs.folder import TRAINED_ON, Run
 from ..runs.identity import recipe_hash
 from ..runs.trackers import MetricsLog, Trackers, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
@@ -251,7 +251,7 @@ def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinit
 
     return nonfinite.NonFinitePolicy(
         recipe.optim.nonfinite,
-        job.run.folder / SKIPPED,
+        job.run.folder / "not_finite.json",
         samples_of,
         callbacks.warn,
         job.accelerator.is_main_process,

@@ -31,7 +31,6 @@ from .identity import recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
 COMPARED = "compared.safetensors"
-SKIPPED = "not_finite.json"
 # Of files of these forms, what killed processes have left is removed by the next that takes the
 # lock; not of the page, which a report may be writing without it
 SWEPT = re.compile(r"\w+\.(yaml|json|jsonl|npz|safetensors)")
@@ -142,16 +141,15 @@ class Run:
                 now = {kind: environment.get(kind) or {} for kind in FACTS}
                 identity.check_facts(self.recipe, self.folder, now)
             if not identity.is_begun(self.folder):
-                for name in (COMPARED, TRAINED_ON, SKIPPED):
+                for name in (COMPARED, TRAINED_ON, "not_finite.json"):
                     (self.folder / name).unlink(missing_ok=True)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
             for line in self.printed:
                 self.write_log(line)
         except OSError as error:
-            raise UserError(
-                f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
-            ) from None
+            text = f"{self.folder} cannot be written: {error.strerror}"
+            raise UserError(f"out={self.recipe.out}: {text}") from None
 
     def result(self) -> Result | None:
         """The content of result.json; None if the run has not finished.
@@ -255,6 +253,5 @@ class Run:
         """
         if self.is_moved:
             self.on_lost(f"the loss of its folder {self.folder}")
-            raise FileNotFoundError(
-                errno.ENOENT, "moved or removed while the run wrote it", str(self.folder)
-            )
+            text = "moved or removed while the run wrote it"
+            raise FileNotFoundError(errno.ENOENT, text, str(self.folder))

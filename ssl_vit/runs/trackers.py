@@ -195,9 +195,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     if name == "tensorboard":
-        tracker = LOGGER_TYPE_TO_CLASS[name](
-            run.tensorboard.name, logging_dir=run.folder, purge_step=first_step
-        )
+        place = {"run_name": run.tensorboard.name, "logging_dir": run.folder}
+        tracker = LOGGER_TYPE_TO_CLASS[name](**place, purge_step=first_step)
         tracker.start()
         return tracker
     folder = run.folder.resolve() / "trackers"

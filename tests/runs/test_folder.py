@@ -113,7 +113,6 @@ def test_a_folder_is_anothers_until_it_has_something_to_lose(tmp_path: Path, kep
     """The first mistake in a plugin took the name of its run for good."""
     first, other = Run(recipe(tmp_path)), Run(recipe(tmp_path, seed=3))
     first.open(FACTS | {"plugin": {"file": "aa"}})
-    first.truncate_metrics(0)
     (first.folder / COMPARED).write_text("of its own fresh weights")
     other.reconcile()
     other.open(FACTS | {"plugin": {"file": "bb"}})
