@@ -8,6 +8,7 @@ import json
 from typing import NamedTuple
 
 from ..recipe.images import EMBEDDED, SIZES, Data
+from ..recipe.probe import ATTENTIVE
 from ..recipe.schema import Recipe
 from ..recipe.split_counts import held_out_count, share_count
 
@@ -116,7 +117,7 @@ def _test_share(data: Data, count: int) -> int:
 
 def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
     """Images that a run sends through the encoder: its own steps x batch, or for an evaluation
-    every image once."""
+    those of published sets as `evaluated_images`."""
     if recipe.objective != "probe":
         return recipe.own_steps * recipe.optim.batch
     data = recipe.data
@@ -126,7 +127,16 @@ def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
     train = training_images(Data(name=data.name, share=data.share), given)
     if train is None or None in others:
         return None
-    return train + sum(n for n in others if n)
+    return evaluated_images(recipe, train, sum(n for n in others if n))
+
+
+def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
+    """Images that an evaluation sends through the encoder, of so many for training and others:
+    every one once, and once more for the attentive probe, which reads tokens; of training images
+    that one reads probe.token_images."""
+    probe = recipe.probe
+    tokens = min(train, probe.token_images or train) + others if ATTENTIVE in probe.measures else 0
+    return tokens + (train + others if {*probe.measures} != {ATTENTIVE} else 0)
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:

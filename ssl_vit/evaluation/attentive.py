@@ -25,7 +25,7 @@ from ..errors import UserError
 from ..formatting import count_of_images, format_bytes
 from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
-from ..runs import environment
+from ..runs import console, environment
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from . import features, probes
 from .features import ENCODER, Reader
@@ -187,7 +187,7 @@ def train(
     optimiser = torch.optim.SGD(parts, momentum=probes.MOMENTUM)
     schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / probe.steps)))
     at_once = max(1, probes.ELEMENTS // max(x_NTD[0].numel(), groups * query_HD.numel()))
-    for step in range(probe.steps):
+    for step in console.told(range(probe.steps), probe.steps, "steps of the attentive probe"):
         row_B = known_L[probes.rows_of_batch(step, batch, len(known_L))]
         for part in row_B.split(at_once):
             found = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))

@@ -14,6 +14,7 @@ from ..data.batching import Batch, check_unreadable
 from ..data.source import Source
 from ..data.workers import InterruptibleLoader
 from ..recipe.schema import Recipe
+from ..runs import console
 from ..training import loop
 from ..training.distributed import WatchedAccelerator
 
@@ -72,7 +73,10 @@ class Images:
     def _watched(self, loader: DataLoader, images: int) -> Iterator[Batch]:
         own: list[str] = []
         with InterruptibleLoader(loader, self.should_stop) as batches:
-            for batch in self.accelerator.watch_loader(batches):
+            watched = self.accelerator.watch_loader(batches)
+            if self.accelerator.is_main_process:
+                watched = console.told(watched, len(loader), f"batches of {images:,} images")
+            for batch in watched:
                 own += batch.unreadable
                 yield batch
         unreadable = self.accelerator.gather_parts(own)

@@ -20,6 +20,7 @@ from .. import rng
 from ..errors import UserError
 from ..formatting import count_of_images
 from ..recipe.probe import Probe
+from ..runs import console
 
 SEED = 0  # of the few-shot choices and of the batches of probes: the same in every run
 ELEMENTS = 2**25  # of the largest temporary, so that memory stays bounded: 128 MiB in float32
@@ -88,10 +89,9 @@ def sample_shots(
     if count_C.min() < shots:
         short = int(np.argmax(count_C < shots))
         fits = f"at most {count_C.min()}, as the smallest class has, or " if count_C.min() else ""
-        raise UserError(
-            f"probe.shots={shots}: class {short} has {count_of_images(count_C[short])} to learn"
-            f" from; expected {fits}probe.measures= without few_shot"
-        )
+        has = f"class {short} has {count_of_images(count_C[short])}"
+        text = f"{has} to learn from; expected {fits}probe.measures= without few_shot"
+        raise UserError(f"probe.shots={shots}: {text}")
     place_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
     order_N = np.lexsort((place_N, label))
     first_C = np.cumsum(count_C) - count_C
@@ -177,7 +177,7 @@ def descend(
     rate_F = torch.tensor(probe.rates, device=device).repeat_interleave(classes)
     weight_AF = torch.zeros(width + 1, len(rate_F), device=device)
     velocity_AF = torch.zeros_like(weight_AF)
-    for step in range(probe.steps):
+    for step in console.told(range(probe.steps), probe.steps, "steps of a probe"):
         velocity_AF.mul_(MOMENTUM).add_(gradient(step, weight_AF))
         weight_AF -= 0.5 * (1 + math.cos(math.pi * step / probe.steps)) * rate_F * velocity_AF
     return rearrange(weight_AF, "a (g c) -> g a c", c=classes)
@@ -219,10 +219,8 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
         UserError: k is more than the training images.
     """
     if k > len(train_ND):
-        raise UserError(
-            f"probe.neighbors={k}: there are {len(train_ND)} training images; expected at most so"
-            " many, or probe.measures= without knn"
-        )
+        text = "expected at most so many, or probe.measures= without knn"
+        raise UserError(f"probe.neighbors={k}: there are {len(train_ND)} training images; {text}")
     train_ND = F.normalize(train_ND, dim=1)
     predictions = []
     for x_BD in _chunks(test_MD, len(train_ND)):
@@ -239,9 +237,8 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
 def moments(x_ND: Tensor) -> Scale:
     """In two passes of chunks, so that float64 never holds all of x."""
     mean_D = torch.stack([x.double().sum(0) for x in _chunks(x_ND)]).sum(0) / len(x_ND)
-    square_D = torch.stack([(x.double() - mean_D).square().sum(0) for x in _chunks(x_ND)]).sum(
-        0
-    ) / len(x_ND)
+    squares = [(x.double() - mean_D).square().sum(0) for x in _chunks(x_ND)]
+    square_D = torch.stack(squares).sum(0) / len(x_ND)
     return Scale(mean_D, square_D.sqrt() + 1e-5)
 
 

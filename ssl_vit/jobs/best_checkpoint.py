@@ -88,10 +88,8 @@ def _check_best(job: Job) -> None:
     assert job.state.best is not None
     step = job.state.best["step"]
     if step is not None and not checkpoint.is_intact(checkpoint.folder(job.run.checkpoints, step)):
-        raise UserError(
-            f"checkpoint.best={job.recipe.checkpoint.best}: the checkpoint of step {step:,} is"
-            f" damaged or gone; {_off()}"
-        )
+        text = f"the checkpoint of step {step:,} is damaged or gone; {_off()}"
+        raise job.recipe.error("checkpoint.best", text)
 
 
 def _off() -> str:

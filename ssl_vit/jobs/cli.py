@@ -140,17 +140,13 @@ def _check_finetune(recipe: Recipe, options: list[str]) -> None:
     _check_init_given(recipe, options)
     declared = recipe.declared
     if not declared.labels or declared.parts or not recipe.trains:
-        raise UserError(
-            f"objective={recipe.objective}: expected objective=supervised, as in recipe=finetune"
-        )
+        raise recipe.error("objective", "expected objective=supervised, as in recipe=finetune")
 
 
 def _check_evaluate(recipe: Recipe, options: list[str]) -> None:
     _check_init_given(recipe, options)
     if recipe.objective != "probe":
-        raise UserError(
-            f"objective={recipe.objective}: expected objective=probe, as in recipe=evaluate"
-        )
+        raise recipe.error("objective", "expected objective=probe, as in recipe=evaluate")
 
 
 def _check_init_given(recipe: Recipe, options: list[str], only_tested: bool = False) -> None:

@@ -215,10 +215,8 @@ def numbers_in_head(names: Sequence[str], images: Source, place: str) -> np.ndar
     found = np.unique(images.label_of(np.arange(len(images))))
     used = [classes[label] if label < len(classes) else str(label) for label in found if label >= 0]
     if unknown := [name for name in used if name not in number]:
-        raise UserError(
-            f"probe.measures=top1: test images are of {some(unknown)}, which the head of"
-            f" init={place} does not know; {suggest(unknown[0], names)}"
-        )
+        text = f"test images are of {some(unknown)}, which the head of init={place} does not know"
+        raise UserError(f"probe.measures=top1: {text}; {suggest(unknown[0], names)}")
     return np.array([number.get(name, -1) for name in classes], np.int64)
 
 

@@ -42,9 +42,8 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
             one.check_label_lists(recipe, text)
     of_one_label = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
     if of_one_label and (probing or recipe.probe.every):
-        raise UserError(
-            f"probe.measures=[{','.join(of_one_label)}]: {text}; expected a column of one label"
-        )
+        measures = f"probe.measures=[{','.join(of_one_label)}]"
+        raise UserError(f"{measures}: {text}; expected a column of one label")
 
 
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:

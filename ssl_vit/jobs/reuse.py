@@ -3,11 +3,12 @@ weights and files. No torch."""
 
 import json
 from functools import cache
+from typing import Any
 
 from ..errors import UserError
 from ..recipe.check import check_place
 from ..recipe.images import READING, SPLIT_KEYS, Data
-from ..recipe.records.run import Result
+from ..recipe.records.run import Result, Trunk
 from ..recipe.schema import Recipe, measures_masks
 from ..runs import identity
 from ..runs.checkpoint_files import list_checkpoints, step_of
@@ -21,9 +22,10 @@ def check(run: Run) -> list[str]:
     initial weights and files; warnings about what could not be checked because it is not here.
 
     Raises:
-        UserError: it has others; it names which.
+        UserError: it has others; it names which. Or it began at a step of another run.
     """
-    recipe, folder = run.recipe, run.folder
+    recipe, folder, result = run.recipe, run.folder, run.result()
+    check_trunk(recipe, result.trunk if result else None)
     identity.check_options(recipe, folder)
     weights = {one: one.identity() for one in recipe.sources().values()}
     hashes = identity.file_hashes(recipe)
@@ -38,14 +40,31 @@ def check(run: Run) -> list[str]:
     return [*(f"{option}: {text}" for option in gone), *warnings]
 
 
+def check_trunk(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
+    """Check that resume=RUN@STEP names what a run began at, by the name of that folder, which may
+    have moved or gone.
+
+    Args:
+        recipe: of the run.
+        began: the `run` and the `step`; None: it began at step 0, which to the bit is the same.
+
+    Raises:
+        UserError: it began at another step or run.
+    """
+    there, here = (began["run"], began["step"]) if began else None, recipe.trunk
+    if there and here and there != (here.folder.name, here.step):
+        text = f"the run began at step {there[1]} of {there[0]}; expected that, or leave it out"
+        raise recipe.error("resume", text)
+
+
 def check_unfinished(run: Run) -> None:
-    """Check the plugin of a run that is to be resumed. Its images and initial weights are compared
-    when they are read.
+    """Check the plugin of a run that has begun and is to be resumed. Its images and initial weights
+    are compared when they are read.
 
     Raises:
         UserError: its plugin is another.
     """
-    if (run.folder / "environment.json").exists():
+    if identity.is_begun(run.folder):
         plugin = identity.file_hashes(run.recipe).get("plugin") or {}
         identity.check_facts(run.recipe, run.folder, {"plugin": plugin})
 

@@ -41,7 +41,7 @@ from ..runs.trackers import Trackers
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
-from . import resources, seen_images
+from . import resources, reuse, seen_images
 
 # Keys, and beginnings of keys, that may differ between the processes of a run, beside those that
 # name weights
@@ -180,10 +180,8 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     text = f"objective={recipe.objective} compares all images of a step, so it is one pass"
     if recipe.compute.batch is None:
         text += f", and {batch_layout.device_batch} of {each} are estimated to fit into memory"
-    raise UserError(
-        f"compute.batch={formatting.option_text(recipe.compute.batch)}: {text}; expected {each},"
-        " more processes or a smaller optim.batch="
-    )
+    choices = f"expected {each}, more processes or a smaller optim.batch="
+    raise recipe.error("compute.batch", f"{text}; {choices}")
 
 
 def _held_out_batches(job: Job, count: int, *views: Any) -> list[batching.Batch]:
@@ -345,7 +343,7 @@ def _restore(job: Job, path: Path) -> None:
     """Load an intact checkpoint.
 
     Raises:
-        UserError: it is another run's, or no training state of this model.
+        UserError: it is another run's, or no training state of this model; as `check_trunk`.
     """
     prefix = f"name={job.recipe.name}: {path}"
     try:
@@ -353,10 +351,10 @@ def _restore(job: Job, path: Path) -> None:
         if saved["recipe"] != recipe_hash(job.recipe):
             raise UserError(f"{prefix} is another run's; remove it")
         job.state.load(saved)
+        reuse.check_trunk(job.recipe, job.state.trunk)
     except UserError:
         raise
     except Exception as error:  # torch, pickle and each part of the state raise their own
-        text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise UserError(
-            f"{prefix} holds no training state of this run ({text}); remove it"
-        ) from None
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        text = f"holds no training state of this run ({why}); remove it"
+        raise UserError(f"{prefix} {text}") from None

@@ -1,12 +1,14 @@
 """One training run: from a checked recipe to a finished run folder."""
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..callbacks import Callback, Row
 from ..data import loaders
@@ -90,8 +92,11 @@ def _measure_baselines(job: Job) -> None:
         cast = loop.autocast(job.recipe.compute.precision, job.accelerator)
         with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
             model.start_step(0.0)  # nor does training call forward before
-            job.held_out.names(model.eval())
+            pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
             model.train()
+        if pools and job.recipe.pool not in pools and job.accelerator.is_main_process:
+            text = f"the loss is of encoder.feature by {', '.join(pools)}; probed and exported is"
+            job.run.warn(f"{text} that by {job.recipe.pool}, the declaration's pool")
     with job.state.strategy.full_weights() as whole, torch.no_grad():
         if job.state.step == 0:
             batches = loaders.first_batches(
@@ -110,6 +115,20 @@ def _measure_baselines(job: Job) -> None:
         with job.state.evaluation_model() as model:
             job.online.compare(model.eval().exported, job.state.step)
             model.train()
+
+
+def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
+    """The pools by which `forward` takes features of an encoder."""
+    found: set[str] = set()
+
+    def pooled(h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
+        found.add(pool)
+        return type(encoder).pooled(encoder, h_BTD, pool, layer)
+
+    vars(encoder)["pooled"] = pooled
+    forward()
+    del vars(encoder)["pooled"]
+    return found
 
 
 def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:

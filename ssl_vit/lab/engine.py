@@ -312,7 +312,8 @@ def image_counts(recipe: Recipe, given: int | None) -> ImageCounts:
     if given is None and path and exists(path) and not recipe.data.stream:
         data = recipe.data.model_dump() | {"share_seed": 0}  # any draw has as many
         count, every = _counted(json.dumps(data), not recipe.trains)
-        return ImageCounts(count, seen if recipe.trains else every, "that are here")
+        read = seen if recipe.trains else costs.evaluated_images(recipe, count, every - count)
+        return ImageCounts(count, read, "that are here")
     return ImageCounts(count, seen, "as given" if given else "as published")
 
 

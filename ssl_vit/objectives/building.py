@@ -24,6 +24,8 @@ class Settings:
         mean, std: normalise the encoder's input, one value a channel in [0, 1].
         pixel_range: the values of a pixel that stand for 0 and 1.
         seed: of the run.
+        pool: an image's feature in the export, and what `encoder.feature` gives where none is
+            named.
     """
 
     objective: str
@@ -33,12 +35,13 @@ class Settings:
     std: list[float]
     pixel_range: tuple[int, int] = BYTES
     seed: int = 0
+    pool: str = "token"
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Settings":
         data = recipe.data
-        pixels = (data.mean, data.std, data.pixel_range)
-        return cls(recipe.objective, recipe.groups, recipe.target, *pixels, recipe.seed)
+        others = (data.mean, data.std, data.pixel_range, recipe.seed, recipe.pool)
+        return cls(recipe.objective, recipe.groups, recipe.target, *others)
 
     @property
     def pixels(self) -> tuple[list[float], list[float], tuple[int, int]]:
@@ -65,4 +68,5 @@ def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -
         UserError: it is not declared.
     """
     declared = declaration.objective(part or settings.objective)
+    encoder.pool = settings.pool
     return cast(Objective, declared.build(settings, encoder, classes))

@@ -398,6 +398,8 @@ def why_unused(r: Recipe, key: str) -> str:
         return "has no use without hub.repo=USER/NAME"
     if key.startswith("views.local_") and not ((views := compared_views(r)) and views.local):
         return "there are no local views; add views.local="
+    if key.endswith(".koleo_group") and not r.value(weight := key.removesuffix("_group")):
+        return f"{weight}=0 has no use for it"
     other, value = all_keys()[key].requires or ("", None)
     if other and r.value(other) != value:
         return f"{other}={option_text(r.value(other))} has no use for it"

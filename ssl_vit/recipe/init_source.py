@@ -134,10 +134,8 @@ class InitSource:
         if (export / "config.json").exists():
             return export
         if (run / "result.json").exists():
-            raise UserError(
-                f"{self.option}: that run measured an encoder and made none; give the init= of"
-                " its recipe.yaml"
-            )
+            text = "measured an encoder and made none; give the init= of its recipe.yaml"
+            raise UserError(f"{self.option}: that run {text}")
         raise UserError(f"{self.option}: that run has not finished: it has no export yet")
 
     def fetch_export(self, *names: str) -> Path | None:

@@ -18,7 +18,7 @@ from .default_name import default_name
 from .images import BYTES, EMBEDDED
 from .init_source import SCRATCH, InitSource
 from .keys import Values
-from .plugins import check_plugin_is_given, run_plugin
+from .plugins import check_plugin, run_plugin
 from .recipe_files import without_group
 from .schema import DEFAULT_OBJECTIVE, DEFAULT_TARGET, Recipe
 from .which_images import (
@@ -60,10 +60,9 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         start = _described(InitSource(given["init"]), asks)
     known = _with_model(file.presets | file.own, named["model"], start)
     data_name, known = _with_data(known, options, given, named["data"], file)
-    known |= preprocessing_from_init(
-        fitting_channels(start, known, given), file, given, named["data"]
-    )
-    check_plugin_is_given(given, known.get("plugin"), path)
+    fitted = fitting_channels(start, known, given)
+    known |= preprocessing_from_init(fitted, file, given, named["data"])
+    check_plugin(given, known.get("plugin"), path)
     declaration.objective(str((known | given).get("objective", DEFAULT_OBJECTIVE)))
     declaration.target(str((known | given).get("target", DEFAULT_TARGET)))
     where = "" if start else f"{path}: "  # with init=, a wrong value need not be the file's
@@ -245,9 +244,9 @@ def _with_model(known: Values, name: str | None, start: Values) -> Values:
 def _check_normalisation(recipe: Recipe, start: Values) -> None:
     """Check that images have the channels that the initial weights expect, or that these are
     adapted to them, and are normalised as they expect."""
-    channels = start.get("data.channels", 3)
+    channels, made = start.get("data.channels", 3), f"init={recipe.init} was made with"
     if start and channels != recipe.data.channels:
-        here = f"data.channels={recipe.data.channels}: init={recipe.init} was made with {channels}"
+        here = f"data.channels={recipe.data.channels}: {made} {channels}"
         if channels != 3:
             raise UserError(f"{here}; leave it out")
         if not recipe.model.adapt_channels:
@@ -257,17 +256,12 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
         expected = start.get(f"data.{key}")
         found = getattr(recipe.data, key)
         if expected is not None and list(expected) != found:
-            raise UserError(
-                f"data.{key}={found}: init={recipe.init} was made with {list(expected)};"
-                " leave it out"
-            )
+            raise UserError(f"data.{key}={found}: {made} {list(expected)}; leave it out")
     # a frozen encoder knows bytes; one that is trained may learn another range
     given = recipe.data.range
     bytes_expected = start and start.get("data.range") is None
     if recipe.objective == "probe" and bytes_expected and given not in (None, [*BYTES]):
-        raise UserError(
-            f"data.range={given}: init={recipe.init} was made with {[*BYTES]}; leave it out"
-        )
+        raise UserError(f"data.range={given}: {made} {[*BYTES]}; leave it out")
 
 
 def _make_paths_absolute(recipe: Recipe) -> None:

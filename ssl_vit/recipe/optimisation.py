@@ -33,8 +33,8 @@ class Optim(Keys):
         layer_decay: Layer-wise learning-rate decay: factor from each block to the one below it;
             null: none.
         nonfinite: Where the loss or a gradient is not finite: stop, or skip that update.
-        average: Decay of a running (Polyak) average of the weights, which is then evaluated and
-            exported; null: none.
+        average: Decay of a running (Polyak) average of the weights and of the statistics of batch
+            norms, which is then evaluated and exported; null: none.
     """
 
     name: Literal["adamw", "sgd"] = key("adamw")

@@ -3,25 +3,30 @@
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Collection
 from pathlib import Path
 
 from ..errors import UserError
 from . import declaration, schema
 from .init_source import file_hash
+from .keys import Values
 from .parsing import parse_path
 from .words import is_null
 
 CONTENT = "__ssl_vit_content__"  # of a plugin's module: a hash of the file that it ran
 
 
-def check_plugin_is_given(given: Collection[str], plugin: str | None, path: Path) -> None:
+def check_plugin(given: Values, plugin: str | None, path: Path) -> None:
     """Check that the command line names the plugin that a recipe file names: recipe files are
-    passed on, and a plugin is code.
+    passed on, and a plugin is code. And that a plugin declares something where an objective or a
+    target is named beside it.
 
     Raises:
         UserError: it does not.
     """
+    declared = any(declaration.is_plugins(type(one)) for one in declaration.all_declared())
+    if given.get("plugin") and {"objective", "target"} & given.keys() and not declared:
+        text = "the file declares no objective and no target; expected declare(...) of one in it"
+        raise UserError(f"plugin={given['plugin']}: {text} (docs/extend.md)")
     if plugin and "plugin" not in given:
         text = f"{path} names it; plugins run only if the command line names them"
         raise UserError(f"plugin={plugin}: {text}; add plugin={plugin} if you trust that file")

@@ -51,17 +51,13 @@ class CollapseAlarm(Callback):
         rank, first = row[RANK], self.first[RANK]
         found = {}
         if not rank >= LEAST_RANK * first:  # not a number either
-            found[RANK] = (
-                f"effective rank {rank:.1f}, under {LEAST_RANK:.0%} of that at step"
-                f" {self.first['step']}, {first:.1f}"
-            )
+            under = f"under {LEAST_RANK:.0%} of that at step {self.first['step']}, {first:.1f}"
+            found[RANK] = f"effective rank {rank:.1f}, {under}"
         if not row[COSINE] <= MOST_COSINE:
             found[COSINE] = f"mean cosine of two images {row[COSINE]:.4f}, over {MOST_COSINE:g}"
         for name, what in INFORMATION.items():
             share = row.get(name)
             if share is not None and not share >= LEAST_INFORMATION:
-                found[name] = (
-                    f"{what} tells {share:.1%} of what its prototype could, under"
-                    f" {LEAST_INFORMATION:.0%}"
-                )
+                under = f"under {LEAST_INFORMATION:.0%}"
+                found[name] = f"{what} tells {share:.1%} of what its prototype could, {under}"
         return found

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,6 +21,7 @@ from . import notebook
 LINE_INTERVAL = 5.0  # seconds between plain lines, at least
 # a sixtieth of the time so far, later: a day's log or notebook stays one that can be read
 LINE_SHARE = 1 / 60
+T = TypeVar("T")
 REDRAWN_EVERY = 0.5  # seconds, at least, between two states of a notebook's bar
 
 
@@ -57,6 +59,7 @@ class _Progress(Callback, ABC):
     steps: int
     images: int | None = None
     probed: int = 0
+    word: str = "step"  # what it counts
 
     def on_row(self, row: Row) -> None:
         if "images_per_s" in row:
@@ -108,14 +111,12 @@ class ProgressBar(_Progress):
 
     def __post_init__(self) -> None:
         # on a narrow screen only the summary is truncated
-        whole = Column(no_wrap=True, min_width=7)
+        whole, cut = Column(no_wrap=True, min_width=7), Column(no_wrap=True, overflow="ellipsis")
         columns = (
             BarColumn(10),
             TextColumn("{task.completed}/{task.total}", table_column=whole),
             TimeRemainingColumn(table_column=whole),
-            TextColumn(
-                "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
-            ),
+            TextColumn("{task.description}", table_column=cut),
         )
         self.progress = Progress(*columns, console=Console(file=sys.stdout))
         self.progress.start()
@@ -168,10 +169,20 @@ class ProgressLines(_Progress):
         row = self.row
         if row and self.row_step != step:
             row = f"at step {self.row_step}: {row}"
-        self._show(step, f"step {step:>6}/{self.steps}  {row}  left {duration(left)}")
+        self._show(step, f"{self.word} {step:>6}/{self.steps}  {row}  left {duration(left)}")
 
     def _show(self, step: int, line: str) -> None:
         print(line, flush=True)
+
+
+def told(items: Iterable[T], count: int, what: str) -> Iterator[T]:
+    """Yield `count` items of what is no training, such as batches of test images, and say from time
+    to time how many are done: `what`, and how long the others take."""
+    lines = ProgressLines(0, count, word="measured")
+    lines.row = what
+    for lines.row_step, item in enumerate(items, 1):
+        yield item
+        lines.on_step(lines.row_step)
 
 
 class NotebookBar(ProgressLines):
@@ -203,9 +214,8 @@ def progress(
         images: how many held-out metrics are of.
         probed: how many images probes are measured on.
     """
-    kind: type[ProgressBar | ProgressLines] = ProgressLines
     if notebook.in_notebook():
-        kind = NotebookBar
-    elif sys.stdout.isatty():
-        kind = ProgressBar
-    return kind(start, steps, images, probed)
+        return NotebookBar(start, steps, images, probed)
+    if sys.stdout.isatty():
+        return ProgressBar(start, steps, images, probed)
+    return ProgressLines(start, steps, images, probed)

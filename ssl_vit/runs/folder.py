@@ -115,7 +115,7 @@ class Run:
 
     def open(self, environment: dict[str, Any]) -> None:
         """Create the folder, or check its images, initial weights and plugin; write recipe.yaml and
-        environment.json.
+        environment.json. Of a run that had not begun nothing is left but its log.
 
         Raises:
             UserError: the folder cannot be written, or was made with others.
@@ -128,26 +128,28 @@ class Run:
             target = getattr(self.recipe, "target", None)
             environment["declared"] = declaration.to_record(self.recipe.objective, target)
         environment["options"] = identity.result_options(self.recipe)
+        known = self.environment() if path.exists() and identity.is_begun(self.folder) else None
         origin = self.recipe_file
-        if path.exists():  # of the first start, also where the run is resumed from its recipe.yaml
-            known = self.environment().recipe_file
-            origin = known.content() if known else None
+        if known:  # of the first start, also where the run is resumed from its recipe.yaml
+            origin = known.recipe_file.content() if known.recipe_file else None
         if origin:
             environment["recipe_file"] = origin
         try:
             for folder in (self.figures, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
-            if path.exists():
+            if known:
                 now = {kind: environment.get(kind) or {} for kind in FACTS}
                 identity.check_facts(self.recipe, self.folder, now)
+            if not identity.is_begun(self.folder):
+                for name in (COMPARED, TRAINED_ON, "not_finite.json"):
+                    (self.folder / name).unlink(missing_ok=True)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
             for line in self.printed:
                 self.write_log(line)
         except OSError as error:
-            raise UserError(
-                f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
-            ) from None
+            text = f"{self.folder} cannot be written: {error.strerror}"
+            raise UserError(f"out={self.recipe.out}: {text}") from None
 
     def result(self) -> Result | None:
         """The content of result.json; None if the run has not finished.
@@ -251,6 +253,5 @@ class Run:
         """
         if self.is_moved:
             self.on_lost(f"the loss of its folder {self.folder}")
-            raise FileNotFoundError(
-                errno.ENOENT, "moved or removed while the run wrote it", str(self.folder)
-            )
+            text = "moved or removed while the run wrote it"
+            raise FileNotFoundError(errno.ENOENT, text, str(self.folder))

@@ -137,6 +137,19 @@ def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
     return total
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    return list_checkpoints(folder / "checkpoints")
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether a run's folder holds what another run in it would lose: a checkpoint, a row of
+    metrics, an export or a result. One that failed before has none of them, as of a plugin with a
+    mistake, and the next run may be another."""
+    metrics, ends = folder / "metrics.jsonl", (folder / "export", folder / "result.json")
+    has_rows = metrics.is_file() and metrics.stat().st_size > 0
+    return has_rows or any(path.exists() for path in (*ends, *_checkpoints(folder)))
+
+
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     """Complete a recipe from the folder that it resumes, and check that the folder holds its run.
 
@@ -145,23 +158,23 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     a commit get the folder's commit, or in a new folder the current one.
 
     A run that has yet to begin at a step of another (resume=RUN@STEP) is completed from that one
-    first.
+    first. A folder in which no run has begun is as none (`is_begun`).
 
     Raises:
         UserError: the folder holds a run of another recipe; it names the keys that differ. Or the
             other run does, or has no such step to begin at.
     """
-    path = folder / "recipe.yaml"
-    _check_unedited(recipe, folder)
-    begun = list_checkpoints(folder / "checkpoints") or (folder / "result.json").exists()
-    if recipe.trunk and not begun:
+    path, begun = folder / "recipe.yaml", is_begun(folder)
+    if begun:
+        _check_unedited(recipe, folder)
+    if recipe.trunk and not (_checkpoints(folder) or (folder / "result.json").exists()):
         if not (recipe.trunk.folder / "recipe.yaml").exists():
             raise recipe.error("resume", f"{recipe.trunk.folder}: expected a run's folder")
         _check_unedited(recipe, recipe.trunk.folder)
         there = _completed_from(recipe.trunk.folder, recipe)
         check_trunk(recipe, there)
         _check_saved(recipe, there)
-    if not path.exists():
+    if not path.exists() or not begun:
         _pin(recipe)
         return recipe
     if not recipe.resume:
@@ -213,7 +226,7 @@ def _check_saved(recipe: Recipe, there: Recipe) -> None:
     """
     assert recipe.trunk is not None
     folder, step = recipe.trunk
-    saved = [step_of(path) for path in list_checkpoints(folder / "checkpoints")]
+    saved = [step_of(path) for path in _checkpoints(folder)]
     if step not in saved:
         keys = keeping(there, step)
         kept = f"; {keys} of that run would have kept it" if keys else ""

@@ -42,15 +42,13 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
             NextCommand("compare it with the other runs", _typed("report", str(out))),
         ]
     others = [] if labelled else [f"data.path={LABELLED}"]
+    tuned = _typed("finetune", "recipe=finetune", init, *others, f"out={out}")
     helps = worth(recipe, recipe if labelled else None)
     found = [NextCommand("whether pre-training helps these images", helps)] if helps else []
     return [
         *found,
         NextCommand("measure the frozen encoder on labels", evaluation(folder, out, labelled)),
-        NextCommand(
-            "fine-tune it on labels",
-            _typed("finetune", "recipe=finetune", init, *others, f"out={out}"),
-        ),
+        NextCommand("fine-tune it on labels", tuned),
     ]
 
 

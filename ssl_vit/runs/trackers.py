@@ -185,9 +185,8 @@ def check_installed(names: Sequence[str]) -> None:
         found = importlib.util.find_spec(name)
         # a folder of that name in the working directory is no library
         if found is None or found.origin is None:
-            raise UserError(
-                f"log.trackers={name}: expected an installed library; pip install {TRACKERS[name]}"
-            )
+            text = f"expected an installed library; pip install {TRACKERS[name]}"
+            raise UserError(f"log.trackers={name}: {text}")
 
 
 def _open(name: str, run: Run, first_step: int) -> Any:
@@ -196,9 +195,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     if name == "tensorboard":
-        tracker = LOGGER_TYPE_TO_CLASS[name](
-            run.tensorboard.name, logging_dir=run.folder, purge_step=first_step
-        )
+        place = {"run_name": run.tensorboard.name, "logging_dir": run.folder}
+        tracker = LOGGER_TYPE_TO_CLASS[name](**place, purge_step=first_step)
         tracker.start()
         return tracker
     folder = run.folder.resolve() / "trackers"
@@ -224,13 +222,8 @@ def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_CONSOLE", "off")  # it would replace the standard streams
     identifier = before or secrets.token_hex(4)
-    return {
-        "identifier": identifier,
-        "id": identifier,
-        "name": label,
-        "dir": str(folder),
-        "resume": "allow",
-    }
+    named = {"identifier": identifier, "id": identifier, "name": label}
+    return named | {"dir": str(folder), "resume": "allow"}
 
 
 def _trackio(folder: Path, label: str, before: str | None) -> dict[str, Any]:

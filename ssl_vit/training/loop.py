@@ -184,8 +184,8 @@ def _update(
     _accumulate(state, outputs, norm, found_inf)
     state.lr = float(max(state.schedule.get_last_lr()))
     state.schedule.step()
-    if state.average:
-        state.average.update_parameters(objective)
+    if state.average and (decay := strategy.settings.average):
+        optim.update_average(state.average, objective, decay)
     state.step += 1
 
 

@@ -154,10 +154,21 @@ def skip_next_update(optimizer: Optimizer, found_inf: torch.Tensor) -> None:
 
 def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:
     """An exponential moving average of the weights, average = decay * average + (1 - decay) *
-    weights after each step; None without `decay`."""
+    weights after each step (`update_average`); None without `decay`."""
     if decay is None:
         return None
     return AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(decay))
+
+
+def update_average(average: AveragedModel, module: nn.Module, decay: float) -> None:
+    """Move `averaged` after a step, and alike the running statistics of its batch norms: those of
+    the last weights are not those of averaged ones. Other buffers are the last ones."""
+    named = average.module.named_buffers()
+    running = [value for name, value in named if name.endswith(("running_mean", "running_var"))]
+    before = [(value, value.clone()) for value in running if average.n_averaged]
+    average.update_parameters(module)
+    for value, was in before:
+        value.lerp_(was, decay)
 
 
 def clip(weights: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:

@@ -31,6 +31,14 @@ def test_training_images_are_those_that_a_run_finds(words):
     assert costs.training_images(data) == len(run_splits.load(data).train)
 
 
+def test_the_attentive_probe_reads_its_images_once_more():
+    """It was planned as nothing beside others."""
+    words = ["recipe=evaluate", "init=scratch", "data=cifar10", "probe.token_images=1000"]
+    asked = ("[attentive]", "[linear,attentive]", "[attentive,few_shot,knn]")
+    recipes = [resolve([*words, f"probe.measures={one}"], here=False) for one in asked]
+    assert [*map(costs.images_seen, recipes)] == [11_000, 71_000, 71_000]
+
+
 def held(words, size, fused=False):
     """Bytes of weights, gradients, optimiser state and averaged weights after a step on `size`
     images, and of what autograd keeps for it, parameters aside."""

@@ -329,7 +329,13 @@ def test_a_run_that_goes_on_from_a_longer_one_ends_as_one_of_its_length(
     begun = altered(words, f"resume={trunk}@{step}", "checkpoint.every=1", "name=begun")
     cut_off(begun, 9)
     shutil.rmtree(trunk)
+    wrong = altered(begun, f"resume={tmp_path}/other@{step}")
+    line = f"^resume=.*/other@{step}: the run began at step {step} of long; expected that"
+    with pytest.raises(UserError, match=line):
+        run(wrong)
     assert_same_end(whole, run(begun).folder)
+    with pytest.raises(UserError, match=line):  # it has finished
+        run(wrong)
     one, other = result(whole), result(tmp_path / "begun")
     assert other["trunk"] == {"run": "long", "step": step} and other["recipe"] == one["recipe"]
     assert other["exaflop"] == pytest.approx(one["exaflop"] * (10 - step) / 10)

@@ -142,6 +142,7 @@ IGNORED = [
     ("recipe=mpp probe.steps=3", "probe.steps=3: objective=mpp has no use for it"),
     ("recipe=mpp hub.private=false", "hub.private=false: has no use without hub.repo=USER/NAME"),
     ("recipe=mpp data.eval_mode=squash data.eval_crop=0.9", "data.eval_crop=0.9: data.eval_mode="),
+    (f"{DINO} dino.koleo_group=4", "dino.koleo_group=4: dino.koleo=0 has no use for it"),
     (f"{MOCO} views.local_size=16", "views.local_size=16: there are no local views; add views."),
 ]
 

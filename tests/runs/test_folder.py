@@ -16,7 +16,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.recipe.operation import Compute
 from ssl_vit.recipe.records.run import Measured, Result
 from ssl_vit.recipe.schema import Data, Optim, Recipe
-from ssl_vit.runs.folder import Run
+from ssl_vit.runs.folder import COMPARED, Run
 from ssl_vit.runs.identity import recipe_hash
 
 FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}
@@ -73,8 +73,14 @@ def test_a_recipe_finds_its_own_folder_again(
     assert again == requested and recipe_hash(again) == recipe_hash(requested)
 
 
+def begin(run: Run) -> None:
+    """Open it, and write what another run would lose."""
+    run.open(FACTS)
+    run.append({"step": 1})
+
+
 def test_a_folder_of_another_recipe_is_refused_and_every_difference_named(tmp_path: Path) -> None:
-    Run(recipe(tmp_path, compute=Compute(precision="float32"))).open(FACTS)
+    begin(Run(recipe(tmp_path, compute=Compute(precision="float32"))))
     other = recipe(tmp_path, seed=3, optim=Optim(lr=0.5))
     other.compute = Compute(precision="float32", workers=5)
     line = refused(Run(other).reconcile)
@@ -85,14 +91,14 @@ def test_a_folder_of_another_recipe_is_refused_and_every_difference_named(tmp_pa
 
 @pytest.mark.parametrize(("settled", "other"), [("float32", "bfloat16"), ("bfloat16", "float32")])
 def test_an_automatic_precision_is_the_folders(tmp_path: Path, settled: str, other: str) -> None:
-    Run(recipe(tmp_path, compute=Compute(precision=settled))).open(FACTS)
+    begin(Run(recipe(tmp_path, compute=Compute(precision=settled))))
     assert Run(recipe(tmp_path)).reconcile().compute.precision == settled
     line = refused(Run(recipe(tmp_path, compute=Compute(precision=other))).reconcile)
     assert f"compute.precision ({settled} there, {other} here)" in line
 
 
 def test_other_images_are_refused_and_the_same_ones_are_not(run: Run, tmp_path: Path) -> None:
-    run.open(FACTS)
+    begin(run)
     before = {path: path.read_text() for path in run.folder.glob("*.*")}
     again = Run(recipe(tmp_path))
     line = refused(again.open, FACTS | {"data": {"train": "aa", "validation": "cc"}})
@@ -100,6 +106,21 @@ def test_other_images_are_refused_and_the_same_ones_are_not(run: Run, tmp_path: 
     assert {path: path.read_text() for path in run.folder.glob("*.*")} == before
     again.open(FACTS | {"device": "another"})
     assert again.environment()["device"] == "another"
+
+
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "checkpoints/step-000000004/a", "export/a"])
+def test_a_folder_is_anothers_until_it_has_something_to_lose(tmp_path: Path, kept: str) -> None:
+    """The first mistake in a plugin took the name of its run for good."""
+    first, other = Run(recipe(tmp_path)), Run(recipe(tmp_path, seed=3))
+    first.open(FACTS | {"plugin": {"file": "aa"}})
+    (first.folder / COMPARED).write_text("of its own fresh weights")
+    other.reconcile()
+    other.open(FACTS | {"plugin": {"file": "bb"}})
+    assert other.environment().plugin == {"file": "bb"} and not (first.folder / COMPARED).exists()
+    (first.folder / kept).parent.mkdir(exist_ok=True)
+    (first.folder / kept).write_text("{}")
+    assert "seed (3 there, 0 here)" in refused(Run(recipe(tmp_path)).reconcile)
+    refused(other.open, FACTS | {"plugin": {"file": "aa"}})
 
 
 def hold(run: Run) -> None:
@@ -160,14 +181,12 @@ def test_a_result_is_there_once_the_run_is_finished(begun: Run) -> None:
 
 
 RESULT = '{"steps": %s, "seconds": %s, "metrics": %s, "finished": "x"}'
+NO_METRICS = ("[]", '{"a": {"value": null, "split": "test"}}')
 DAMAGED = [
     *(b"", b"{", b"{}", b"[]", b'{"steps": 5}', b"\xff", DEEP),
     *((RESULT % (steps, 1, "{}")).encode() for steps in ('"4"', "true")),
     (RESULT % (4, "1" + "0" * 400, "{}")).encode(),
-    *(
-        (RESULT % (4, 1, metrics)).encode()
-        for metrics in ("[]", '{"a": {"value": null, "split": "test"}}')
-    ),
+    *((RESULT % (4, 1, metrics)).encode() for metrics in NO_METRICS),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,6 @@ FASTER = {
     "figures": ["figures=filters,positions"],
     "embed": ["compute.threads=1"],
     "report": [],
-}
-TOOLS: dict[str, Callable[[list[str]], object]] = {
-    "evaluate": ssl_vit.evaluate,
-    "finetune": ssl_vit.finetune,
-    "figures": ssl_vit.figures,
-    "embed": ssl_vit.embed,
-    "report": ssl_vit.report,
 }
 
 
@@ -60,7 +52,7 @@ def next_commands(folder: Path) -> dict[str, list[str]]:
 
 def run_all(commands: dict[str, list[str]]) -> None:
     for tool, options in commands.items():
-        TOOLS[tool]([*options, *FASTER[tool]])
+        getattr(ssl_vit, tool)([*options, *FASTER[tool]])
 
 
 def test_what_was_pre_trained_is_compared_evaluated_and_fine_tuned(first: Path) -> None:

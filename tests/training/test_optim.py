@@ -11,6 +11,7 @@ from torch import nn
 
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
+from ssl_vit.objectives.global_batch import GlobalBatchNorm
 from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
 from ssl_vit.training import optim
 
@@ -60,13 +61,8 @@ def test_the_weights_of_layers_decay_and_nothing_else(objective: nn.Module) -> N
 
 
 def test_frozen_parameters_are_left_out_and_convolutions_of_any_dimension_decay():
-    module = nn.Sequential(
-        nn.Conv1d(2, 2, 1),
-        nn.Conv3d(2, 2, 1),
-        nn.BatchNorm1d(2),
-        nn.Embedding(3, 2),
-        nn.Linear(2, 2),
-    )
+    others = nn.BatchNorm1d(2), nn.Embedding(3, 2), nn.Linear(2, 2)
+    module = nn.Sequential(nn.Conv1d(2, 2, 1), nn.Conv3d(2, 2, 1), *others)
     module[4].weight.requires_grad_(False)
     decayed, free = optim.groups(module, 0.1, lr=1.0)
     assert {id(p) for p in decayed["params"]} == {id(module[0].weight), id(module[1].weight)}
@@ -189,13 +185,16 @@ def test_two_steps_of_sgd_by_hand():
 
 
 def test_the_running_mean_by_hand():
-    module = nn.Linear(1, 1, bias=False)
+    """And that of batch norms' statistics: with those of the last weights averages lost their
+    accuracy."""
+    module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1), GlobalBatchNorm(1))
     mean = optim.averaged(module, 0.9)
-    wanted = None
+    wanted = 1.0  # it starts at the first step's
     for value in (1.0, 3.0, -2.0):
-        nn.init.constant_(module.weight, value)
-        mean.update_parameters(module)
-        # it starts at the first step's weights
-        wanted = value if wanted is None else 0.9 * wanted + 0.1 * value
-    assert mean.module.weight.item() == pytest.approx(wanted)
+        for one in (module[0].weight, module[1].running_mean, module[2].running_var):
+            nn.init.constant_(one, value)
+        optim.update_average(mean, module, 0.9)
+        wanted = 0.9 * wanted + 0.1 * value
+    found = (mean.module[0].weight, mean.module[1].running_mean, mean.module[2].running_var)
+    assert [one.item() for one in found] == pytest.approx([wanted] * 3)
     assert optim.averaged(module, None) is None
