@@ -1,5 +1,4 @@
-"""Measures on this machine how long a step of a recipe takes, and how many training images a core
-makes."""
+"""Measures on this machine how long a step of a recipe takes."""
 
 import copy
 import itertools
@@ -11,11 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..data import loaders
 from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..recipe.operation import Precision
-from ..recipe.schema import Recipe, compared_views
+from ..recipe.schema import Recipe
 from ..runs.folder import Run
 from ..training import loop
 from . import resources, setup
@@ -26,7 +24,6 @@ WARM = 5  # first steps, which do not count
 STEPS = 15  # steps that are measured, at least; and
 SETTLED = 10.0  # for so many seconds, but at most
 MOST = 1000
-DECODED = 2.0  # seconds in which images are made by one core
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,6 @@ class StepTime:
     """Seconds of a step on this machine: median, least and most of `steps`; and the conditions.
 
     Attributes:
-        images_per_core: training images that one core decodes, crops and stacks in a second.
         load: average over the minute before: processes that want to run.
     """
 
@@ -42,7 +38,6 @@ class StepTime:
     least: float
     most: float
     steps: int
-    images_per_core: float
     device: str
     threads: int
     precision: Precision
@@ -84,7 +79,6 @@ def measure(recipe: Recipe) -> StepTime:
                 least=min(timed),
                 most=max(timed),
                 steps=len(timed),
-                images_per_core=_images_per_core(job),
                 device=torch.cuda.get_device_name() if on_gpu else "cpu",
                 threads=torch.get_num_threads(),
                 precision=recipe.compute.precision,
@@ -110,23 +104,3 @@ def _steps(job: Job) -> list[float]:
     if job.state.step == recipe.optim.steps:
         ends.append(time.perf_counter())
     return [after - before for before, after in itertools.pairwise(ends)]
-
-
-def _images_per_core(job: Job) -> float:
-    """Images in a second, by one thread and no workers, from their files."""
-    recipe, threads = job.recipe, torch.get_num_threads()
-    source, views = job.splits.train, compared_views(recipe)
-    loader = loaders.training_loader(
-        source, recipe.data, job.batch_layout, recipe.seed, 0, MOST, 0, views
-    )
-    torch.set_num_threads(1)
-    made, took, started = 0, 0.0, time.perf_counter()
-    try:
-        for batch in loader:
-            made += len(batch.index)
-            took = time.perf_counter() - started
-            if took > DECODED:
-                break
-    finally:
-        torch.set_num_threads(threads)
-    return made / took

@@ -1,5 +1,4 @@
-"""What a run will cost before it runs: work, memory, time, price, disk, and the cores that decode
-its images. No torch here.
+"""What a run will cost before it runs: work, memory, time, price and disk. No torch here.
 
 Work is counted. Time is measured with --probe, else assumed from the device's peak; each line says
 what is assumed.
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import UserError, suggest
 from ..formatting import NOT_COUNTED, duration, format_bytes
 from ..recipe.parsing import load_yaml
-from ..recipe.schema import Recipe, defaults
+from ..recipe.schema import Recipe
 from . import engine
 from .options import PlanOptions
 
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-# Images that one core decodes, crops and stacks in a second: docs/speed.md, Loading, image folder.
-# Training images of at most SMALL px a side are taken for the first kind of files
-SMALL = 64
-DECODED_SMALL = 8_189, "WebP files of 32 px"
-DECODED_LARGE = 604, "JPEG files of 500 x 375 px"
 
 
 @dataclass(frozen=True)
@@ -65,23 +59,6 @@ def devices() -> dict[str, Device]:
     return {name: Device(name, **row) for name, row in rows.items()}
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """The cores that decode images as fast as the devices take them.
-
-    Attributes:
-        taken: images that all devices take in a second.
-        per_core: images that one core makes of files in a second.
-        cores: that are needed.
-        assumed: of which files `per_core` is, where it was not measured here.
-    """
-
-    taken: float
-    per_core: float
-    cores: float
-    assumed: str | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunEstimate:
     """What a run will cost; what is not known is None. Of an evaluation steps and batch are 0.
@@ -101,7 +78,6 @@ class RunEstimate:
         seconds: how long it takes on all processes, from the device's peak and `efficiency`, or
             with probe=True as measured here.
         device_hours: on all devices together; `price` of them.
-        decoding: the cores that it needs; None where the time is not known, or nothing is decoded.
         probe: with probe=True what was measured here.
         warnings: common mistakes, a line each.
         notice: which images are taken where none are named.
@@ -131,7 +107,6 @@ class RunEstimate:
     seconds: float | None
     device_hours: float | None
     price: float | None
-    decoding: Decoding | None
     probe: "StepTime | None"
     warnings: list[str]
     notice: str | None = None
@@ -154,8 +129,6 @@ class RunEstimate:
             yield "memory", self._memory()
             yield "disk", f"{format_bytes(self.disk_bytes)} of checkpoints and export"
         yield from self._time()
-        if self.decoding:
-            yield "decoding", _decoding_text(self.decoding)
         if self.price is not None:
             of = "assumed" if self.device else "measured"
             each = f"at {self.asked.price:g} a device-hour of the {of} time"
@@ -222,12 +195,6 @@ def assumed(asked: PlanOptions) -> str:
 
 def no_time() -> str:
     return f"not known: say device= ({', '.join(devices())})"
-
-
-def _decoding_text(found: Decoding) -> str:
-    each = f"{number(found.taken)} images/s over {number(found.per_core)} of a core"
-    source = f"assumed: {found.assumed}, one crop an image, docs/speed.md; --probe measures"
-    return f"{found.cores:.1f} cores: {each}, {source if found.assumed else 'measured here'}"
 
 
 def number(value: float | None) -> str:
@@ -305,7 +272,6 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
         seconds=seconds,
         device_hours=hours,
         price=None if hours is None or own.price is None else hours * own.price,
-        decoding=_decoding(recipe, images, seconds, timed),
         probe=timed,
         warnings=_warnings(device, tensors),
     )
@@ -319,20 +285,6 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
     most = 1 if device is None else engine.fitting_images(recipe, device.memory * GIB, fused=True)
     found = engine.device_batch(recipe, processes, recipe.compute.batch, most)
     return found if device or recipe.compute.batch else None
-
-
-def _decoding(
-    recipe: Recipe, images: int | None, seconds: float | None, timed: "StepTime | None"
-) -> Decoding | None:
-    """The cores that make images of files as fast as the devices take them."""
-    drawn = recipe.data.name == defaults()["data.name"] and not recipe.data.path
-    if drawn or not images or not seconds:
-        return None
-    per_core, files = DECODED_SMALL if recipe.data.size <= SMALL else DECODED_LARGE
-    taken = images / seconds
-    if timed:
-        return Decoding(taken, timed.images_per_core, taken / timed.images_per_core, None)
-    return Decoding(taken, per_core, taken / per_core, files)
 
 
 def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:

@@ -9,8 +9,7 @@ from ..recipe.tools import flag, json_flag
 
 
 class PlanOptions(ToolOptions):
-    """Estimate what a run or a study costs before it runs: work, memory, time, price, disk, and
-    cores that decode its images.
+    """Estimate what a run or a study costs before it runs: work, memory, time, price, disk.
 
     Examples:
         python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5
