@@ -182,8 +182,8 @@ def seen_before(
     run: Run, measured: MeasuredImages, facts: dict[str, Any], accelerator: WatchedAccelerator
 ) -> list[SeenImages]:
     """As `seen_images`, of the process that writes and prints it, and nothing of the others; what
-    the run's folder records of it, as the weights may be gone since. It is looked for again where
-    test images have come, with eval.test since the run began.
+    the folder of a run that has begun records of it, as the weights may be gone since. It is looked
+    for again where test images have come, with eval.test since the run began.
 
     Args:
         run: the run that is measured.
@@ -193,7 +193,7 @@ def seen_before(
     """
 
     def find() -> list[SeenImages]:
-        if (run.folder / "environment.json").exists():
+        if identity.is_begun(run.folder) and (run.folder / "environment.json").exists():
             known = run.environment()
             if known.seen is not None and facts["data"].keys() <= known.data.keys():
                 return known.seen

@@ -147,8 +147,9 @@ def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str
         plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
         with suppress(UserError):  # no run that has finished has measured it
             other = claims(replace(results, plan=plan), looks)
-            if other.measure is not None:
-                yield f"differences by {other.measure.label}", _differences(other, other.measure)
+            if (one := other.measure) is not None:
+                of = "" if one.split == "test" else f" ({one.split})"
+                yield f"differences by {one.label}{of}", _differences(other, one)
                 looks = other.looks
 
 

@@ -26,11 +26,13 @@ from ..recipe.identity import FACTS
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, dump
 from . import identity, lock
-from .files import append, sweep, write_atomically
+from .files import append, remove, sweep, write_atomically
 from .identity import recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
 COMPARED = "compared.safetensors"
+# what a run may leave before it has begun (identity.is_begun): the next one would be taken for it
+LEFT = (COMPARED, TRAINED_ON, "log.txt", "not_finite.json", "tensorboard", "trackers")
 # Of files of these forms, what killed processes have left is removed by the next that takes the
 # lock; not of the page, which a report may be writing without it
 SWEPT = re.compile(r"\w+\.(yaml|json|jsonl|npz|safetensors)")
@@ -115,7 +117,7 @@ class Run:
 
     def open(self, environment: dict[str, Any]) -> None:
         """Create the folder, or check its images, initial weights and plugin; write recipe.yaml and
-        environment.json. Of a run that had not begun nothing is left but its log.
+        environment.json. Of a run that had not begun nothing is left (`LEFT`).
 
         Raises:
             UserError: the folder cannot be written, or was made with others.
@@ -140,9 +142,8 @@ class Run:
             if known:
                 now = {kind: environment.get(kind) or {} for kind in FACTS}
                 identity.check_facts(self.recipe, self.folder, now)
-            if not identity.is_begun(self.folder):
-                for name in (COMPARED, TRAINED_ON, "not_finite.json"):
-                    (self.folder / name).unlink(missing_ok=True)
+            for name in () if identity.is_begun(self.folder) else LEFT:
+                remove(self.folder / name)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
             for line in self.printed:

@@ -165,7 +165,7 @@ def update_average(average: AveragedModel, module: nn.Module, decay: float) -> N
     the last weights are not those of averaged ones. Other buffers are the last ones."""
     named = average.module.named_buffers()
     running = [value for name, value in named if name.endswith(("running_mean", "running_var"))]
-    before = [(value, value.clone()) for value in running if average.n_averaged]
+    before = [(value, value.clone()) for value in running] if average.n_averaged else []
     average.update_parameters(module)
     for value, was in before:
         value.lerp_(was, decay)

@@ -105,9 +105,8 @@ def test_contents_are_known_by_xxh3_and_arrays_by_type_shape_and_values() -> Non
     one = np.arange(12, dtype=np.uint8)
     others = [one, one.reshape(2, 6), one.reshape(6, 2), one.astype(np.uint16), one[::-1]]
     assert len({contents.content_hash(array) for array in others}) == 5
-    assert contents.content_hash(one.reshape(6, 2).T.copy()) == contents.content_hash(
-        one.reshape(6, 2).T
-    )
+    turned = one.reshape(6, 2).T
+    assert contents.content_hash(turned.copy()) == contents.content_hash(turned)
 
 
 @pytest.mark.parametrize("resident", [False, True])
@@ -206,14 +205,17 @@ def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """At the terminal after the number, and in result.json: of an encoder that is measured on
-    images that it was trained on."""
+    images that it was trained on. Not of another, which failed before in the same folder."""
     words = [word for word in PROBE if not word.startswith(("probe.shots", "probe.steps"))]
     own = [f"init={runs['labelled']}", "probe.measures=[knn]", APART]
-    cli.evaluate([*words, *own, f"out={tmp_path}", "name=probed"])
+    words += [*own, f"out={tmp_path}", "name=probed"]
+    with pytest.raises(SystemExit):
+        cli.evaluate(altered(words, f"init={runs['unlabelled']}", "probe.neighbors=999"))
+    cli.evaluate(words)
     number, caution, verdict = capsys.readouterr().out.splitlines()[-3:]
     assert number.startswith("k-NN ") and verdict.startswith("verdict ")
     assert caution.startswith("caution ") and "5 test" in caution
-    first = seen_of(tmp_path / "probed")["labelled"]
+    (first,) = seen_of(tmp_path / "probed").values()
     assert (first.of["test"], first.labels["test"]) == (5, 5)
 
 

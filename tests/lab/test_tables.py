@@ -35,7 +35,7 @@ def test_differences_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
 def measured(task):  # type: ignore[no-untyped-def]
     found = counted(metric="knn")(task)
     linear = float("nan") if (task.at["arm"], task.seed) == ("mae", 1) else 0.5
-    few = {"few_shot_5": (0.5, "test"), "linear": (linear, "test")}
+    few = {"few_shot_5": (0.5, "validation"), "linear": (linear, "test")}
     return found | few if task.run == "probe" else found
 
 
@@ -52,7 +52,8 @@ def test_differences_by_other_measures_are_of_one_more_look_each(tmp_path: Path)
     found = results.load(study(tmp_path / "s", content, measured))
     every = tables.tables(found, verdict.decide(found)).items()
     levels = {name: one.frame["level"][0] for name, one in every if "differences" in name}
-    assert [*levels] == ["differences", "differences by linear", "differences by 5-shot"]
+    others = [f"differences by {one}" for one in ("linear", "5-shot (validation)")]
+    assert [*levels] == ["differences", *others]
     assert [*levels.values()] == ["95%", "97.5%", "98.33%"]
 
 

@@ -450,8 +450,10 @@ def test_the_same_command_goes_on_with_the_same_study(
         patch.setattr(engine, "is_written", lambda folder: folder == path.parent)
         with pytest.raises(UserError, match="worth: a study of other options is going on"):
             requested([*words, "hours=40"])
-        checked = requested([*words, "hours=50", "--check"])  # which writes no plan
-        assert timed.pop() and checked.tasks != first.tasks
+        folders: list[Path | None] = []
+        patch.setattr(worth, "measure", lambda *given: folders.append(given[2]) or CLOCKS)
+        checked = requested([*words, "hours=50", "--check"])  # which writes nothing there
+        assert folders == [None] and checked.tasks != first.tasks
         assert len(timed) == 1 and json.loads(path.read_text()) == kept
         assert requested([*words, "hours=30"]).tasks == first.tasks
     longer = requested([*words, "hours=40"])

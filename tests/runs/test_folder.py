@@ -16,7 +16,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.recipe.operation import Compute
 from ssl_vit.recipe.records.run import Measured, Result
 from ssl_vit.recipe.schema import Data, Optim, Recipe
-from ssl_vit.runs.folder import COMPARED, Run
+from ssl_vit.runs.folder import LEFT, Run
 from ssl_vit.runs.identity import recipe_hash
 
 FACTS = {"data": {"train": "aa", "validation": "bb"}, "device": "cpu"}
@@ -113,10 +113,10 @@ def test_a_folder_is_anothers_until_it_has_something_to_lose(tmp_path: Path, kep
     """The first mistake in a plugin took the name of its run for good."""
     first, other = Run(recipe(tmp_path)), Run(recipe(tmp_path, seed=3))
     first.open(FACTS | {"plugin": {"file": "aa"}})
-    (first.folder / COMPARED).write_text("of its own fresh weights")
+    (first.folder / LEFT[-1]).mkdir()
     other.reconcile()
     other.open(FACTS | {"plugin": {"file": "bb"}})
-    assert other.environment().plugin == {"file": "bb"} and not (first.folder / COMPARED).exists()
+    assert other.environment().plugin == {"file": "bb"} and not (first.folder / LEFT[-1]).exists()
     (first.folder / kept).parent.mkdir(exist_ok=True)
     (first.folder / kept).write_text("{}")
     assert "seed (3 there, 0 here)" in refused(Run(recipe(tmp_path)).reconcile)

@@ -115,7 +115,7 @@ def measured(job: Job, name: str) -> str:
     metrics = result(job.folder, name).metrics
     chosen = (task.best for task in job.tasks.values() if task.best and name in task.best[0])
     for metric in (*(by for _, by in chosen), *job.measures, *main_metrics()):
-        for one in {metric, PROBED + metric} & metrics.keys():
+        for one in filter(metrics.get, (metric, PROBED + metric)):
             found = metrics[one]
             return f"{label(one)} {find_metric(one).text(found.value)} ({found.split})"
     return "nothing measured"

@@ -203,8 +203,10 @@ def build(
                 text = f"parallel={before.parallel}, which hours={hours:g} is of; not planned anew"
                 before.lines.insert(0, f"planned     for {text} for parallel={parallel}")
             return before
-    if keep_timings and keep_plan and engine.is_written(folder):
-        raise UserError(f"{folder}: a study of other options is going on; take another name=")
+    if keep_timings and engine.is_written(folder):
+        if keep_plan:
+            raise UserError(f"{folder}: a study of other options is going on; take another name=")
+        keep_timings = False  # nor does a check write beside it
     began = time.perf_counter()
     question = ask(given)
     least = Extent(min(RATES), FEWEST, question.least_steps)
