@@ -142,7 +142,7 @@ class Run:
             if known:
                 now = {kind: environment.get(kind) or {} for kind in FACTS}
                 identity.check_facts(self.recipe, self.folder, now)
-            for name in () if identity.is_begun(self.folder) else LEFT:
+            for name in LEFT if path.exists() and not known else ():
                 remove(self.folder / name)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")

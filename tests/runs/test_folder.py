@@ -112,8 +112,9 @@ def test_other_images_are_refused_and_the_same_ones_are_not(run: Run, tmp_path: 
 def test_a_folder_is_anothers_until_it_has_something_to_lose(tmp_path: Path, kept: str) -> None:
     """The first mistake in a plugin took the name of its run for good."""
     first, other = Run(recipe(tmp_path)), Run(recipe(tmp_path, seed=3))
+    (first.folder / LEFT[-1]).mkdir(parents=True)  # what was no run's stays
     first.open(FACTS | {"plugin": {"file": "aa"}})
-    (first.folder / LEFT[-1]).mkdir()
+    assert (first.folder / LEFT[-1]).exists()
     other.reconcile()
     other.open(FACTS | {"plugin": {"file": "bb"}})
     assert other.environment().plugin == {"file": "bb"} and not (first.folder / LEFT[-1]).exists()
@@ -137,8 +138,7 @@ def test_a_file_where_the_folder_should_be_is_said(
     if place:
         out.mkdir()
     (out / place).write_text("a file")
-    line = refused(act, Run(recipe(out)))
-    assert line.startswith(f"out={out}: {out}/it cannot be written: ")
+    assert refused(act, Run(recipe(out))).startswith(f"out={out}: {out}/it cannot be written: ")
 
 
 def test_rows_come_back_as_written_without_a_torn_last_one(begun: Run) -> None:
