@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import option_text, some
-from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, has_direction
+from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, find_metric, has_direction
 from ...recipe.schema import Recipe, sources
 from .. import engine
 from .read import REFERENCE, Best, Study
@@ -148,8 +148,7 @@ def _check_measured(key: str, measure: str, whose: str, tool: str, recipe: Recip
     if tool == "finetune":  # whose probes have names of their own
         known = [*(row.name for row in rows if row.compared and not _is_probed(row)), *known]
     elif tool == "pretrain":
-        probes = [row.name.removesuffix("*") for row in rows if _is_probed(row)]
-        own = not name.startswith((PROBED, *probes))  # of its own task
+        own = not (name.startswith(PROBED) or _is_probed(find_metric(name)))  # of its own task
         known, others = [*known, "loss"], [*others, *([name] if own else [])]
     if name not in (*known, *others):
         text = f"{key}: {measure}: {whose} does not measure that"
