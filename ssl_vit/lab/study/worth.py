@@ -429,7 +429,10 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
         )
     seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
     yield f"Pre-training sees {seen}; no run sees a test image before it is tested."
-    yield from images.notes
+    data = question.recipe.data
+    # reports are passed on, and name no folder of this machine
+    name = Path(data.path).name if data.path else data.place
+    yield from (text.replace(data.place, name) for text in images.notes)
     yield "One comparison is primary, with all labels. All else is exploratory."
     yield (
         "It does not show what more hours, another network, image size or objective, or a released"
