@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,7 +82,9 @@ def test_no_study_is_named_where_none_answers() -> None:
     assert worth(made, made) == ""
     made = resolve(["recipe=mpp", "data.labels=false"])
     steps = next_steps(Path("runs/mpp"), Path("runs"), made, labelled=False)
-    assert [step.command.count("data.path=LABELLED_IMAGES") for step in steps] == [1, 1, 1]
+    places = ["data.path=THESE_AND_LABELLED_IMAGES", *["data.path=LABELLED_IMAGES"] * 2]
+    for step, place in zip(steps, places, strict=True):  # of the size that was trained
+        assert f" {place} data.size={made.data.size} " in f"{step.command} "
 
 
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
@@ -117,7 +120,8 @@ def test_what_a_study_says_next_can_be_pasted(
         def start(self, job: Job) -> Outcome:
             return Outcome([])
 
-    monkeypatch.setattr(study_tool, "_launcher", lambda name: Nothing())
+    monkeypatch.setitem(study_tool.LAUNCHERS, "local", "of_the_test:Nothing")
+    monkeypatch.setitem(sys.modules, "of_the_test", SimpleNamespace(Nothing=Nothing))
     out = tmp_path / AWKWARD
     study_tool.study(["recipe=study/gap", f"out={out}"])
     words = pasted(after("next", capsys.readouterr().out), tmp_path)

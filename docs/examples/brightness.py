@@ -29,6 +29,7 @@ class MeanBrightness(Target):
         return {"loss": (output_BKA - truth_BK1).square().mean(-1)}
 
     def fit_baselines(self, images):
+        # of the one output; of several each has a mean: .mean((0, 1))
         self.mean.copy_(torch.cat([self.ground_truth(one) for one in images]).mean())
 
     def baselines(self, image_B3HW, corrupted_BN):

@@ -27,14 +27,16 @@ def load(recipe: Recipe, test: bool) -> run_splits.Splits:
         splits = run_splits.load(recipe.data, test, first, recipe.seed)
     except NoTestSplit as error:
         raise UserError(with_remedy(recipe, error, untested=True)) from None
-    trained = recipe.declared.trained(recipe)
-    by_labels = recipe.trains and all(one.labels for one in trained)
-    return _labelled(splits) if by_labels and splits.stream is None else splits
+    return of_use(recipe, splits)
 
 
-def _labelled(splits: run_splits.Splits) -> run_splits.Splits:
-    """The splits without the training and held-out images that have no label, which a loss of
-    labels would draw for nothing. A split without any label stays, for the error that follows."""
+def of_use(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
+    """The splits; of what is trained by labels alone without the training and held-out images that
+    have none, which its loss would draw for nothing. A split without any label stays, for the error
+    that follows."""
+    learns = all(one.labels for one in recipe.declared.trained(recipe))
+    if not learns or not recipe.trains or splits.stream is not None:
+        return splits
     changed: dict[str, Any] = {}
     notes = list(splits.notes)
     for name in ("train", "validation"):

@@ -70,7 +70,7 @@ class RunResult(Result):
             said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
             yield f"scratch     {said}{'; ' if command else ''}{command}"
         if self.not_compared:
-            command = next_steps.evaluation(self.folder, self.folder.parent, self._labelled)
+            command = next_steps.evaluation(self.folder, self.folder.parent, recipe, self._labelled)
             yield f"features    not compared with fresh weights; on images with labels: {command}"
         yield from self._seen()
         if not recipe.fine_tunes:

@@ -15,6 +15,7 @@ from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader
 from ..evaluation import split_images
 from ..hub import background
+from ..recipe.declaration import is_plugins
 from ..recipe.records.run import Result
 from ..runs import console
 from ..runs.collapse_alarm import CollapseAlarm
@@ -94,9 +95,14 @@ def _measure_baselines(job: Job) -> None:
             model.start_step(0.0)  # nor does training call forward before
             pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
             model.train()
-        if pools and job.recipe.pool not in pools and job.accelerator.is_main_process:
-            text = f"the loss is of encoder.feature by {', '.join(pools)}; probed and exported is"
-            job.run.warn(f"{text} that by {job.recipe.pool}, the declaration's pool")
+        declared = job.recipe.declared
+        unsaid = is_plugins(type(declared)) and not declared.says_pool
+        if job.recipe.pool not in pools and (pools or unsaid) and job.accelerator.is_main_process:
+            text = f"the loss is of encoder.feature by {', '.join(pools)}"
+            if not pools:
+                text = "the loss is not of encoder.feature, and the plugin declares no pool"
+            text += f"; probed and exported is that by {job.recipe.pool}"
+            job.run.warn(f"{text}, the declaration's pool")
     with job.state.strategy.full_weights() as whole, torch.no_grad():
         if job.state.step == 0:
             batches = loaders.first_batches(

@@ -20,12 +20,14 @@ from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_wording import machine
+from ..recipe.schema import sources
 from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
 from . import engine
 from .compare import numbers
 from .results import Results, load
-from .study.tasks import tried_otherwise
+from .study.read import REFERENCE
+from .study.tasks import Task, tried_otherwise
 from .tables import Shown, as_text, cells, tables, untrained
 from .verdict import Verdict, decide
 
@@ -280,12 +282,23 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     chose = {name for among in best for name in among}
     yield from (f"{text}." for text in tried_otherwise(plan.by_name))
     yield from _few_choose(results, chose)
+    yield from _one_encoder([task for task in plan.tasks if task.name in through])
     options = [task.options for task in tested]
     seeds = {task.seed for task in plan.tasks if task.name in chose} & {one.seed for one in tested}
     if seeds:
         yield f"Seeds that chose values are compared too: {some([*map(str, sorted(seeds))])}."
     if any("data.share" in one and "data.share_seed" not in one for one in options):
         yield "All seeds learn from one draw of the labels; what another draw gives is not known."
+
+
+def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
+    """That weights which the study was given are the same for every seed."""
+    named = [sources({"init": engine.SCRATCH} | task.options) for task in tasks]
+    given = {(key, one.place) for found in named for key, one in found.items()}
+    for key, place in sorted(given):
+        if place != engine.SCRATCH and not REFERENCE.search(place):
+            text = f"{key}={Path(place).name} is one encoder for all seeds: what is said is of it"
+            yield f"{text}, not of its way of pre-training."
 
 
 def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:

@@ -201,7 +201,7 @@ def check_output(objective: Objective, output: Output) -> None:
         refuse(f"a loss of shape {(*output.loss.shape,)}; expected a scalar, as of mean()")
     for name, pair in output.metrics.items():
         if not isinstance(pair, tuple) or [getattr(x, "ndim", 1) for x in pair] != [0, 0]:
-            refuse(f"metric {name}: expected (sum, count), two scalars, as of sums({name}=...)")
+            refuse(f"metric {name}: expected (sum, count), scalar tensors, as of sums(...)")
         if not has_row(name):
             plugins = (one for one in all_declared() if is_plugins(type(one)))
             rows = [row.name for one in plugins for row in one.metrics if isinstance(row, Metric)]

@@ -69,6 +69,7 @@ NO_VERDICT = "these images chose its weights, were trained on, lie in groups, or
 # Of a fine-tuned run, of which always naming one class says nothing
 NOT_KNOWN = "whether pre-training helped is not known"
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
+FEW = "is measured on too few images to be compared with"
 NO_BETTER = f"no better than naming {COMMONEST_CLASS}"  # though better than fresh weights
 
 
@@ -88,14 +89,16 @@ class BaselineComparison(NamedTuple):
     def verb(self) -> str:
         """Whether the model beats it: by their difference in pairs where it was measured, OPEN if
         its interval includes zero; else for a share OPEN if its interval contains the baseline, and
-        for what has no interval if it is of few images."""
+        what has no interval is FEW if it is of few images."""
         row, here = find_metric(self.measure), self.entry.value
         if (apart := self.difference) is not None:
             if apart.low <= 0 <= apart.high:
                 return OPEN
             return WON if (apart.low > 0) == row.higher else LOST
         ends = interval(self.measure, self.entry, self.measured_on)
-        if self.is_of_few if ends is None else (ends.low <= self.there <= ends.high):
+        if ends is None and self.is_of_few:
+            return FEW
+        if ends is not None and ends.low <= self.there <= ends.high:
             return OPEN
         if number(self.measure, here) == number(self.measure, self.there):
             return OPEN  # as 4.136 against 4.136
@@ -203,7 +206,7 @@ def _task_verdict(compared: Sequence[BaselineComparison]) -> str:
     several sets of them, also on which."""
     own = [one for one in compared if not is_of_probe(one.baseline)]
     several = len({one.entry.split for one in own}) > 1
-    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN)}
+    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN, FEW)}
     for one in own:
         split, measured_on = one.entry.split, one.measured_on or {}
         where = f" on {_images(split, measured_on)}" if several or one.is_of_few else ""

@@ -241,7 +241,7 @@ def load(record: RunRecord) -> Iterator[Block]:
         yield Text(f"{text} `ssl_vit.load_encoder` gives the encoder alone.")
     place = f"local-dir:{folder}/export"
     lines = ["import ssl_vit", f"encoder = ssl_vit.load_encoder({str(folder)!r})", "", needed]
-    lines.append(f"{name} = timm.create_model({place!r}, pretrained=True)")
+    lines.append(f"{name} = timm.create_model({place!r}, pretrained=True).eval()")
     if recipe is None or recipe.data.is_rgb:
         lines += TRANSFORM.format(name).splitlines()
     lines += ["", f"from transformers import {kind}"]

@@ -126,6 +126,12 @@ class ObjectiveDeclaration:
         return [self]
 
     @property
+    def says_pool(self) -> bool:
+        """Whether its class says what `pool` is."""
+        classes = type(self).__mro__
+        return any("pool" in vars(one) for one in classes[: classes.index(ObjectiveDeclaration)])
+
+    @property
     def groups(self) -> tuple[str, ...]:
         """Names of the groups of keys that it uses, its own and shared ones."""
         own = (self.options.name,) if self.options else ()

@@ -11,6 +11,8 @@ from ..recipe.images import READING, SPLIT_KEYS
 from ..recipe.schema import Recipe, defaults
 
 LABELLED = "LABELLED_IMAGES"  # stands for the place of labelled images
+BOTH = "THESE_AND_LABELLED_IMAGES"  # and for one of a study, which pre-trains on what is there
+SAME = ("data.size", "data.channels", "data.range")  # of images of another place
 # Why features were not compared: the one reason for which another place of images is needed
 NO_LABELS = "the images have no labels"
 
@@ -41,13 +43,15 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
             NextCommand("write the features of all images", _typed("embed", init, f"out={out}")),
             NextCommand("compare it with the other runs", _typed("report", str(out))),
         ]
-    others = [] if labelled else [f"data.path={LABELLED}"]
+    others = [] if labelled else _elsewhere(LABELLED, recipe)
     tuned = _typed("finetune", "recipe=finetune", init, *others, f"out={out}")
     helps = worth(recipe, recipe if labelled else None)
     found = [NextCommand("whether pre-training helps these images", helps)] if helps else []
     return [
         *found,
-        NextCommand("measure the frozen encoder on labels", evaluation(folder, out, labelled)),
+        NextCommand(
+            "measure the frozen encoder on labels", evaluation(folder, out, recipe, labelled)
+        ),
         NextCommand("fine-tune it on labels", tuned),
     ]
 
@@ -61,7 +65,7 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
         pretraining: whose objective and model.
         labelled: whose images; None: they have no labels, and a place is to be filled in.
     """
-    images = [f"data.path={LABELLED}"] if labelled is None else _images(labelled)
+    images = _elsewhere(BOTH, pretraining) if labelled is None else _images(labelled)
     declared = declaration.known_or_bare(pretraining.objective)
     learns = any(one.labels for one in declared.trained(pretraining))
     if learns or pretraining.plugin:
@@ -78,6 +82,13 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
 def fine_tuning(init: Path | str, recipe: Recipe) -> str:
     """The fine-tuning of an encoder on a recipe's images."""
     return _typed("finetune", "recipe=finetune", f"init={init}", *_images(recipe))
+
+
+def _elsewhere(place: str, recipe: Recipe) -> list[str]:
+    """The words that name images of another place, of a recipe's size and channels."""
+    values = recipe.values()
+    kept = [key for key in SAME if key == "data.size" or values[key] != defaults()[key]]
+    return [f"data.path={place}", *(f"{key}={option_text(values[key])}" for key in kept)]
 
 
 def _images(recipe: Recipe) -> list[str]:
@@ -99,10 +110,10 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
     return words + [f"{key}={option_text(values[key])}" for key in differ]
 
 
-def evaluation(folder: Path, out: Path, labelled: bool) -> str:
+def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
     """The evaluation of a run's encoder, on its own images or, where these have no labels, on those
-    of a place that is to be filled in."""
-    place = [] if labelled else [f"data.path={LABELLED}"]
+    of a place that is to be filled in, of the same size."""
+    place = [] if labelled else _elsewhere(LABELLED, recipe)
     return _typed("evaluate", "recipe=evaluate", f"init={folder}", *place, f"out={out}")
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from helpers import images
 from ssl_vit.evaluation import split_images
+from ssl_vit.lab import engine
 from ssl_vit.recipe.load import resolve
 
 
@@ -35,3 +36,14 @@ def test_what_learns_labels_alone_trains_on_labelled_images(
     ]
     assert len(label_N) == (20 if by_labels else 50)
     assert (min(label_N) >= 0) == by_labels
+
+
+@pytest.mark.parametrize(("recipe", "few"), [("supervised", True), ("mpp", False)])
+def test_a_study_is_told_of_few_labelled_images(
+    partly_labelled: Path, recipe: str, few: bool
+) -> None:
+    """Half of 250 images are held out, of which fine-tuning measures about 10: --check said 125."""
+    images.images(partly_labelled, _=230)
+    options = [f"recipe={recipe}", f"data.path={partly_labelled}", "data.validation=0.5"]
+    lines = engine.images(resolve([*options, "eval.test=false"]), [], False, {})
+    assert bool(lines) is few

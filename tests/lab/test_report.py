@@ -309,7 +309,12 @@ def test_what_limits_the_answer_is_said(tmp_path):
     shutil.copytree(folder / "final-mpp-1%-0", folder / "earlier")
     assert "the study asks for no more are left out: earlier." in markdown(folder)
     content["runs"]["final"]["options"]["data.share_seed"] = "{seed}"
-    assert "one draw" not in markdown(study(tmp_path / "t", content, by_share))
+    other = markdown(study(tmp_path / "t", content, by_share))
+    assert "one draw" not in other and "one encoder" not in other
+    # three seeds of fine-tuning counted as three of what had made the encoder
+    content["axes"]["arm"]["mpp"]["final"] = {"init": "timm:vit_tiny_patch16_224"}
+    other = markdown(study(tmp_path / "u", content, by_share))
+    assert "init=timm:vit_tiny_patch16_224 is one encoder for all seeds" in other
 
 
 def test_few_images_that_chose_are_said(tmp_path):

@@ -158,8 +158,8 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
     compared = list(metric_tables.comparisons(entries, {"validation": 9, "test": 239}))
     assert metric_tables.verdict(compared) == (
         "At its own task the model beats the commonest class (52.72% against 25.00% on 239 test"
-        " images), and cannot be told from the loss of guessing (1.357 against 1.386 on 9 held-out"
-        " images)."
+        " images), and is measured on too few images to be compared with the loss of guessing (1.357"
+        " against 1.386 on 9 held-out images)."
     )
     assert " on 9 held-out images" in metric_tables.verdict(compared[:1])  # few
     assert " on " not in metric_tables.verdict(compared[1:])
@@ -171,7 +171,7 @@ def test_a_loss_of_few_images_decides_nothing() -> None:
         "loss_masked": Measured(value=0.717, split="validation", n=300),
         "neighbors_error": Measured(value=0.731, split="validation", n=300),
     }
-    for images, verb in ((3, metric_tables.OPEN), (100, metric_tables.WON)):
+    for images, verb in ((3, metric_tables.FEW), (100, metric_tables.WON)):
         (one,) = metric_tables.comparisons(entries, {"validation": images})
         assert one.verb == verb
     # of 400 held-out images, of which 20 have labels
@@ -180,7 +180,7 @@ def test_a_loss_of_few_images_decides_nothing() -> None:
         "chance_loss": Measured(value=1.0986, split="validation", n=20),
     }
     (one,) = metric_tables.comparisons(labelled, {"validation": 400})
-    assert one.verb == metric_tables.OPEN
+    assert one.verb == metric_tables.FEW
 
 
 def test_values_that_print_alike_are_told_apart_by_nobody() -> None:

@@ -162,6 +162,17 @@ def test_an_objective_of_ones_own_is_told_how_many_classes_there_are(
     assert result is not None and 0 <= result.metrics["top1"].value <= 1
 
 
+@pytest.mark.parametrize(("pool", "said"), [("", True), ('pool = "token"', False)])
+def test_a_loss_of_tokens_has_no_feature_that_is_known(
+    pool: str, said: bool, tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A loss of the patches' mean, by tokens(), was probed by the class token without a word."""
+    file = tmp_path / f"own_{tmp_path.name}.py"
+    file.write_text(OWN_KEYS.replace('    title = "Which', f'    {pool}\n    title = "Which'))
+    trained([*altered(tiny, f"plugin={file}", "objective=turned"), "name=run"])
+    assert ("the plugin declares no pool" in capsys.readouterr().out) is said
+
+
 def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
     plugin: Path, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

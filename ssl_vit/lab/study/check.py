@@ -72,7 +72,8 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         other = same.setdefault(str([*own, recipe.values() | OWN_KEYS]), task)
         if other is not task and task.run == other.run:
             text = f"is the same run as at {', '.join(other.at.values())}"
-            raise UserError(f"{place}: {text}; leave a name out, or the axis out of its `over`")
+            way = "give it an option there, leave a name out, or the axis out of its `over`"
+            raise UserError(f"{place}: {text}; {way}")
         if trunk := _origin(task, tasks, "resume"):
             _check_trunk(task, trunk, found)
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:

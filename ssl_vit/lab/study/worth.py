@@ -317,8 +317,9 @@ def find_images(data: Data) -> Images:
             break
     if not enough:
         both = _labelled(labels.train) + _labelled(labels.validation)
-        text = f"{both} labelled images besides those of the test"
-        raise UserError(f"{NAME}: {text}; {FEW_IMAGES} of them at least choose settings alone")
+        text = f"{both} labelled images besides those of the test; {FEW_IMAGES} choose settings and"
+        needed = f"{FEW_IMAGES / HELD_OUT[-1]:.0f}"
+        raise UserError(f"{NAME}: {text} are at most {HELD_OUT[-1]:.0%}; expected about {needed}")
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
     if len(size_C) < 2:
