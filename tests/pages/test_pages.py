@@ -165,6 +165,7 @@ def test_the_recipe_file_of_the_first_start_is_kept(tmp_path):
     run = Run(recipe)
     run.recipe_file = load.recipe_file(OPTIONS, recipe)
     run.open({"data": {"train": "0123"}})
+    (run.folder / "metrics.jsonl").write_text('{"step": 1}\n')
     again = Run(recipe)
     again.recipe_file = load.recipe_file([f"recipe={tmp_path}/made/recipe.yaml"], recipe)
     again.open({"data": {"train": "0123"}})
