@@ -57,6 +57,7 @@ def test_initial_weights_from_the_hub_bring_their_model_and_are_pinned(
     weights.load_weights(net, InitSource(recipe.init))
     assert torch.equal(net.backbone.pos_embed, made.backbone.pos_embed)
     Run(recipe).open({})
+    (Run(recipe).folder / "metrics.jsonl").write_text('{"step": 1}\n')
     server.put(REPO, {**pushed(server), "README.md": b"new"})  # main moves, the run does not
     assert begun().init == recipe.init
     assert server.repositories[REPO].branches["main"] != commit

@@ -226,7 +226,7 @@ def test_another_teacher_at_the_same_place_is_noticed(
         made = ssl_vit.pretrain(words)
         assert ssl_vit.pretrain(words) == made
     else:
-        cut_off(altered(words, "checkpoint.every=2"), 2 if state == "stopped" else 1)
+        cut_off(altered(words, "checkpoint.every=1" if state == "stopped" else "log.every=1"), 2)
     weights = tmp_path / "teacher" / "model.safetensors"
     other = {name: value + 0.01 for name, value in load_file(weights).items()}
     save_file(other, weights, {"format": "pt"})
