@@ -390,7 +390,7 @@ NO_LENGTHS: dict[str, dict[str, Any]] = {
     "run length, steps 8: resume=trunk-0@4: is of another recipe: optim.lr (": {
         "8": {"optim.lr": 0.1}
     },
-    "run length, steps 8: is the same run as at 4; leave": {
+    "run length, steps 8: is the same run as at 4; give it": {
         "8": {"optim.steps": 4, "resume": "{trunk}@1"}
     },
 }
