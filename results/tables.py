@@ -52,6 +52,15 @@ TARGETS = {
     "moco_v3": "MoCo v3",
     "scratch": "scratch",
 }
+HIDDEN = {  # target=
+    "mean_color": "mean colour",
+    "grid_color": "colours of 4 x 4 cells",
+    "mean_channels": "mean of each channel",
+    "pixels": "pixels",
+    "normalized_pixels": "normalised pixels",
+    "hog": "HOG",
+    "teacher": "features of its teacher",
+}
 FEATURES = {"random": "mean of the patches", "random_token": "class token"}
 RATES = {1e-4: "1e-4", 3e-4: "3e-4", 1e-3: "1e-3", 3e-3: "3e-3", 1e-2: "1e-2"}
 Try = dict[str, Any]  # a run of a tuning
@@ -301,6 +310,30 @@ def newer() -> str:
     return table(f"features | k-NN, % | minus untrained (95%) | 95%, all {len(arms)}", rows)
 
 
+def hidden() -> str:
+    """What MPP predicts of a hidden patch, at equal compute: frozen features over untrained ones."""
+    rows = []
+    for arm, title in HIDDEN.items():
+        knn, fresh, shots = (
+            of("target", "frozen", arm, one) for one in ("knn", "fresh_knn", "few_shot_5")
+        )
+        base = of("target", "frozen", "mean_color", "knn")
+        tried = tries("target", "tries")[arm]
+        rates = [one["values"]["optim.lr"] for one in tried]
+        rate = max(tried, key=score)["values"]["optim.lr"]
+        end = ", an end of the grid" if rate in (min(rates), max(rates)) else ""
+        beyond = "" if arm == "mean_color" else told(knn - base)
+        rows.append(
+            f"{title} | {RATES[rate]}{end} | {steps('target', arm)} | {mean(knn)} |"
+            f" {told(knn - fresh)} | {ends(knn - fresh, len(HIDDEN))} | {beyond} | {mean(shots)}"
+        )
+    return table(
+        "target | learning rate | steps | k-NN, % | minus untrained (95%) |"
+        f" 95%, all {len(HIDDEN)} | minus mean colour (95%) | 5-shot, %",
+        rows,
+    )
+
+
 def chosen(arm: str) -> str:
     """The learning rate of an objective's best try."""
     rate = max(tries("methods_tuning", "short", "long")[arm], key=score)["values"]["optim.lr"]
@@ -453,7 +486,7 @@ def paid() -> str:
 
 PAGES = {
     "README.md": (choice, headline),
-    "docs/results.md": (arms, primary, objectives, newer),
+    "docs/results.md": (arms, primary, objectives, newer, hidden),
     "docs/worth.md": (checks, paid),
 }
 # Of untuned and short studies docs/results.md has a line each, which these tables bear out
