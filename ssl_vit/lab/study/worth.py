@@ -317,9 +317,9 @@ def find_images(data: Data) -> Images:
             break
     if not enough:
         both = _labelled(labels.train) + _labelled(labels.validation)
-        text = f"{both} labelled images besides those of the test; {FEW_IMAGES} choose settings and"
-        needed = f"{FEW_IMAGES / HELD_OUT[-1]:.0f}"
-        raise UserError(f"{NAME}: {text} are at most {HELD_OUT[-1]:.0%}; expected about {needed}")
+        text = f"{both} labelled images besides those of the test; {FEW_IMAGES} choose settings"
+        text += f" alone, at most {HELD_OUT[-1]:.0%} of them"
+        raise UserError(f"{NAME}: {text}; expected about {FEW_IMAGES / HELD_OUT[-1]:.0f}")
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
     if len(size_C) < 2:
@@ -327,9 +327,9 @@ def find_images(data: Data) -> Images:
     counts = len(train_N), int(size_C.sum()), len(size_C), int(size_C.min())
     measured = _labelled(labels.validation), _labelled(labels.test)
     guesses = labels.splits.guesses
-    if given and share != given[0]:
+    if given and data.validation != given[0]:
         text = f"data.validation={given[0]:g}: fewer than {FEW_IMAGES} of these images have a label"
-        guesses += (f"{text}; {share:g} is held out in its place",)
+        guesses += (f"{text}; {data.validation} is held out in its place",)
     return Images(options, *counts, *measured, labels.splits.notes, guesses)
 
 
