@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import UserError, suggest
 from ..formatting import count_of_images, some
-from ..recipe.images import Data
+from ..recipe.images import TEST_SHARE, Data
 from ..recipe.split_counts import held_out_count
 from . import layout
 from .files import FOLDERS
@@ -29,6 +29,7 @@ class Splits(NamedTuple):
         train: the training images; with a stream, its first ones.
         validation: the held-out images.
         test: the test split or share, where it was requested.
+        test_images: how many images it has, requested or not; 0 where there is none.
         stream: what is trained on, where data.stream=true.
         notes: what each split was read from, and what was left out.
         guesses: assumptions about the data; each is printed as a warning.
@@ -39,6 +40,7 @@ class Splits(NamedTuple):
     train: Source
     validation: Source
     test: Source | None = None
+    test_images: int = 0
     stream: Stream | None = None
     notes: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
@@ -79,9 +81,10 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     inside = data.validation_from == "share"
     held_out = _held_out(training_share(rest, data) if inside else rest, roles, found.splits, data)
     train = held_out.kept if inside else training_share(held_out.kept, data)
-    tested = None
-    if test:
-        tested = found.splits[str(roles.test)] if share is None else share.part
+    to_test = found.splits.get(split_to_test(data, found.splits, roles.train) or "")
+    if share is not None:
+        to_test = share.part
+    tested = to_test if test else None
     guesses = [f"{data.location}: {text}" for text in dict.fromkeys(found.guesses)]
     if data.labels:
         named = {"held-out": held_out.part, "test": tested}
@@ -93,6 +96,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         _shown(train, data),
         _shown(held_out.part, data),
         None if tested is None else _shown(tested, data),
+        0 if to_test is None else len(to_test),
         notes=_notes(found, data, roles, train, held_out, share),
         guesses=tuple(guesses),
         label_source=whole.labels.source if data.labels and whole.labels.lists is None else "",
@@ -204,7 +208,7 @@ def _split(
 def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
     labelled = (data.labels and train.labels.lowest_and_highest[1] >= 0) or bool(train.masks.column)
     lacks = "test images (a folder test/ beside train/)"
-    whole = f"{text}, or a share of train: data.test=0.2; {data.place} lacks {lacks}"
+    whole = f"{text}, or a share of train: data.test={TEST_SHARE}; {data.place} lacks {lacks}"
     if not labelled:  # nor would a share of train have any
         whole = f"{data.place} lacks labels (a folder for each class) and {lacks}; {text}"
     return NoTestSplit(whole, labelled)
@@ -292,7 +296,9 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     notes = [f"{one}: a stream from {data.place}" for one in used]
     notes += _beside(found, used, list(found.splits))
     notes.append(f"labels: {describe_labels(preview, data)}")
-    return Splits(preview, seen.take(first), None, train, tuple(notes), tuple(guesses))
+    return Splits(
+        preview, seen.take(first), stream=train, notes=tuple(notes), guesses=tuple(guesses)
+    )
 
 
 def _beside(found: Found, used: Collection[str], texts: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ Legend: I images, B images of a batch, N patches, D width, A width and constant,
 G learning rates, S side of image and mask in pixels, H W rows and columns of patches.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +25,13 @@ from ..recipe.records.run import Difference, Measured
 from ..stats import Interval, resampled_difference
 from ..training.distributed import broadcast_from_main
 from . import probes
-from .features import ENCODER
+from .features import ENCODER, Reader
 from .images import Images
 from .probes import Scale
 
 # Images whose difference has an interval: fewer, resampled, differ too little from one another
 FEWEST = 30
 SCORES = ("miou", "pixel_accuracy")
-Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, S, S) -> patch features (B, N, D)
 
 
 class SegmentationTask(NamedTuple):

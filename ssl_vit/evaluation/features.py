@@ -3,7 +3,7 @@
 Legend: B batch, N images, D width of the features; M images that are measured on, T trials.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 
@@ -25,7 +25,8 @@ from .probes import SEED, Features
 
 ENCODER = ""  # the name of the encoder's reader, beside FRESH, START and PIXELS
 
-Reader = Callable[[Tensor], Tensor]  # uint8 images (B, 3, H, W) -> features (B, D)
+# uint8 images (B, 3, H, W) -> features (B, D), or of tokens (B, T, D)
+Reader = Callable[[Tensor], Tensor]
 Readers = Mapping[str, Reader]  # {ENCODER, FRESH, ...: it}
 Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features
 Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
@@ -83,15 +84,14 @@ def sample_few_shot(readers: Readers, images: Images) -> tuple[dict[str, Feature
     label_N = source.label_of(np.arange(len(source)))
     place_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
     label_L = torch.from_numpy(label_N[place_L])
-    unreadable_L = np.zeros(len(place_L), bool)
     while True:
-        picks = _picks(label_L, images.recipe.probe, images.classes, unreadable_L)
+        picks = _picks(label_L, images.recipe.probe, images.classes, source.classes)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         batches = images.batches(source, place_L[row_S])
         _, read_S, found = gathered(readers, batches, accelerator)
         if read_S.min() >= 0:
             break
-        unreadable_L[row_S[read_S < 0]] = True
+        label_L[row_S[read_S < 0]] = images.classes  # of which none is picked
     device = accelerator.device
     label_S = label_L[row_S].to(device)
     drawn = {name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in found.items()}
@@ -101,23 +101,25 @@ def sample_few_shot(readers: Readers, images: Images) -> tuple[dict[str, Feature
     return drawn, places
 
 
-def _picks(
-    label_N: Tensor, probe: Probe, classes: int, unreadable_N: np.ndarray | None = None
-) -> Picks:
-    trials = range(probe.trials)
+def _picks(label_N: Tensor, probe: Probe, classes: int, names: Sequence[str]) -> Picks:
     return {
-        (shots, trial): probes.sample_shots(label_N, shots, classes, SEED + trial, unreadable_N)
+        (shots, trial): probes.sample_shots(label_N, shots, classes, SEED + trial, names)
         for shots in probe.shots
-        for trial in trials
+        for trial in range(probe.trials)
     }
 
 
 def run_probes(
-    seen: Mapping[str, Features], probe: Probe, classes: int, picks: Picks | None = None
+    seen: Mapping[str, Features],
+    probe: Probe,
+    classes: int,
+    picks: Picks | None = None,
+    names: Sequence[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
     """Each of probe.measures, trained on seen["train"], and whether it is right of each image of
     seen["test"]: bool (trials, M), on the CPU. The linear probe's learning rate is chosen on
-    seen["validation"]. `picks`: few-shot's rows, where they are sampled already.
+    seen["validation"]. `picks`: few-shot's rows, where they are sampled already; `names`: of the
+    classes, where they have some.
 
     All are computed in float32, under a caller's autocast too: in bfloat16 similarities are equal
     that are not, and other neighbours are the nearest.
@@ -131,7 +133,7 @@ def run_probes(
         return torch.stack([pred_N == test_N for pred_N in predictions]).cpu()
 
     if "few_shot" in probe.measures:
-        rows = _picks(label_N, probe, classes) if picks is None else picks
+        rows = _picks(label_N, probe, classes, names) if picks is None else picks
         for shots in probe.shots:
             chosen = [rows[shots, trial] for trial in range(probe.trials)]
             with exact:
@@ -156,6 +158,7 @@ def all_right(
     classes: int,
     warn: Callable[[str], None],
     picks: Picks | None = None,
+    names: Sequence[str] = (),
     error: type[Exception] = UserError,
 ) -> dict[str, Right]:
     """{reader: what `run_probes` gives} of {split: {reader: its features}}, and under COMMONEST of
@@ -166,7 +169,7 @@ def all_right(
         of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
         own = {split: found[name] for split, found in seen.items()}
         with failing_left_out(name, error, warn):
-            right[name] = dict(run_probes(own, of, classes, picks))
+            right[name] = dict(run_probes(own, of, classes, picks, names))
     label_M = next(iter(seen["test"].values()))[1]
     named = {measure: commonest(label_M) for found in right.values() for measure in found}
     return right | {COMMONEST: named}

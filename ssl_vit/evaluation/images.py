@@ -57,25 +57,27 @@ class Images:
 
     def batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
         """This process's share of these rows, by default of all."""
-        self.forwarded += len(source) if rows is None else len(rows)
+        wanted = len(source) if rows is None else len(rows)
         loader = loaders.evaluation_loader(
             source, self.recipe.data, self.batch_layout, self.workers, rows
         )
-        return self._watched(loader, len(source))
+        return self._watched(loader, wanted, len(source))
 
     def with_masks(self, source: Source, classes: int | None) -> Iterator[Batch]:
         """This process's share of all images and their masks, of so many classes if that is
         known."""
-        self.forwarded += len(source)
         loader = masks.loader(source, self.recipe.data, self.batch_layout, self.workers, classes)
-        return self._watched(loader, len(source))
+        return self._watched(loader, len(source), len(source))
 
-    def _watched(self, loader: DataLoader, images: int) -> Iterator[Batch]:
+    def _watched(self, loader: DataLoader, wanted: int, images: int) -> Iterator[Batch]:
+        """The batches of so many wanted images of a split; of its `images`, a share may be
+        unreadable (data.unreadable)."""
         own: list[str] = []
+        self.forwarded += wanted
         with InterruptibleLoader(loader, self.should_stop) as batches:
             watched = self.accelerator.watch_loader(batches)
             if self.accelerator.is_main_process:
-                watched = console.told(watched, len(loader), f"batches of {images:,} images")
+                watched = console.told(watched, len(loader), f"batches of {wanted:,} images")
             for batch in watched:
                 own += batch.unreadable
                 yield batch

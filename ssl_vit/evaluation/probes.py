@@ -73,23 +73,22 @@ def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: in
 
 
 def sample_shots(
-    label_N: Tensor, shots: int, classes: int, seed: int, unreadable_N: np.ndarray | None = None
+    label_N: Tensor, shots: int, classes: int, seed: int, names: Sequence[str] = ()
 ) -> Tensor:
     """Rows (S,) of `shots` images of each class, class by class: those whose hash of (seed, row) is
-    lowest, but for rows that are known to be unreadable. The seed's fewer shots are among its more.
+    lowest. The seed's fewer shots are among its more. Of labels from `classes` on none is picked.
+    `names`: of the classes, where they have some.
 
     Raises:
         UserError: a class has fewer images than shots.
     """
     label = label_N.cpu().numpy()
-    if unreadable_N is not None:
-        # a class behind all others, of which none is picked
-        label = np.where(unreadable_N, classes, label)
     count_C = np.bincount(label, minlength=classes)[:classes]
     if count_C.min() < shots:
         short = int(np.argmax(count_C < shots))
         fits = f"at most {count_C.min()}, as the smallest class has, or " if count_C.min() else ""
-        has = f"class {short} has {count_of_images(count_C[short])}"
+        name = names[short] if short < len(names) else short
+        has = f"class {name} has {count_of_images(count_C[short])}"
         text = f"{has} to learn from; expected {fits}probe.measures= without few_shot"
         raise UserError(f"probe.shots={shots}: {text}")
     place_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))

@@ -73,14 +73,17 @@ def held_out_split(recipe: Recipe) -> str:
 def measured_on(recipe: Recipe, splits: run_splits.Splits) -> dict[str, int]:
     """{split: how many of its images metrics are measured, or something is chosen, on}: of what is
     measured by labels those that have one."""
-
-    def count(source: Source) -> int:
-        by_labels = uses_labels(recipe) and not measures_masks(recipe)
-        return len(labelled_images(source) if by_labels else source)
-
     found = {}
     if recipe.trains:
         found[held_out_split(recipe)] = held_out_images(recipe, splits)
     elif chosen_on_held_out(recipe):
-        found[held_out_split(recipe)] = count(splits.validation)
-    return found if splits.test is None else found | {"test": count(splits.test)}
+        found[held_out_split(recipe)] = len(measured_images(recipe, splits.validation))
+    tested = {} if splits.test is None else {"test": len(measured_images(recipe, splits.test))}
+    return found | tested
+
+
+def measured_images(recipe: Recipe, source: Source) -> Source:
+    """The images of a test split, or of one to choose on, that are measured: of what is measured by
+    labels those that have one."""
+    by_labels = uses_labels(recipe) and not measures_masks(recipe)
+    return labelled_images(source) if by_labels else source

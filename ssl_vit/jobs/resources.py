@@ -110,7 +110,7 @@ def environment_facts(
     work = costs.work(recipe)
     facts: dict[str, Any] = {
         "data": {},
-        "images": {} if splits.stream else {"train": len(splits.train)},
+        "images": {} if splits.stream else {"train": len(splits.train), "test": splits.test_images},
         "measured_on": split_images.measured_on(recipe, splits),
         "classes": list(splits.train.classes) if are_classes else [],  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",

@@ -142,10 +142,13 @@ class MeasuredImages:
     def __init__(self, recipe: Recipe, splits: Splits) -> None:
         self.parts: dict[str, tuple[Source, np.ndarray]] = {}  # {split: images, rows of them}
         if splits.test is not None:
-            self.parts["test"] = splits.test, np.arange(len(splits.test))
+            tested = split_images.measured_images(recipe, splits.test)
+            self.parts["test"] = tested, np.arange(len(tested))
         apart = split_images.held_out_split(recipe) == "validation"
         if apart and (recipe.trains or chosen_on_held_out(recipe)):
             held_out = splits.validation
+            if not recipe.trains:
+                held_out = split_images.measured_images(recipe, held_out)
             most = recipe.eval.images if recipe.trains else len(held_out)
             if recipe.checkpoint.best:  # k-NN takes others than those that chose (online.prepare)
                 most *= 2

@@ -32,7 +32,7 @@ from ..recipe.probe import SEGMENTATION as SEGMENTATION
 from ..recipe.probe import TOKENS as TOKENS
 from ..recipe.recipe_files import file_values, find_recipe
 from ..recipe.recipe_files import recipe_names as recipe_names
-from ..recipe.schema import Recipe, all_groups
+from ..recipe.schema import Recipe, all_groups, all_keys
 from ..recipe.schema import uses_labels as uses_labels
 from ..recipe.which_images import image_notice as image_notice
 from ..recipe.words import parse as parse
@@ -60,7 +60,6 @@ cpu_model = environment.cpu_model
 differences = identity.differences
 exaflop = costs.exaflop
 fitting_images = costs.fitting_images
-from_init = run_identity.from_init
 is_written = lock.is_held
 keeping = run_identity.keeping
 repository_beside = hub_files.beside
@@ -91,6 +90,11 @@ def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
     target = values.get("target", schema.DEFAULT_TARGET)
     used = declared.groups_with(str(target)) if declared is not None else ()
     return group not in _of_objectives() or group in used
+
+
+def from_init() -> list[str]:
+    """Keys that initial weights decide, where a task starts from another run."""
+    return [key for key, one in all_keys().items() if one.from_init]
 
 
 def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:

@@ -24,7 +24,7 @@ from ..recipe.parsing import flatten, load_yaml
 from ..recipe.recipe_files import read
 from ..recipe.records import Kind
 from ..recipe.records.run import Environment, RunEnvironment, WithRecipe
-from ..recipe.schema import Recipe, all_keys, defaults, sources
+from ..recipe.schema import Recipe, defaults, sources
 from .checkpoint_files import list_checkpoints, step_of
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
@@ -259,11 +259,6 @@ def planned_differences(
     data = Data(**{key: planned[f"data.{key}"] for key in PIXEL_KEYS if f"data.{key}" in planned})
     undecided = {*undecided, *(f"data.{key}" for key in unmeasured(data))}
     return [str(one) for one in differences(known, planned, undecided)]
-
-
-def from_init() -> list[str]:
-    """Keys that initial weights decide, where a task starts from another run."""
-    return [key for key, one in all_keys().items() if one.from_init]
 
 
 def _check_unedited(recipe: Recipe, folder: Path) -> None:

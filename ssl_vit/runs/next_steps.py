@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..formatting import option_text, shell_command, tool_command
-from ..recipe import declaration, recipe_files
-from ..recipe.images import READING, SPLIT_KEYS
+from ..recipe import declaration, recipe_files, which_images
+from ..recipe.images import READING, SPLIT_KEYS, TEST_SHARE
 from ..recipe.schema import Recipe, defaults
 
 LABELLED = "LABELLED_IMAGES"  # stands for the place of labelled images
@@ -43,15 +43,14 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
             NextCommand("write the features of all images", _typed("embed", init, f"out={out}")),
             NextCommand("compare it with the other runs", _typed("report", str(out))),
         ]
-    others = [] if labelled else _elsewhere(LABELLED, recipe)
-    tuned = _typed("finetune", "recipe=finetune", init, *others, f"out={out}")
+    tested = _tested(folder, recipe, labelled)
+    tuned = _typed("finetune", "recipe=finetune", init, *tested, f"out={out}")
+    measured = evaluation(folder, out, recipe, labelled)
     helps = worth(recipe, recipe if labelled else None)
     found = [NextCommand("whether pre-training helps these images", helps)] if helps else []
     return [
         *found,
-        NextCommand(
-            "measure the frozen encoder on labels", evaluation(folder, out, recipe, labelled)
-        ),
+        NextCommand("measure the frozen encoder on labels", measured),
         NextCommand("fine-tune it on labels", tuned),
     ]
 
@@ -81,7 +80,8 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
 
 def fine_tuning(init: Path | str, recipe: Recipe) -> str:
     """The fine-tuning of an encoder on a recipe's images."""
-    return _typed("finetune", "recipe=finetune", f"init={init}", *_images(recipe))
+    tested = _tested(Path(init), recipe, labelled=True) if recipe.trains else []
+    return _typed("finetune", "recipe=finetune", f"init={init}", *_images(recipe), *tested)
 
 
 def _elsewhere(place: str, recipe: Recipe) -> list[str]:
@@ -111,10 +111,18 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
 
 
 def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
-    """The evaluation of a run's encoder, on its own images or, where these have no labels, on those
-    of a place that is to be filled in, of the same size."""
-    place = [] if labelled else _elsewhere(LABELLED, recipe)
-    return _typed("evaluate", "recipe=evaluate", f"init={folder}", *place, f"out={out}")
+    """The evaluation of a run's encoder on labels."""
+    tested = _tested(folder, recipe, labelled)
+    return _typed("evaluate", "recipe=evaluate", f"init={folder}", *tested, f"out={out}")
+
+
+def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
+    """The words by which what follows a run has labelled test images: nothing where its own images
+    have them, else a share of these; without labels a place of others is to be filled in, of the
+    same size."""
+    if not labelled:
+        return _elsewhere(LABELLED, recipe)
+    return [f"data.test={TEST_SHARE}"] if which_images.lack_test(folder) else []
 
 
 def _typed(tool: str, *options: str) -> str:

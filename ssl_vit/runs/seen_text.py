@@ -29,7 +29,8 @@ def sentence(one: SeenImages) -> str:
     if not any(one.images.values()):
         if one.unknown:
             return f"which images {one.run} was trained on is not known{one.unknown}"
-        return f"{one.run} was trained on none of the {_named(one.of)} images"
+        named = " and ".join(SPLIT_NAMES[split] for split in one.of)
+        return f"{one.run} was trained on none of the {named} images"
     how = "without labels"
     if one.labels == one.images:
         how = "with their labels"
@@ -43,10 +44,6 @@ def cautions(seen: Iterable[SeenImages]) -> list[str]:
     """What to say beside results on test images whose labels were learned before."""
     caution = "what is measured on the test images is no measure of images that it has not seen"
     return [f"{sentence(one)}: {caution}" for one in seen if learned_labels([one])]
-
-
-def _named(splits: Iterable[str]) -> str:
-    return " and ".join(SPLIT_NAMES[split] for split in splits)
 
 
 def _counted(images: dict[str, int], of: dict[str, int]) -> str:

@@ -31,6 +31,7 @@ from ...formatting import (
     process_environment,
 )
 from ...recipe import records
+from ...recipe.images import TEST_SHARE
 from ...recipe.records import Number, Record, Whole
 from ...recipe.schema import Data, Recipe
 from ...runs.files import remove, write_atomically
@@ -49,7 +50,6 @@ MOST_SEEDS = 8
 TUNING_SEED = 99  # confirms nothing
 SHARES = (0.1, 0.3, 0.03, 0.01)  # of the labels, in the order in which they are added
 A_CLASS = 5  # labelled images of a class in such a share, at least
-TEST_SHARE = 0.2  # of the images, where there is no test split
 HELD_OUT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # shares, of which the first with enough is taken
 FINE = 4 / 9  # images of fine-tuning for one of pre-training, as of recipe=finetune and recipe=mae
 LOOKED_AT = 2000  # validation images, at most
