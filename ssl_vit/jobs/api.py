@@ -70,9 +70,8 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
     """
     from . import embed as tool
 
-    return tool.embed(
-        *tool.prepare(parse(EmbedOptions, from_python(EmbedOptions, options, keywords)))
-    )
+    given = parse(EmbedOptions, from_python(EmbedOptions, options, keywords))
+    return tool.embed(*tool.prepare(given))
 
 
 def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":

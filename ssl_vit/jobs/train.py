@@ -15,6 +15,7 @@ from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader
 from ..evaluation import split_images
 from ..hub import background
+from ..inspection.base import predictions
 from ..recipe.declaration import is_plugins
 from ..recipe.records.run import Result
 from ..runs import console
@@ -87,13 +88,16 @@ def _measure_baselines(job: Job) -> None:
     the held-out images; and initial weights that were loaded by the probes.
 
     Raises:
-        UserError: a plugin's output or baselines are not as an objective's.
+        UserError: a plugin's output, rendered patches or baselines are not as an objective's.
     """
+    device = job.accelerator.device
     if job.recipe.plugin and job.state.step == 0:
         cast = loop.autocast(job.recipe.compute.precision, job.accelerator)
         with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
             model.start_step(0.0)  # nor does training call forward before
             pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
+            few = job.held_out.batches[0].map(lambda values: values[:2].to(device))
+            predictions(model, few)  # which are drawn when the run ends
             model.train()
         declared = job.recipe.declared
         unsaid = is_plugins(type(declared)) and not declared.says_pool
@@ -108,7 +112,6 @@ def _measure_baselines(job: Job) -> None:
             batches = loaders.first_batches(
                 job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES
             )
-            device = job.accelerator.device
             whole.fit_baselines(loop.to_device(batch, device) for batch in batches)
             if whole is not job.objective:  # a copy of what is sharded
                 for own, fitted in zip(job.objective.buffers(), whole.buffers(), strict=True):

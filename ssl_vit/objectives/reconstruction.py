@@ -12,10 +12,13 @@ from torch import Tensor
 
 from ..data.batching import Batch
 from ..data.pixel_values import shown_image
+from ..errors import UserError
 from . import corruption
+from .base import place
 
 if TYPE_CHECKING:
     from .patches import PatchPrediction
+    from .targets.patch_targets import Target
 
 GREY = 128
 TITLES = ("original", "corrupted", "predicted", "true")
@@ -41,7 +44,11 @@ class Reconstruction(NamedTuple):
 
 @torch.no_grad()
 def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
-    """The objective's predictions for the corruption that the images' keys give."""
+    """The objective's predictions for the corruption that the images' keys give.
+
+    Raises:
+        UserError: a plugin's target renders no images of patches.
+    """
     target = objective.target
     patch = objective.encoder.patch_size
     height, width = objective.encoder.grid
@@ -50,10 +57,10 @@ def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
     image_B3HW = shown_image(batch.image, objective.encoder.pixel_range)
     pixels_BNX = rearrange(image_B3HW, "b c (h p) (w q) -> b (h w) (p q c)", p=patch, q=patch)
     saw_BNX = corruption.apply(pixels_BNX, drawn, torch.full_like(pixels_BNX[0, 0], GREY))
-    predicted_BKX = _filled(target.render(target.predict(output_BKA)), patch)
+    predicted_BKX = _rendered(target, target.predict(output_BKA), patch)
     corrupted_BKX = drawn.corrupted_BK[..., None].expand_as(predicted_BKX)
     predicted_BNX = saw_BNX.scatter(1, corrupted_BKX, predicted_BKX)
-    true_BNX = _filled(target.render(target.ground_truth(batch.image)), patch)
+    true_BNX = _rendered(target, target.ground_truth(batch.image), patch)
     four = torch.stack([pixels_BNX, saw_BNX, predicted_BNX, true_BNX], 1)
     shape = {"h": height, "w": width, "p": patch, "q": patch}
     panels_B43HW = rearrange(four, "b v (h w) (p q c) -> b v c (h p) (w q)", **shape)
@@ -72,6 +79,20 @@ def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
     if certainty is not None:
         certainty_BHW = placed(_filled(certainty[..., None], patch))
     return Reconstruction(panels_B43HW, placed(error_BKX), certainty_BHW)
+
+
+def _rendered(target: "Target", truth_BN: Tensor, patch: int) -> Tensor:
+    """Ground truths or predictions as a target renders them, brought to the patch's side:
+    (B, N, P P 3)."""
+    made = target.render(truth_BN)
+    sides = [side for side in range(1, patch + 1) if patch % side == 0]
+    shapes = [(*truth_BN.shape[:2], side, side, 3) for side in sides]
+    kind, shape = getattr(made, "dtype", type(made)), (*getattr(made, "shape", ()),)
+    if kind != torch.uint8 or shape not in shapes:
+        expected = f"uint8 (B, N, c, c, 3), where c divides the patch's side, {patch}"
+        text = f"render: {kind} of shape {shape}; expected {expected}"
+        raise UserError(f"{place(type(target))}: {text}")
+    return _filled(made, patch)
 
 
 def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:

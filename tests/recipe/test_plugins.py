@@ -389,6 +389,8 @@ NOT_SO = [
     ("brightness", "def render(", "def draw(", "MeanBrightness: expected a method render"),
     (*ACCURACY, r"metrics: accuracy: shape \(\d+, 8, 1\); expected"),
     ("brightness", "b (h w) 1", "b h w", "ground_truth: shape .*; expected"),
+    ("brightness", "1, 1, 3)", "1, 1, 1)", "MeanBrightness: render: torch.uint8 .*, 1, 1, 1"),
+    ("brightness", ".byte()", "", r"render: torch.float32 .*; expected uint8 \(B, N, c, c, 3\)"),
     ("brightness", '"variance"', '"varianc"', "baseline varianc: .*did you mean variance"),
 ]
 
