@@ -25,6 +25,7 @@ from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import Probe
+from ssl_vit.runs import console
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator
 
@@ -80,7 +81,6 @@ def test_few_shot_alone_reads_the_images_it_draws_and_predicts_the_same(
 ) -> None:
     words = [*COMMON, *FEW, f"init={runs['mpp'].folder}", f"out={tmp_path}"]
     splits = run_splits.load(resolve(words).data, test=True)
-    assert splits.test is not None
     alone, few, drawn = measured([*words, "name=alone", "probe.measures=[few_shot]"], monkeypatch)
     both, all_, whole = measured(
         [*words, "name=both", "probe.measures=[few_shot,knn]"], monkeypatch
@@ -103,7 +103,10 @@ def broken(unreadable: set[int]) -> Source:
     return listed(images, np.where(row_N % 3 == 2, -1, row_N % 3))
 
 
-def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() -> None:
+def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class(monkeypatch) -> None:
+    """And how many are read is said, not how many there are."""
+    told: list[str] = []
+    monkeypatch.setattr(console, "told", lambda items, _, what: told.append(what) or items)
     recipe = resolve([*COMMON, "init=scratch", "probe.shots=[2,5]", "probe.trials=3"])
     layout = BatchLayout(7, 7, 0, 1)
 
@@ -116,6 +119,7 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class() 
         return {key: row_S[places].tolist() for key, places in picks.items()}
 
     sound = draw(set())
+    assert told == [f"batches of {len({row for rows in sound.values() for row in rows})} images"]
     lost = {rows[0] for rows in sound.values()}
     mended = draw(lost)
     for key, rows in mended.items():
@@ -138,6 +142,13 @@ def test_probes_are_the_same_under_a_callers_bfloat16() -> None:
         found = dict(features.run_probes(seen, probe, 5))
     assert found.keys() == exact.keys() == {"few_shot_5", "linear", "knn"}
     assert all(torch.equal(found[name], exact[name]) for name in exact)
+
+
+def test_a_class_of_too_few_images_is_named() -> None:
+    seen = {key: {"": (torch.randn(8, 4), torch.arange(8) % 2)} for key in ("train", "test")}
+    probe = Probe(measures=["few_shot"], shots=[5])
+    with pytest.raises(UserError, match="class ant has 4 images"):
+        features.all_right(seen, probe, 2, print, names=["ant", "bee"])
 
 
 def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program() -> None:
@@ -164,7 +175,6 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
     _, _, plain = measured([*words, "name=plain"], monkeypatch)
     recipe = resolve(words)
     splits = run_splits.load(recipe.data, test=True)
-    assert splits.test is not None
     net = encoder.build_encoder(recipe.model, recipe.data).eval()
     weights.load_weights(net, InitSource(str(trained.folder)))
     head = load_file(trained.export / "heads.safetensors")

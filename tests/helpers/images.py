@@ -104,9 +104,10 @@ def put(folder: Path, count: int) -> None:
         Image.fromarray(noise).save(folder / f"{number}.png")
 
 
-def two_classes(folder: Path) -> Path:
-    """Twelve training and three test images of each of two classes."""
-    for name in "ab":
-        put(folder / "train" / name, 12)
-        put(folder / "test" / name, 3)
+def two_classes(folder: Path, *splits: str) -> Path:
+    """Of each of two classes twelve images in the first split, and three in the second; by default
+    to train on and to test on."""
+    for split, count in zip(splits or ("train", "test"), (12, 3), strict=False):
+        for name in "ab":
+            put(folder / split / name, count)
     return folder

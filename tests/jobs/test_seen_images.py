@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import xxhash
 
-from helpers.images import put
+from helpers.images import images, put
 from helpers.launching import launch_ranks, outcome
 from helpers.options import PROBE, SHORT, TINY, TUNE, altered
 from helpers.runs import cut_off, result, run
 from ssl_vit.data import batching, contents, loaders, run_splits
 from ssl_vit.data.resident import ResidentDataset, decode_split
+from ssl_vit.data.source import labelled_images
 from ssl_vit.jobs import cli, seen_images
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.records.run import SeenImages
@@ -72,9 +73,7 @@ def hashes(files) -> set[int]:
 
 
 def recorded(folder: Path, name: str = "images") -> set[int]:
-    record = seen_images.read(folder)
-    assert record is not None
-    return set(getattr(record, name).view(np.uint64).tolist())
+    return set(getattr(seen_images.read(folder), name).view(np.uint64).tolist())
 
 
 def in_parquet(files: list[Path], split: Path) -> None:
@@ -249,17 +248,19 @@ def test_of_images_that_are_not_measured_nothing_is_told(runs: dict[str, Path]) 
     assert seen_images.seen_images(recipe, nothing) == []
 
 
-def test_held_out_images_are_counted_as_far_as_they_are_measured(words: list[str]) -> None:
-    """A training run measures eval.images of them; an evaluation chooses on all."""
-    words = altered(words, APART, "data.validation=0.4", "eval.images=4")
-    recipe = resolve(words)
-    splits = run_splits.load(recipe.data, test=True)
-    assert len(splits.validation) > 8
+def test_images_are_counted_as_far_as_they_are_measured(words: list[str], tmp_path: Path) -> None:
+    """A training run measures eval.images held-out ones, an evaluation chooses on all that have a
+    label; of its test images those without one were counted, too."""
+    images(tmp_path, a=20, b=20, _=40)
+    words = altered(words, f"data.path={tmp_path}", APART, "data.validation=0.4", "eval.images=4")
+    splits = run_splits.load(resolve(words).data, test=True)
+    labelled = [len(labelled_images(one)) for one in (splits.validation, splits.test)]
+    assert 4 < labelled[0] < len(splits.validation) and 0 < labelled[1] < len(splits.test)
     evaluation = [word for word in words if word.startswith(("data.", "model."))]
     evaluation += ["recipe=evaluate", "init=scratch", "probe.measures=[linear]"]
-    for one, count in (recipe, 4), (resolve(evaluation), len(splits.validation)):
-        found = seen_images.MeasuredImages(one, splits)
-        assert len(found.parts["validation"][1]) == count
+    for one, counts in (words, [4, len(splits.test)]), (evaluation, labelled):
+        parts = seen_images.MeasuredImages(resolve(one), splits).parts
+        assert [len(parts[name][1]) for name in ("validation", "test")] == counts
 
 
 def test_after_a_kill_the_record_has_both_halves(

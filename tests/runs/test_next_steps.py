@@ -18,7 +18,7 @@ from ssl_vit.runs.next_steps import next_steps
 
 # So that a command takes seconds, not minutes
 FASTER = {
-    "evaluate": ["probe.steps=2", "probe.shots=[1]", *LOADED],
+    "evaluate": ["probe.steps=2", "probe.shots=[1]", "probe.neighbors=9", *LOADED],
     "finetune": SHORT,
     "figures": ["figures=filters,positions"],
     "embed": ["compute.threads=1"],
@@ -26,23 +26,20 @@ FASTER = {
 }
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return two_classes(tmp_path_factory.mktemp("labelled") / "IMAGES")
+def pre_trained(out: Path, *splits: str) -> Path:
+    own = [f"data.path={two_classes(out / 'IMAGES', *splits)}", f"out={out}", "name=first"]
+    return run(altered(TINY, *SHORT, "eval.every=2", *own)).folder
 
 
 @pytest.fixture(scope="module")
-def first(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    own = ["eval.every=2", f"data.path={images}", f"out={out}", "name=first"]
-    return run(altered(TINY, *SHORT, *own)).folder
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pre_trained(tmp_path_factory.mktemp("runs"))
 
 
 def next_commands(folder: Path) -> dict[str, list[str]]:
     """{tool: options} of what is to be done next."""
-    steps = next_steps(folder, folder.parent, recipe_files.read(folder / "recipe.yaml"))
     found = {}
-    for step in steps:
+    for step in next_steps(folder, folder.parent, recipe_files.read(folder / "recipe.yaml")):
         python, tool, *options = shlex.split(step.command)
         assert python == sys.executable and (ROOT / tool).is_file()
         assert Path(tool).name in (folder / "report.html").read_text()
@@ -55,11 +52,14 @@ def run_all(commands: dict[str, list[str]]) -> None:
         getattr(ssl_vit, tool)([*options, *FASTER[tool]])
 
 
-def test_what_was_pre_trained_is_compared_evaluated_and_fine_tuned(first: Path) -> None:
+@pytest.mark.parametrize("splits", [["train", "test"], ["train", "val"], [""]])
+def test_what_was_pre_trained_is_compared_and_used(splits: list[str], tmp_path: Path) -> None:
     """By commands that run; the study is of the same images and network: it gets as far as
-    counting these images, which are too few."""
-    commands = next_commands(first)
+    counting these images, which are too few. Without test images they ended in an error."""
+    commands = next_commands(pre_trained(tmp_path, *splits))
     assert list(commands) == ["study", "evaluate", "finetune"]
+    for tool in ("evaluate", "finetune"):
+        assert ("data.test=0.2" in commands[tool]) == (splits == [""])
     worth = commands.pop("study")
     assert "objective=mpp" in worth and any(one.startswith("data.path=") for one in worth)
     with pytest.raises(UserError, match="labelled images"):
