@@ -1,8 +1,7 @@
 """The images of an evaluation, read by all of its processes."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -53,7 +52,7 @@ class Images:
 
     def not_counted(self) -> "Images":
         """The same, to be read for another network than the encoder: not in `forwarded`."""
-        return dataclasses.replace(self)
+        return replace(self)
 
     def batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
         """This process's share of these rows, by default of all."""

@@ -10,7 +10,7 @@ Legend: M images that are measured on, T trials.
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,6 +79,7 @@ class OnlineProbes:
         pool: of the features, token or avg.
         classes: that the probes choose from.
         accelerator: of the run.
+        class_names: where the classes have some.
         paired: as of `compared`.
         images: how many labelled training images, and held-out ones, these are of all processes.
         first: place of the first of the held-out images in their order.
@@ -96,6 +97,7 @@ class OnlineProbes:
     pool: str
     classes: int
     accelerator: WatchedAccelerator
+    class_names: Sequence[str] = ()
     paired: bool = True
     images: tuple[int, int] = (0, 0)
     first: int = 0
@@ -141,7 +143,7 @@ class OnlineProbes:
         if len(held_out_MD):
             yield "features/rank", probes.effective_rank(held_out_MD)
         own = {split: found[ENCODER] for split, found in seen.items()}
-        for name, right_TM in run_probes(own, self.probe, self.classes):
+        for name, right_TM in run_probes(own, self.probe, self.classes, names=self.class_names):
             self.right[name] = right_TM
             yield f"{PROBE}{name}", accuracy(right_TM)
             if (fresh_TM := self.beside.get(FRESH, {}).get(name)) is not None:
@@ -185,7 +187,9 @@ class OnlineProbes:
         if not self.accelerator.is_main_process:
             return {}
         # as of the encoder's own, no failure ends a run
-        return all_right(seen, self.probe, self.classes, self.run.warn, error=Exception)
+        return all_right(
+            seen, self.probe, self.classes, self.run.warn, names=self.class_names, error=Exception
+        )
 
     def metrics(self, split: str) -> dict[str, Measured]:
         """Of the last evaluation, beside what it is compared with."""
@@ -292,6 +296,7 @@ def prepare(
         recipe.probe.pool or recipe.pool,
         classes,
         accelerator,
+        splits.train.classes,
         paired=not chosen_on and recipe.data.group is None and recipe.data.validation != 0,
         images=(train, held_out),
         first=first,

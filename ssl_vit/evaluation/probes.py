@@ -102,14 +102,14 @@ def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
     """(X'X + l2 I)^-1 X'Y, from the eigenvectors of X'X or, where there are fewer images than
     features, of XX'."""
     if x_SA.shape[0] >= x_SA.shape[1]:
-        left = x_SA.T @ x_SA
-        right = x_SA.T @ target_SC
-    else:
-        left = x_SA @ x_SA.T
-        right = target_SC
-    value, vector = torch.linalg.eigh(left)
-    solved = vector @ ((vector.T @ right) / (value + l2)[:, None])
-    return solved if x_SA.shape[0] >= x_SA.shape[1] else x_SA.T @ solved
+        return _solved(x_SA.T @ x_SA, x_SA.T @ target_SC, l2)
+    return x_SA.T @ _solved(x_SA @ x_SA.T, target_SC, l2)
+
+
+def _solved(gram: Tensor, right: Tensor, l2: float) -> Tensor:
+    """(gram + l2 I)^-1 right, of a symmetric matrix."""
+    value, vector = torch.linalg.eigh(gram)
+    return vector @ ((vector.T @ right) / (value + l2)[:, None])
 
 
 def linear_probe(seen: Mapping[str, Features], classes: int, probe: Probe) -> Tensor:
