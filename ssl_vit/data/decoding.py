@@ -323,12 +323,10 @@ def _channels_first(found: Values, channels: int) -> np.ndarray:
         for axis, other in ((0, True), (2, False))
     )
     if first == final:
-        text = f"an image {array.shape}; data.channels={channels} expects "
+        expects = f"(H, W, {channels}) or ({channels}, H, W)"
         if first:
-            text += "channels that are no side of it; as TIFF it says which are which"
-        else:
-            text += f"(H, W, {channels}) or ({channels}, H, W)"
-        raise ValueError(text)
+            expects = "channels that are no side of it; as TIFF it says which are which"
+        raise ValueError(f"an image {array.shape}; data.channels={channels} expects {expects}")
     return array if first else np.moveaxis(array, 2, 0)
 
 

@@ -311,8 +311,8 @@ def padded(values: Sequence[Any], where: str) -> np.ndarray:
     Raises:
         UserError: another value; it begins with `where`.
     """
-    none = None, UNLABELLED
-    lists = [one if isinstance(one, list) else None if one in none else [one] for one in values]
+    known = [None if one in (None, UNLABELLED) else one for one in values]
+    lists = [one if one is None or isinstance(one, list) else [one] for one in known]
     longest = max((len(one) for one in lists if one is not None), default=0)
     label_NL = np.full((len(lists), max(1, longest)), END, np.int64)
     for row, one in enumerate(lists):

@@ -204,7 +204,8 @@ def named_split(name: str, splits: Mapping[str, Source]) -> str:
     chosen = layout.choose(name, filled)
     if chosen is None:
         text = f"split={name}: no such split with images; {suggest(name, filled)}"
-        if layout.role(name) == "validation" not in map(layout.role, filled):
+        roles = {layout.role(one) for one in filled}
+        if layout.role(name) == "validation" and "validation" not in roles:
             text += "; without one a run holds out a share of train"
         raise UserError(text)
     return chosen

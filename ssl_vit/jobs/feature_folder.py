@@ -227,14 +227,13 @@ class FeatureFolder:
     def _refuse(self, one: Difference) -> None:
         """Raises UserError: the folder's features have another value of a key, or other images."""
         if one.kind:
-            text = f"{self.folder} holds features of other images in its split {one.name}"
-            text = f"data={self.data.place}: {text}"
+            option, others = f"data={self.data.place}", f"other images in its split {one.name}"
         elif one.key == "init":
-            text = f"init={self.options.init}: {self.folder} holds features of other weights"
+            option, others = f"init={self.options.init}", "other weights"
         else:
             here, was = (json.dumps(value).strip('"') for value in (one.here, one.there))
-            text = f"{one.key}={here}: {self.folder} holds features of {one.key}={was}"
-        raise UserError(f"{text}; give another name=")
+            option, others = f"{one.key}={here}", f"{one.key}={was}"
+        raise UserError(f"{option}: {self.folder} holds features of {others}; give another name=")
 
     def _describe(self) -> str:
         """The encoder and its features."""

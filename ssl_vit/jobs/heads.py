@@ -169,9 +169,9 @@ def measure_head(head: Head, images: Images) -> dict[str, tuple[float, int]]:
         found = classify.predict(objective, images.batches(test), accelerator)
     found = found._replace(label=renumber(found.label, head.number_C))
     if found.label.max() >= found.classes:
-        text = f"knows {found.classes} classes, data={recipe.data.name} has labels up to"
-        text = f"the head of init={recipe.init} {text} {found.label.max()}"
-        raise UserError(f"probe.measures=top1: {text}")
+        known = f"the head of init={recipe.init} knows {found.classes} classes"
+        labels = f"data={recipe.data.name} has labels up to {found.label.max()}"
+        raise UserError(f"probe.measures=top1: {known}, {labels}")
     metrics = classify.accuracies(found, found.classes)
     if recipe.eval.real:
         metrics |= classify.real_accuracy(found, test, recipe.eval.real)

@@ -121,10 +121,10 @@ def no_nearer(found: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
     if pairs is None or above == len(found):
         return ""
     level = f"{pairs.high:.4f}, which 1% of all pairs of images exceed"
-    text = (
-        f"of these {len(found):,} images {above or 'none'} exceed{'' if above > 1 else 's'} {level}"
-    )
-    return f"{text}; being the nearest does not make {'the others' if above else 'them'} alike"
+    exceed = "exceed" if above > 1 else "exceeds"
+    others = "the others" if above else "them"
+    text = f"of these {len(found):,} images {above or 'none'} {exceed} {level}"
+    return f"{text}; being the nearest does not make {others} alike"
 
 
 def _typical(pairs: PairSimilarity, images: int) -> str:

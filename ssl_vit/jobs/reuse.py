@@ -25,7 +25,7 @@ def check(run: Run) -> list[str]:
         UserError: it has others; it names which. Or it began at a step of another run.
     """
     recipe, folder, result = run.recipe, run.folder, run.result()
-    check_trunk(recipe, result.trunk if result else None)
+    check_start(recipe, result.trunk if result else None)
     identity.check_options(recipe, folder)
     weights = {one: one.identity() for one in recipe.sources().values()}
     hashes = identity.file_hashes(recipe)
@@ -40,7 +40,7 @@ def check(run: Run) -> list[str]:
     return [*(f"{option}: {text}" for option in gone), *warnings]
 
 
-def check_trunk(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
+def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
     """Check that resume=RUN@STEP names what a run began at, by the name of that folder, which may
     have moved or gone.
 

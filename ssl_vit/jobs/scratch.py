@@ -59,7 +59,7 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     tries = _tries(neighbours, SCRATCH)
     tuning = "no tuning" if tries == 1 else f"{tries} tries"
     there, here = (
-        f"{'1 try' if count == 1 else f'{count} tries'}, {format_exaflop(exaflop, 2)}"
+        f"{count} {'try' if count == 1 else 'tries'}, {format_exaflop(exaflop, 2)}"
         for count, exaflop in ((tries, work), (_tries(neighbours, recipe.init), all_work))
     )
     return (

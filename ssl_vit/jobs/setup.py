@@ -263,7 +263,7 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     for key, network in objective.teachers().items():
         source = run.recipe.sources()[key]
         known = run.recipe.value(source.network_key)
-        if known | source.network_values() != known:
+        if known | source.network_values() != known:  # the weights say otherwise
             text = f"is not what {source.option} is of; leave it out"
             raise UserError(f"{source.network_key}: {text}")
         facts["before"] = upstream_cost(run.recipe)
@@ -343,7 +343,7 @@ def _restore(job: Job, path: Path) -> None:
     """Load an intact checkpoint.
 
     Raises:
-        UserError: it is another run's, or no training state of this model; as `check_trunk`.
+        UserError: it is another run's, or no training state of this model; as `check_start`.
     """
     prefix = f"name={job.recipe.name}: {path}"
     try:
@@ -351,7 +351,7 @@ def _restore(job: Job, path: Path) -> None:
         if saved["recipe"] != recipe_hash(job.recipe):
             raise UserError(f"{prefix} is another run's; remove it")
         job.state.load(saved)
-        reuse.check_trunk(job.recipe, job.state.trunk)
+        reuse.check_start(job.recipe, job.state.trunk)
     except UserError:
         raise
     except Exception as error:  # torch, pickle and each part of the state raise their own

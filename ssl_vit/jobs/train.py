@@ -84,8 +84,9 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 
 
 def _measure_baselines(job: Job) -> None:
-    """Fit the baselines on a few training images, unless a checkpoint has them, and measure them on
-    the held-out images; and initial weights that were loaded by the probes.
+    """Try all that a plugin gives; then fit the baselines on a few training images, unless a
+    checkpoint has them, and measure them on the held-out images, and by the probes the initial
+    weights that were loaded.
 
     Raises:
         UserError: a plugin's output, rendered patches or baselines are not as an objective's.
@@ -105,8 +106,8 @@ def _measure_baselines(job: Job) -> None:
             text = f"the loss is of encoder.feature by {', '.join(pools)}"
             if not pools:
                 text = "the loss is not of encoder.feature, and the plugin declares no pool"
-            text += f"; probed and exported is that by {job.recipe.pool}"
-            job.run.warn(f"{text}, the declaration's pool")
+            probed = f"probed and exported is that by {job.recipe.pool}, the declaration's pool"
+            job.run.warn(f"{text}; {probed}")
     with job.state.strategy.full_weights() as whole, torch.no_grad():
         if job.state.step == 0:
             batches = loaders.first_batches(

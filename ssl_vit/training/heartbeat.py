@@ -222,6 +222,6 @@ class Watchdog(Callback):
             same = self.waits_for_batch and self.batches == batches
             waited, batches = waited + INTERVAL if same else 0.0, self.batches
             if waited > self.patience:
+                option = f"compute.patience={self.patience:g}"
                 text = "no data came for so many seconds; is shared memory (/dev/shm) full?"
-                text = f"compute.patience={self.patience:g}: {text} {RESUME_HINT}"
-                exit_process(LOST, f"error: {text}")
+                exit_process(LOST, f"error: {option}: {text} {RESUME_HINT}")
