@@ -31,7 +31,6 @@ from ...formatting import (
     process_environment,
 )
 from ...recipe import records
-from ...recipe.images import TEST_SHARE
 from ...recipe.records import Number, Record, Whole
 from ...recipe.schema import Data, Recipe
 from ...runs.files import remove, write_atomically
@@ -297,8 +296,8 @@ def find_images(data: Data) -> Images:
     options: dict[str, str] = {}
     labels = engine.split_labels(data)
     if not _labelled(labels.test):
-        options["data.test"] = str(TEST_SHARE)
-        data = data.model_copy(update={"test": TEST_SHARE})
+        options["data.test"] = str(engine.TEST_SHARE)
+        data = data.model_copy(update={"test": engine.TEST_SHARE})
         labels = engine.split_labels(data)
     if not _labelled(labels.train):
         raise UserError(f"{NAME}: the images have no labels, as a folder for each class")
