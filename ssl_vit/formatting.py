@@ -98,6 +98,7 @@ PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
 # Fewer images than this are too few to tell by: at 50% the 95% interval of an accuracy on 100 of
 # them reaches 9.8 points to each side
 FEW_IMAGES = 100
+TEST_SHARE = 0.2  # of the images, where there is no test split
 NAMED = 4  # names that a note lists
 SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}  # ... images
 

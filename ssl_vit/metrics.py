@@ -65,9 +65,11 @@ class Metric:
         whole = not self.kind or (self.kind == MASKED and self.unit != LOSS)
         return whole and self.unit in (SHARE, PIXEL_SHARE, LOSS)
 
-    def text(self, value: float) -> str:
-        """A value on the terminal."""
-        return f"{value:.1%}" if self.in_per_cent else f"{value:#.4g}".rstrip(".")
+    def text(self, value: float, page: bool = False) -> str:
+        """A value on the terminal, where lines stay as long as they are, or on a page."""
+        if self.in_per_cent:
+            return f"{value:.2%}" if page else f"{value:.1%}"
+        return f"{value:.4g}" if page else f"{value:#.4g}".rstrip(".")
 
 
 @dataclass(frozen=True)

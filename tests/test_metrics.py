@@ -119,7 +119,7 @@ def test_a_baseline_of_masked_patches_stands_beside_the_metric_of_those(registry
 
 def test_a_name_without_a_row_is_a_plain_number() -> None:
     entry = Measured(value=0.25, n=100, split="validation")
-    (row,) = metric_tables.results({"agreement": entry}).rows
+    (row,) = metric_tables.results(metric_tables.readings({"agreement": entry})).rows
     assert row == ["agreement", "0.25", "-", "validation", "100"]
     assert metrics.format_metrics({"agreement": 0.25}) == ""
     assert not find_metric("loss_of_own").higher and find_metric("agreement").higher

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError, suggest
-from ..formatting import count_of_images, some
-from ..recipe.images import TEST_SHARE, Data
+from ..formatting import TEST_SHARE, count_of_images, some
+from ..recipe.images import Data
 from ..recipe.split_counts import held_out_count
 from . import layout
 from .files import FOLDERS

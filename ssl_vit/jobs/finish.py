@@ -183,16 +183,17 @@ def write_result(
         **{field: value for field, value in known.items() if value},
     )
     run.finish(result)
-    write_page(run)
+    write_page(run, result)
     return result
 
 
-def write_page(run: Run) -> None:
-    """Write report.html; a failure is a warning."""
+def write_page(run: Run, result: Result) -> None:
+    """Write report.html of a run that ended with that result; a failure is a warning."""
     with _failures_as_warnings(run, "report.html"):
-        from ..pages import run_page  # half a second of imports, which only the end needs
+        # half a second of imports, which only the end needs
+        from ..pages import run_page, run_record
 
-        run_page.write(run.folder)
+        run_page.write(run.folder, run_record.read_run(run.folder, result))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..formatting import count_of_images, duration, format_held_out
-from ..metrics import PROBED, find_metric, format_metrics, is_of_model
+from ..metrics import PROBED, format_metrics
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
@@ -59,13 +59,13 @@ class RunResult(Result):
         yield f"finished    {f'{self.steps:,} steps ' if self.steps else ''}{took}{self._chosen()}"
         if self.steps:
             yield from self._of_training()
-        for name in self.metrics:  # of a training run those of probes
-            if is_of_model(name) and (not self.steps or name.startswith(PROBED)):
-                text = metric_tables.beside_text(name, self.metrics, self.measured_on)
-                draws = "few_shot" in name and recipe.probe.trials > 1
+        readings = metric_tables.readings(self.metrics, self.measured_on)
+        for one in readings:  # of a training run those of probes
+            if not self.steps or one.name.startswith(PROBED):
+                text = metric_tables.beside_text(one)
+                draws = "few_shot" in one.name and recipe.probe.trials > 1
                 text += f"; mean of {recipe.probe.trials} draws" if draws else ""
-                yield f"{find_metric(name).words:<11} {text}"
-        compared = [*metric_tables.comparisons(self.metrics, self.measured_on)]
+                yield f"{one.row.words:<11} {text}"
         if recipe.fine_tunes:
             said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
             yield f"scratch     {said}{'; ' if command else ''}{command}"
@@ -74,7 +74,7 @@ class RunResult(Result):
             yield f"features    not compared with fresh weights; on images with labels: {command}"
         yield from self._seen()
         if not recipe.fine_tunes:
-            yield from self._verdict(recipe, metric_tables.verdict(compared))
+            yield from self._verdict(recipe, metric_tables.verdict(readings))
 
     @property
     def _labelled(self) -> bool:
@@ -102,16 +102,15 @@ class RunResult(Result):
             own = {
                 each: value
                 for each, value in values.items()
-                if not each.startswith(PROBED) and not metric_tables.is_of_probe(each)
+                if not each.startswith(PROBED) and not metric_tables.probe_place(each)
             }
             yield f"{name:<11} {format_metrics(own, own)}{of}"
 
     def _test_interval(self) -> str:
         """Of the first metric of test images that has one, as that of a classifier's top-1."""
-        for name, entry in self.metrics.items():
-            found = metric_tables.interval(name, entry, self.measured_on)
-            if entry.split == "test" and found:
-                return f", 95% interval of {name} {found.low:.1%} to {found.high:.1%}"
+        for one in metric_tables.readings(self.metrics, self.measured_on):
+            if one.split == "test" and (found := one.interval):
+                return f", 95% interval of {one.name} {found.low:.1%} to {found.high:.1%}"
         return ""
 
     def _seen(self) -> Iterator[str]:

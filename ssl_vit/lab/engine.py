@@ -21,7 +21,6 @@ from ..recipe.check import ONLINE_PROBE_KEYS, has_use
 from ..recipe.check import check_place as check_place
 from ..recipe.identity import counts as counts
 from ..recipe.images import CROPPING, PART, PLACE, PREPROCESSING, READING, SPLIT_KEYS
-from ..recipe.images import TEST_SHARE as TEST_SHARE
 from ..recipe.init_source import SCRATCH as SCRATCH
 from ..recipe.load import resolve as resolve_options
 from ..recipe.parsing import exists as exists

@@ -167,7 +167,7 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
     for name, one in run.result.metrics.items():
         own = of_fresh if name.startswith(FRESH) else {}
         measured = {"split": one.split, "metric": name.removeprefix(FRESH), "value": one.value}
-        n = one.n and metric_tables.independent_cases(one, measured_on)
+        n = one.n and metric_tables.independent_cases(one.n, one.split, measured_on)
         yield shared | own | measured | {"n": n, "fingerprint": images.get(one.split, "")}
 
 

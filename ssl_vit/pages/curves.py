@@ -21,7 +21,6 @@ from ..metrics import (
     main_metrics,
 )
 from ..runs.folder import parse_row
-from . import metric_tables
 from .blocks import Chart, Line
 
 # Points of a line in a page: two for each of the screen's columns that a chart is wide
@@ -125,7 +124,7 @@ def numbers(curves: Curves) -> list[list[str]]:
     for name, (steps, values) in of_model(curves).items():
         if Curve(steps, values).is_constant:
             span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
-            value = metric_tables.number(name.removeprefix(HELD_OUT), values[0])
+            value = find_metric(name.removeprefix(HELD_OUT)).text(values[0], page=True)
             rows.append([written(name), value, span])
     return rows
 

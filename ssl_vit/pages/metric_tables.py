@@ -1,7 +1,7 @@
 """Metrics and baselines as tables and sentences of pages and model cards. No torch."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..formatting import FEW_IMAGES, SPLIT_NAMES
@@ -14,6 +14,7 @@ from ..metrics import (
     PROBE_BASELINES,
     PROBED,
     SHARE,
+    Metric,
     compared_with,
     find_baseline,
     find_metric,
@@ -26,153 +27,189 @@ from .blocks import Table
 
 Images = Mapping[str, int] | None  # {split: how many were measured on}, as result.json has it
 
-
-def results(metrics: Mapping[str, Measured], measured_on: Images = None) -> Table:
-    """The model's metrics, without the baselines."""
-    rows = []
-    for name, entry in metrics.items():
-        if is_of_model(name):
-            found = interval(name, entry, measured_on)
-            text = f"{found.low:.2%} to {found.high:.2%}" if found else "-"
-            n = independent_cases(entry, measured_on) if math.isfinite(entry.value) else 0
-            rows.append([label(name), number(name, entry.value), text, entry.split, f"{n:,}"])
-    return Table(["measure", "value", "95% interval", "split", "n"], rows)
-
-
-def independent_cases(entry: Measured, measured_on: Images) -> int:
-    """As how many independent cases a metric counts: of patches so many as there are images, as
-    those of one image are alike; all where the number of images is not recorded."""
-    n = entry.n or 0
-    return min(n, (measured_on or {}).get(entry.split, n))
-
-
-def interval(name: str, entry: Measured, measured_on: Images) -> Interval | None:
-    """The interval of a share of independent cases; None without cases, and for other metrics."""
-    row, n = find_metric(name), independent_cases(entry, measured_on)
-    known = row.unit == SHARE and n > 0 and 0 <= entry.value <= 1
-    return proportion(entry.value, n) if known else None
-
-
-def number(name: str, value: float) -> str:
-    return f"{value:.2%}" if find_metric(name).in_per_cent else f"{value:.4g}"
-
-
-def with_count(name: str, entry: Measured, measured_on: Mapping[str, int]) -> str:
-    """A metric's value and its `independent_cases`; what is not finite is of none."""
-    text = number(name, entry.value)
-    count = independent_cases(entry, measured_on)
-    return f"{text} (n = {count:,})" if count and math.isfinite(entry.value) else text
-
-
 # Why a difference may have no interval
 NO_VERDICT = "these images chose its weights, were trained on, lie in groups, or are too few"
 # Of a fine-tuned run, of which always naming one class says nothing
 NOT_KNOWN = "whether pre-training helped is not known"
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
+AHEAD = "is ahead, without an interval, of"  # as by a loss, which is not kept by image
 FEW = "is measured on too few images to be compared with"
 NO_BETTER = f"no better than naming {COMMONEST_CLASS}"  # though better than fresh weights
 
 
-class BaselineComparison(NamedTuple):
-    """A baseline's name, for readers too (`called`), and value, and the model's metric that it is
-    compared with."""
+class Reading(NamedTuple):
+    """A metric of the model as readers see it.
 
-    baseline: str
+    Attributes:
+        name, value, split: of the metric; `row` what it is.
+        images: as how many independent images it counts; 0 where that is not known.
+        where: which images these are, as `9 held-out images`.
+        of_few: whether these are known to be fewer than FEW_IMAGES.
+        interval: of a share of these; None without images, and for other metrics.
+        beside: the baselines that it is compared with, in the order of their measuring.
+    """
+
+    name: str
+    row: Metric
+    value: float
+    split: str
+    images: int
+    where: str
+    of_few: bool
+    interval: Interval | None
+    beside: list["Comparison"]
+
+
+class Comparison(NamedTuple):
+    """A baseline of a reading.
+
+    Attributes:
+        called: its name for readers.
+        place: which of PROBE_BASELINES it is, measured in the encoder's place; empty for others.
+        difference: the reading's value less the baseline's, in pairs, where that was measured.
+        verb: whether the model beats it.
+    """
+
     called: str
-    there: float
-    measure: str
-    entry: Measured
-    measured_on: Images
-    difference: Difference | None = None
-
-    @property
-    def verb(self) -> str:
-        """Whether the model beats it: by their difference in pairs where it was measured, OPEN if
-        its interval includes zero; else for a share OPEN if its interval contains the baseline, and
-        what has no interval is FEW if it is of few images."""
-        row, here = find_metric(self.measure), self.entry.value
-        if (apart := self.difference) is not None:
-            if apart.low <= 0 <= apart.high:
-                return OPEN
-            return WON if (apart.low > 0) == row.higher else LOST
-        ends = interval(self.measure, self.entry, self.measured_on)
-        if ends is None and self.is_of_few:
-            return FEW
-        if ends is not None and ends.low <= self.there <= ends.high:
-            return OPEN
-        if number(self.measure, here) == number(self.measure, self.there):
-            return OPEN  # as 4.136 against 4.136
-        return WON if (here > self.there) == row.higher else LOST
-
-    @property
-    def is_of_few(self) -> bool:
-        """Whether it is known to be of fewer than FEW_IMAGES images."""
-        known = self.entry.split in (self.measured_on or {})
-        return known and independent_cases(self.entry, self.measured_on) < FEW_IMAGES
-
-    @property
-    def values(self) -> tuple[str, str]:
-        """The model's value and the baseline's."""
-        return number(self.measure, self.entry.value), number(self.measure, self.there)
+    place: str
+    value: float
+    difference: Difference | None
+    verb: str
 
 
-def comparisons(
-    metrics: Mapping[str, Measured], measured_on: Images = None
-) -> Iterator[BaselineComparison]:
-    """Each measured baseline with the model's own metric of the same split, where that is finite;
-    the parts of a joint objective separately."""
+def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> list[Reading]:
+    """The model's metrics, each beside the measured baselines that are compared with it, of the
+    same split; the parts of a joint objective separately. What is not finite has no images, and is
+    compared with nothing."""
+    found: dict[str, Reading] = {}
     for name, entry in metrics.items():
-        there = {other for other, one in metrics.items() if one.split == entry.split}
-        row, measure = find_baseline(name), compared_with(name, there)
-        if row and measure and math.isfinite(metrics[measure].value):
-            called = f"{name.rpartition('/')[0]} {row.called}".lstrip()
-            own, apart = metrics[measure], entry.difference
-            yield BaselineComparison(name, called, entry.value, measure, own, measured_on, apart)
+        if not is_of_model(name):
+            continue
+        row, finite = find_metric(name), math.isfinite(entry.value)
+        images = independent_cases(entry.n, entry.split, measured_on) if finite else 0
+        has_interval = row.unit == SHARE and images > 0 and 0 <= entry.value <= 1
+        found[name] = Reading(
+            name=name,
+            row=row,
+            value=entry.value,
+            split=entry.split,
+            images=images,
+            where=_where(entry.split, images),
+            of_few=finite and entry.split in (measured_on or {}) and images < FEW_IMAGES,
+            interval=proportion(entry.value, images) if has_interval else None,
+            beside=[],
+        )
+    for name, entry in metrics.items():
+        baseline = find_baseline(name)
+        measure = compared_with(name, {one for one in found if found[one].split == entry.split})
+        if baseline and measure and math.isfinite((own := found[measure]).value):
+            called = f"{name.rpartition('/')[0]} {baseline.called}".lstrip()
+            place, verb = probe_place(name), _verb(own, entry)
+            own.beside.append(Comparison(called, place, entry.value, entry.difference, verb))
+    return list(found.values())
 
 
-def baselines(compared: Sequence[BaselineComparison]) -> Table:
-    """The baselines beside the model's metrics."""
+def _where(split: str, images: int) -> str:
+    count = f"{images:,} " if images else ""
+    return f"{count}{SPLIT_NAMES.get(split, split)} images"
+
+
+def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
+    """As how many independent cases n of a split count: of patches so many as there are images, as
+    those of one image are alike; all where the number of images is not recorded."""
+    return min(n or 0, (measured_on or {}).get(split, n or 0))
+
+
+def _verb(own: Reading, baseline: Measured) -> str:
+    """Whether a metric beats a baseline: by their difference in pairs where it was measured, OPEN
+    if its interval includes zero; else for a share OPEN if its interval contains the baseline. What
+    has no interval is FEW if it is of few images, and beats nothing."""
+    row, there = own.row, baseline.value
+    if (apart := baseline.difference) is not None:
+        if apart.low <= 0 <= apart.high:
+            return OPEN
+        return WON if (apart.low > 0) == row.higher else LOST
+    if own.interval is None and own.of_few:
+        return FEW
+    if own.interval is not None and own.interval.low <= there <= own.interval.high:
+        return OPEN
+    if row.text(own.value, page=True) == row.text(there, page=True):
+        return OPEN  # as 4.136 against 4.136
+    if (own.value > there) != row.higher:
+        return LOST
+    return AHEAD if own.interval is None else WON
+
+
+def results(found: Sequence[Reading]) -> Table:
+    """The model's metrics, without the baselines."""
     rows = []
-    for one in compared:
-        share = find_metric(one.measure).in_per_cent
-        value, between = one.entry.value - one.there, "-"
-        text = f"{100 * value:+.2f} points" if share else f"{value:+.4g}"
-        if (apart := one.difference) is not None:
-            between = f"{100 * apart.low:+.2f} to {100 * apart.high:+.2f}"
-        rows.append([one.called, text, between, label(one.measure), *one.values])
+    for one in found:
+        ends = f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else "-"
+        value = one.row.text(one.value, page=True)
+        rows.append([label(one.name), value, ends, one.split, f"{one.images:,}"])
+    return Table(["measure", "value", "95% interval", "split", "n"], rows)
+
+
+def baselines(found: Sequence[Reading]) -> Table:
+    """The baselines beside the model's metrics; without rows where nothing was compared."""
+    rows = []
+    for one in found:
+        for other in one.beside:
+            value, between = one.value - other.value, "-"
+            text = f"{100 * value:+.2f} points" if one.row.in_per_cent else f"{value:+.4g}"
+            if (apart := other.difference) is not None:
+                between = f"{100 * apart.low:+.2f} to {100 * apart.high:+.2f}"
+            values = [one.row.text(value, page=True) for value in (one.value, other.value)]
+            rows.append([other.called, text, between, label(one.name), *values])
     head = ["baseline", "difference", "95% interval", "measure", "the model's", "the baseline's"]
     return Table(head, rows)
 
 
-def verdict(compared: Sequence[BaselineComparison]) -> str:
+def beside_text(one: Reading) -> str:
+    """A metric's value with its interval and, on the same images, what it is compared with."""
+    text = one.row.text(one.value)
+    if one.interval:
+        text += f" ({one.interval.low:.1%} to {one.interval.high:.1%})"
+    parts = [f"{text} of {one.where}"]
+    for other in one.beside:
+        part = f"{other.called} {one.row.text(other.value)}"
+        if (apart := other.difference) is not None:
+            low, high = 100 * apart.low, 100 * apart.high
+            part += f": {100 * apart.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
+        parts.append(part)
+    return "; ".join(parts)
+
+
+def verdict(found: Sequence[Reading]) -> str:
     """What the baselines say of a model: of its features against those of fresh weights, and of its
     own task; empty where nothing was compared."""
-    return " ".join(filter(None, (features_verdict(compared), _task_verdict(compared))))
+    return " ".join(filter(None, (_features_verdict(found), _task_verdict(found))))
 
 
-def features_verdict(compared: Sequence[BaselineComparison]) -> str:
+def _features_verdict(found: Sequence[Reading]) -> str:
     """Whether features of the encoder are better or worse than those of fresh weights, by the
     paired difference in the first of MAIN that was measured: of several, each at 95%, one is soon
     beyond zero by chance. Empty where none was measured, and none where the images that are
     measured on chose the weights."""
-    fresh = [one for one in compared if _is_fresh(one.baseline)]
-    if not fresh:
+    compared = [(one, other) for one in found for other in one.beside if other.place == FRESH]
+    if not compared:
         return ""
-    one = min(fresh, key=lambda one: _place(one.measure))
-    if one.difference is None:
+    one, fresh = min(compared, key=lambda pair: _place(pair[0].name))
+    if fresh.difference is None:
         return f"No verdict on its features: {NO_VERDICT}."
-    named = [each for each in compared if _is_of(each.baseline, COMMONEST)]
-    no_better = any(each.measure == one.measure and each.verb != WON for each in named)
+    commonest = [other.verb for other in one.beside if other.place == COMMONEST]
     # fresh weights that are below the commonest class are easily beaten
-    verb = NO_BETTER if one.verb == WON and no_better else one.verb
+    no_better = any(verb not in (WON, AHEAD) for verb in commonest)
+    verb = NO_BETTER if fresh.verb == WON and no_better else fresh.verb
     said = {
         WON: "are better than untrained ones",
         LOST: "are worse than untrained ones",
         OPEN: "cannot be told from untrained ones",
         NO_BETTER: f"are {NO_BETTER}",
     }
-    text = f"{find_metric(one.measure).words} features of this encoder {said[verb]}."
-    pixels = {one.verb for one in compared if _is_of(one.baseline, PIXELS) and one.difference}
+    text = f"{one.row.words} features of this encoder {said[verb]}."
+    beside = [other for each in found for other in each.beside if other.place == PIXELS]
+    pixels = {other.verb for other in beside if other.difference}
     if LOST in pixels:
         text += " By k-NN the pixels at 8 x 8 are better."
     elif OPEN in pixels:
@@ -186,63 +223,26 @@ def _place(measure: str) -> int:
     return MAIN.index(name) if name in MAIN else len(MAIN)
 
 
-def fresh_value(measure: str, metrics: Mapping[str, Measured]) -> float | None:
-    """What fresh weights reach in a metric on the same images; None where that was not measured."""
-    found = (one for one in comparisons(metrics) if one.measure == measure)
-    return next((one.there for one in found if _is_fresh(one.baseline)), None)
-
-
-def _is_fresh(baseline: str) -> bool:
-    return _is_of(baseline, FRESH)
-
-
-def _is_of(baseline: str, start: str) -> bool:
-    """Whether a baseline is measured in the encoder's place, as `start` of PROBE_BASELINES says."""
-    return baseline.rpartition("/")[2].startswith(start)
-
-
-def _task_verdict(compared: Sequence[BaselineComparison]) -> str:
+def _task_verdict(found: Sequence[Reading]) -> str:
     """Which baselines of its own task the model beats, and which it does not; of few images, and of
     several sets of them, also on which."""
-    own = [one for one in compared if not is_of_probe(one.baseline)]
-    several = len({one.entry.split for one in own}) > 1
-    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, LOST, OPEN, FEW)}
-    for one in own:
-        split, measured_on = one.entry.split, one.measured_on or {}
-        where = f" on {_images(split, measured_on)}" if several or one.is_of_few else ""
-        by_verb[one.verb].append(f"{one.called} ({' against '.join(one.values)}{where})")
+    own = [(one, other) for one in found for other in one.beside if not other.place]
+    several = len({one.split for one, _ in own}) > 1
+    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, AHEAD, LOST, OPEN, FEW)}
+    for one, other in own:
+        where = f" on {one.where}" if several or one.of_few else ""
+        values = " against ".join(
+            one.row.text(value, page=True) for value in (one.value, other.value)
+        )
+        by_verb[other.verb].append(f"{other.called} ({values}{where})")
     parts = [f"{verb} {_listed(texts)}" for verb, texts in by_verb.items() if texts]
     return f"At its own task the model {', and '.join(parts)}." if parts else ""
 
 
-def is_of_probe(name: str) -> bool:
-    """Whether a metric is a probe's of something else than the encoder."""
-    return name.rpartition("/")[2].startswith(tuple(PROBE_BASELINES))
-
-
-def beside_text(name: str, metrics: Mapping[str, Measured], measured_on: Images = None) -> str:
-    """A metric's value with its interval and, on the same images, what it is compared with."""
-    entry = metrics[name]
-    text = find_metric(name).text(entry.value)
-    if found := interval(name, entry, measured_on):
-        text += f" ({found.low:.1%} to {found.high:.1%})"
-    where = SPLIT_NAMES.get(entry.split, entry.split)
-    parts = [f"{text} of {independent_cases(entry, measured_on):,} {where} images"]
-    for other in comparisons(metrics, measured_on):
-        if other.measure != name:
-            continue
-        part = f"{other.called} {find_metric(name).text(other.there)}"
-        if (apart := other.difference) is not None:
-            low, high = 100 * apart.low, 100 * apart.high
-            part += f": {100 * apart.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
-        parts.append(part)
-    return "; ".join(parts)
-
-
-def _images(split: str, measured_on: Mapping[str, int]) -> str:
-    """As `9 held-out images`."""
-    name = SPLIT_NAMES.get(split, split)
-    return f"{measured_on[split]:,} {name} images" if split in measured_on else f"{name} images"
+def probe_place(name: str) -> str:
+    """Of which of PROBE_BASELINES a metric is; empty where of none, as of the encoder itself."""
+    last = name.rpartition("/")[2]
+    return next((start for start in PROBE_BASELINES if last.startswith(start)), "")
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -102,8 +102,9 @@ def warnings(record: RunRecord) -> Iterator[Block]:
 
 def results(record: RunRecord) -> Iterator[Block]:
     """Every metric with its interval, and the baselines."""
-    metrics, recipe = record.metrics(), record.recipe
-    table = metric_tables.results(metrics, record.measured_on)
+    recipe = record.recipe
+    readings = metric_tables.readings(record.metrics(), record.measured_on)
+    table = metric_tables.results(readings)
     if not table.rows:
         return
     if record.result is None:
@@ -117,8 +118,8 @@ def results(record: RunRecord) -> Iterator[Block]:
     for one in record.seen:
         whose = "" if one.run == record.name else "Of the weights behind it: "
         yield Text(f"{whose}{seen_text.sentence(one)}.")
-    if compared := list(metric_tables.comparisons(metrics, record.measured_on)):
-        yield metric_tables.baselines(compared)
+    if (compared := metric_tables.baselines(readings)).rows:
+        yield compared
     if any(row[2] != "-" for row in table.rows):
         yield Text(
             "Intervals are Wilson's, of a share of n independent images; of a share of patches,"

@@ -147,8 +147,9 @@ def is_run(folder: Path) -> bool:
     return not study and any((folder / name).is_file() for name in FILES)
 
 
-def read_run(folder: Path) -> RunRecord:
-    """The run in a folder; what cannot be read is named in `problems`."""
+def read_run(folder: Path, result: Result | None = None) -> RunRecord:
+    """The run in a folder; what cannot be read is named in `problems`. Of a run that has just ended
+    with that result it is not read again."""
     problems: list[str] = []
     values: Values = {}
     if (folder / "recipe.yaml").exists():
@@ -159,8 +160,8 @@ def read_run(folder: Path) -> RunRecord:
     else:
         problems.append("recipe.yaml is missing")
     environment = _record(folder / "environment.json", Environment, problems) or Environment()
-    result = skipped = None
-    if (folder / "result.json").exists():
+    skipped = None
+    if result is None and (folder / "result.json").exists():
         result = _record(folder / "result.json", Result, problems)
     if (folder / "not_finite.json").exists():
         skipped = _record(folder / "not_finite.json", NotFinite, problems)

@@ -98,21 +98,18 @@ def outcome(record: RunRecord) -> str:
         text = f"On {format_held_out(record.measured_on)} at step {step:,}: "
         baselines = format_baselines(values)
         return f"{text}{format_metrics(values)}{f'; to beat: {baselines}' if baselines else ''}."
+    readings = metric_tables.readings(metrics, record.measured_on)
     # of a training run held-out ones stand beside their baselines
     probed = record.values.get("objective") == "probe"
-    named = [name for name in main_metrics() if name in metrics]
-    main = [name for name in named if probed or metrics[name].split == "test"]
-    found = []
-    for name in main[:1]:
-        beside = metric_tables.beside_text(name, metrics, record.measured_on)
-        found.append(f"{label(name)}: {beside}.")
-    compared = [*metric_tables.comparisons(metrics, record.measured_on)]
+    first = {one.name: one for one in readings if probed or one.split == "test"}
+    main = [first[name] for name in main_metrics() if name in first]
+    found = [f"{label(one.name)}: {metric_tables.beside_text(one)}." for one in main[:1]]
     if record.recipe is not None and record.recipe.fine_tunes:
         text = f"{metric_tables.NOT_KNOWN}: it was not compared with tuned training from scratch."
         found.append(text[0].upper() + text[1:])
-    elif compared:
-        found += filter(None, [metric_tables.verdict(compared)])
-        if any(metric_tables.is_of_probe(one.baseline) for one in compared):
+    else:
+        found += filter(None, [metric_tables.verdict(readings)])
+        if any(other.place for one in readings for other in one.beside):
             found.append("Fine-tuning was not compared.")
     if record.result.not_compared:
         found.append(f"Its features were not compared: {record.result.not_compared}.")

@@ -10,7 +10,6 @@ from .names import PathText, SplitName
 EMBEDDED = "shapes"
 SPLITS = ("train", "validation", "test")
 BYTES = (0, 255)  # values of a pixel of 8 bits
-TEST_SHARE = 0.2  # of the images, where there is no test split
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
 
 # What the keys of a recipe's data are about; the others say how images are mixed

@@ -3,7 +3,6 @@ initial weights, or the recipe file's. No torch here."""
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from ..errors import UserError
 from ..formatting import crop_text
@@ -13,8 +12,6 @@ from .init_source import InitSource
 from .keys import Values
 from .parsing import parse_path
 from .recipe_files import FileValues, without_group
-from .records import read
-from .records.run import Environment
 from .schema import Recipe
 
 PLACES = ("data", "data.path", "data.hub")  # options that name images
@@ -99,14 +96,6 @@ def images_taken(source: InitSource, data: Data) -> str | None:
     place = data.place
     share = "" if data.share == 1 else f", data.share={data.share:g}"
     return f"images      those of init={source.place}: {place}{share}; for others {OTHERS}"
-
-
-def lack_test(run: Path) -> bool:
-    """Whether the images of the run in a folder are known to have no test images, split or share:
-    the run itself may have needed none."""
-    with suppress(OSError, ValueError):
-        return read(run / "environment.json", Environment).images.get("test") == 0
-    return False
 
 
 def without_images(known: Values) -> Values:

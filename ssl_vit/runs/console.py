@@ -201,10 +201,7 @@ class NotebookBar(ProgressLines):
 
 
 def progress(
-    start: int,
-    steps: int,
-    images: int | None = None,
-    probed: int = 0,
+    start: int, steps: int, images: int | None = None, probed: int = 0
 ) -> ProgressBar | ProgressLines:
     """A bar on a terminal and in a notebook, else lines.
 

@@ -2,13 +2,16 @@
 
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..formatting import option_text, shell_command, tool_command
-from ..recipe import declaration, recipe_files, which_images
-from ..recipe.images import READING, SPLIT_KEYS, TEST_SHARE
+from ..errors import UserError
+from ..formatting import TEST_SHARE, option_text, shell_command, tool_command
+from ..recipe import declaration, recipe_files
+from ..recipe.images import READING, SPLIT_KEYS
 from ..recipe.schema import Recipe, defaults
+from .identity import recorded
 
 LABELLED = "LABELLED_IMAGES"  # stands for the place of labelled images
 BOTH = "THESE_AND_LABELLED_IMAGES"  # and for one of a study, which pre-trains on what is there
@@ -48,11 +51,8 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
     measured = evaluation(folder, out, recipe, labelled)
     helps = worth(recipe, recipe if labelled else None)
     found = [NextCommand("whether pre-training helps these images", helps)] if helps else []
-    return [
-        *found,
-        NextCommand("measure the frozen encoder on labels", measured),
-        NextCommand("fine-tune it on labels", tuned),
-    ]
+    found.append(NextCommand("measure the frozen encoder on labels", measured))
+    return [*found, NextCommand("fine-tune it on labels", tuned)]
 
 
 def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
@@ -122,7 +122,10 @@ def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
     same size."""
     if not labelled:
         return _elsewhere(LABELLED, recipe)
-    return [f"data.test={TEST_SHARE}"] if which_images.lack_test(folder) else []
+    with suppress(UserError):  # where the record is gone, nothing is known
+        if recorded(folder, "images").get("test") == 0:
+            return [f"data.test={TEST_SHARE}"]
+    return []
 
 
 def _typed(tool: str, *options: str) -> str:

@@ -71,8 +71,7 @@ class OutputFolder(Generic[Content]):
         except OSError as error:
             raise UserError(f"{option}: {self.path}: {error.strerror}") from None
         if self.record not in names and any(not name.startswith(".") for name in names):
-            text = f"{self.path} holds something else; give another name="
-            raise UserError(f"{option}: {text}")
+            raise UserError(f"{option}: {self.path} holds something else; give another name=")
 
     def read(self) -> Content | None:
         """The record; None where there is none.

@@ -206,7 +206,7 @@ def verdict(split: str = "test", **beside: tuple[float, Difference | None]) -> s
         if difference is not None:
             metrics[name].difference = difference
     metrics["commonest_knn"] = Measured(value=0.1, split=split, n=100)
-    return metric_tables.verdict([*metric_tables.comparisons(metrics)])
+    return metric_tables.verdict(metric_tables.readings(metrics))
 
 
 def test_the_verdict_is_by_the_paired_interval() -> None:
@@ -229,7 +229,7 @@ def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
     for name, found in {"few_shot_1": worse, "few_shot_5": worse, "linear": better}.items():
         metrics[name] = Measured(value=0.3, split="test", n=100)
         metrics[f"fresh_{name}"] = Measured(value=0.3, split="test", n=100, difference=found)
-    said = metric_tables.verdict([*metric_tables.comparisons(metrics)])
+    said = metric_tables.verdict(metric_tables.readings(metrics))
     assert "linear" in said and "better" in said and "shot" not in said
 
 
@@ -239,5 +239,5 @@ def test_what_the_commonest_class_reaches_is_no_finding() -> None:
     values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "commonest_knn": 45 / 65}
     metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}
     metrics["fresh_knn"].difference = better
-    said = metric_tables.verdict([*metric_tables.comparisons(metrics)])
+    said = metric_tables.verdict(metric_tables.readings(metrics))
     assert metric_tables.NO_BETTER in said and "untrained" not in said

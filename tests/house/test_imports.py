@@ -71,7 +71,7 @@ LAB_MAY_IMPORT = {
     "recipe.export_files": ("runs.checkpoints", "runs.listed"),
     "recipe.images": ("engine", "run_folder", "runs.listed"),
     # the folder of a run
-    "recipe.records.run": ("results", "run_folder", "runs.listed", "study.launch"),
+    "recipe.records.run": ("results", "run_folder", "study.launch"),
     "runs.files": ALL,
     "runs.identity": ("engine", "run_folder"),
     "runs.lock": ("engine", "runs.checkpoints"),

@@ -2,7 +2,10 @@
 
 import json
 import shutil
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from helpers.options import LOADED, PROBE, SHORT, TINY, altered
 from helpers.runs import result, run
 from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.errors import UserError
-from ssl_vit.evaluation import attentive
+from ssl_vit.evaluation import attentive, beside
 from ssl_vit.jobs import cli
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.pages import metric_tables
@@ -42,11 +45,57 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
     metrics = json.loads(text.splitlines()[-1])["metrics"]
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
     assert text.count("; mean of 3 draws") == 2
-    own = {name for name in metrics if not metric_tables.is_of_probe(name)}
+    own = {name for name in metrics if not metric_tables.probe_place(name)}
     assert own == {"few_shot_1", "few_shot_5", "linear", "knn"}
     assert all((one["n"], one["split"]) == (500, "test") for one in metrics.values())
     cli.evaluate(words)
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"] == metrics
+
+
+ODD = 0.123456789  # of no other figure
+RECORDS = ("Run", "RunRecord", "Result", "RunResult")  # what a run holds in all
+
+
+def holds(value: Any) -> bool:
+    """Whether that figure is in an argument, or in what it is made of."""
+    if isinstance(value, Mapping):
+        return any(map(holds, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(holds, value))
+    own = type(value).__module__.startswith("ssl_vit") and type(value).__name__ not in RECORDS
+    return (
+        any(map(holds, vars(value).values()))
+        if own and hasattr(value, "__dict__")
+        else value is ODD
+    )
+
+
+def test_a_figure_is_on_the_page_after_few_functions(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where it is computed until it is a text of the page's tables it crossed 24 functions of 9
+    files: nobody could say where one is changed."""
+    found = set()
+    package = str(Path(ssl_vit.__file__).parent)
+
+    def look(frame: FrameType, event: str, given: Any) -> None:
+        code = frame.f_code
+        if event not in ("call", "return") or not code.co_filename.startswith(package):
+            return
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        values = [given] if event == "return" else [frame.f_locals.get(name) for name in names]
+        if not code.co_name.startswith("<") and any(map(holds, values)):
+            found.add((code.co_filename, code.co_qualname))
+
+    monkeypatch.setattr(beside, "accuracy", lambda right_TM: ODD)
+    few = ["probe.measures=[knn]", "data.share=0.01", "data.test=0.01"]
+    sys.setprofile(look)
+    try:
+        cli.evaluate(measured(pretrained, tmp_path, *few))
+    finally:
+        sys.setprofile(None)
+    assert "12.35%" in (tmp_path / "look" / "report.html").read_text()
+    assert 0 < len(found) < 15 and len({file for file, _ in found}) < 8  # `accuracy` is one more
 
 
 def test_features_of_a_layer_are_that_blocks() -> None:

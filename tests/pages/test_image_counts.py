@@ -136,8 +136,9 @@ def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
 
 def test_n_is_of_images_where_a_metric_counts_patches() -> None:
     entry = Measured(value=0.5, split="validation", n=134)
-    assert metric_tables.with_count("accuracy_masked", entry, {"validation": 5}) == "50.00% (n = 5)"
-    assert metric_tables.with_count("accuracy_masked", entry, {}) == "50.00% (n = 134)"
+    for measured_on, images in (({"validation": 5}, 5), ({}, 134)):
+        (one,) = metric_tables.readings({"accuracy_masked": entry}, measured_on)
+        assert one.images == images
 
 
 def test_a_model_card_is_as_careful(runs: Path) -> None:
@@ -145,6 +146,12 @@ def test_a_model_card_is_as_careful(runs: Path) -> None:
     assert f"**Test images: 6; {CAUTION}.**" in text
     assert "and the checkpoint is chosen on them.**" in text
     assert "accuracy on 3 held-out images was the best" in text
+
+
+def verbs(entries: dict[str, Measured], measured_on: dict[str, int]) -> list[str]:
+    """Whether the model beats each of its baselines."""
+    found = metric_tables.readings(entries, measured_on)
+    return [other.verb for one in found for other in one.beside]
 
 
 def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None:
@@ -155,32 +162,34 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
         "top1": Measured(value=0.5272, split="test", n=239),
         "majority_top1": Measured(value=0.25, split="test", n=239),
     }
-    compared = list(metric_tables.comparisons(entries, {"validation": 9, "test": 239}))
-    assert metric_tables.verdict(compared) == (
+    found = metric_tables.readings(entries, {"validation": 9, "test": 239})
+    assert metric_tables.verdict(found) == (
         "At its own task the model beats the commonest class (52.72% against 25.00% on 239 test"
         " images), and is measured on too few images to be compared with the loss of guessing (1.357"
         " against 1.386 on 9 held-out images)."
     )
-    assert " on 9 held-out images" in metric_tables.verdict(compared[:1])  # few
-    assert " on " not in metric_tables.verdict(compared[1:])
+    loss, _, test = found
+    assert " on 9 held-out images" in metric_tables.verdict([loss])  # few
+    assert " on " not in metric_tables.verdict([test])
 
 
 def test_a_loss_of_few_images_decides_nothing() -> None:
-    """ "The model beats the neighbours' mean (0.717 against 0.731 on 3 held-out images)"."""
+    """ "The model beats the neighbours' mean (0.717 against 0.731 on 3 held-out images)"; and one of
+    many, whose interval is not known, beats nothing either."""
     entries = {
         "loss_masked": Measured(value=0.717, split="validation", n=300),
         "neighbors_error": Measured(value=0.731, split="validation", n=300),
     }
-    for images, verb in ((3, metric_tables.FEW), (100, metric_tables.WON)):
-        (one,) = metric_tables.comparisons(entries, {"validation": images})
-        assert one.verb == verb
+    for images, verb in ((3, metric_tables.FEW), (100, metric_tables.AHEAD)):
+        assert verbs(entries, {"validation": images}) == [verb]
+    worse = entries | {"neighbors_error": Measured(value=0.7, split="validation", n=300)}
+    assert verbs(worse, {"validation": 100}) == [metric_tables.LOST]
     # of 400 held-out images, of which 20 have labels
     labelled = {
         "loss": Measured(value=1.09, split="validation", n=20),
         "chance_loss": Measured(value=1.0986, split="validation", n=20),
     }
-    (one,) = metric_tables.comparisons(labelled, {"validation": 400})
-    assert one.verb == metric_tables.FEW
+    assert verbs(labelled, {"validation": 400}) == [metric_tables.FEW]
 
 
 def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
@@ -189,13 +198,13 @@ def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
         "loss_masked": Measured(value=4.1361, split="validation", n=900),
         "entropy": Measured(value=4.1364, split="validation", n=900),
     }
-    (one,) = metric_tables.comparisons(entries, {"validation": 200})
-    assert one.verb == metric_tables.OPEN
+    assert verbs(entries, {"validation": 200}) == [metric_tables.OPEN]
 
 
 def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
     """Wilson's of 80 of 239, by hand: centre 0.33734, half of it 0.05941."""
-    (row,) = metric_tables.results({"knn": Measured(value=80 / 239, split="test", n=239)}).rows
+    entries = {"knn": Measured(value=80 / 239, split="test", n=239)}
+    (row,) = metric_tables.results(metric_tables.readings(entries)).rows
     assert row == ["k-NN", "33.47%", "27.79% to 39.68%", "test", "239"]
 
 
@@ -206,9 +215,5 @@ def test_patches_of_few_images_decide_nothing() -> None:
         "accuracy_masked": Measured(value=10 / 186, n=186, split="validation"),
         "commonest": Measured(value=5 / 186, n=186, split="validation"),
     }
-    of_images, of_patches = (
-        next(iter(metric_tables.comparisons(metrics, measured_on)))
-        for measured_on in ({"validation": 7}, None)
-    )
-    assert of_images.verb == metric_tables.OPEN
-    assert of_patches.verb == metric_tables.WON
+    assert verbs(metrics, {"validation": 7}) == [metric_tables.OPEN]
+    assert verbs(metrics, {}) == [metric_tables.WON]

@@ -551,9 +551,13 @@ def test_the_command(tmp_path, capsys):
 def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "made")
     run = Run(load.resolve([*OPTIONS, "name=made", f"out={tmp_path}"]))
-    finish.write_page(run)
-    assert (folder / "report.html").exists()
-    monkeypatch.setattr(run_page, "read_run", lambda folder: 1 / 0)
-    finish.write_page(run)
+    result = run.result()
+    assert result is not None
+    finish.write_page(run, result)
+    own = (folder / "report.html").read_text()
+    run_page.write(folder)
+    assert (folder / "report.html").read_text() == own  # of the file as of what it was made of
+    monkeypatch.setattr(run_page, "render", lambda *given: 1 / 0)
+    finish.write_page(run, result)
     assert "warning: no report.html: ZeroDivisionError" in capsys.readouterr().out
     assert "warning: no report.html" in (folder / "log.txt").read_text()

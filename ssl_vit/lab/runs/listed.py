@@ -16,13 +16,12 @@ from safetensors import SafetensorError, safe_open
 
 from ...errors import UserError
 from ...formatting import SPLIT_NAMES, duration, format_bytes, format_value, text_line
-from ...metrics import find_metric, is_of_model, is_split, label, main_metrics
-from ...pages import metric_tables
+from ...metrics import FRESH, find_metric, is_split, label, main_metrics
+from ...pages.metric_tables import Reading, readings
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
 from ...recipe.images import PART
 from ...recipe.keys import Values
-from ...recipe.records.run import Measured
 from ...recipe.schema import defaults
 from ...runs import seen_text
 from .. import engine
@@ -95,13 +94,10 @@ class ListedRun:
         return self.record.updated
 
     @cached_property
-    def measured(self) -> dict[str, Measured]:
-        """Its metrics as RunRecord.metrics, without baselines and what is not finite."""
-        return {
-            name: entry
-            for name, entry in self.record.metrics().items()
-            if is_of_model(name) and math.isfinite(entry.value)
-        }
+    def measured(self) -> dict[str, Reading]:
+        """Its metrics beside their baselines, without what is not finite."""
+        found = readings(self.record.metrics(), self.record.measured_on)
+        return {one.name: one for one in found if math.isfinite(one.value)}
 
     def value(self, metric: str) -> float | None:
         """The value of a metric; None where it was not measured."""
@@ -109,12 +105,12 @@ class ListedRun:
 
     def count(self, metric: str) -> int | None:
         """The number of images that a metric was measured on, as far as it is known."""
-        cases = metric_tables.independent_cases(self.measured[metric], self.record.measured_on)
-        return cases or None
+        return self.measured[metric].images or None
 
     def fresh(self, metric: str) -> float | None:
         """What fresh weights reach in it on the same images; None where that was not measured."""
-        return metric_tables.fresh_value(metric, self.record.metrics())
+        beside = self.measured[metric].beside if metric in self.measured else []
+        return next((one.value for one in beside if one.place == FRESH), None)
 
     def learned(self, split: str) -> int:
         """Of how many images of a split its initial weights had learned the labels; 0 where that is
@@ -266,15 +262,15 @@ SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learn
 def metric_text(run: ListedRun, metric: str) -> str:
     """The value of a metric, the number of images that it was measured on, what fresh weights reach
     there, and what makes it no measure of new images."""
-    entry = run.measured[metric]
-    text = metric_tables.with_count(metric, entry, run.record.measured_on)
+    one = run.measured[metric]
+    text = one.row.text(one.value, page=True) + (f" (n = {one.images:,})" if one.images else "")
     if (fresh := run.fresh(metric)) is not None:
-        text = f"{text}; fresh weights {metric_tables.number(metric, fresh)}"
-    if run.learned(entry.split):
+        text = f"{text}; fresh weights {one.row.text(fresh, page=True)}"
+    if run.learned(one.split):
         return f"{text} ({LEARNED}: no sound comparison)"
     if any(one.unknown for one in run.record.seen):
         text = f"{text} (whether it was seen before is not known)"
-    return f"{text} (on training images)" if entry.split == "train" else text
+    return f"{text} (on training images)" if one.split == "train" else text
 
 
 def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
@@ -318,7 +314,7 @@ def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Colum
     def fresh(run: ListedRun) -> float | None:
         return None if value(run) is None else run.fresh(metric)
 
-    number = partial(metric_tables.number, metric)
+    number = partial(find_metric(metric).text, page=True)
     beside = Column(f"{label(metric)} of fresh weights, {SPLIT_NAMES[split]}", fresh, number)
     measured = any(fresh(run) is not None for run in of)
     return [Column(head, value, number), *([beside] if measured else [])]

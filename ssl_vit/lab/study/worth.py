@@ -25,6 +25,7 @@ import numpy as np
 from ...errors import UserError, suggest
 from ...formatting import (
     FEW_IMAGES,
+    TEST_SHARE,
     format_share,
     plain_table,
     process_command,
@@ -296,8 +297,8 @@ def find_images(data: Data) -> Images:
     options: dict[str, str] = {}
     labels = engine.split_labels(data)
     if not _labelled(labels.test):
-        options["data.test"] = str(engine.TEST_SHARE)
-        data = data.model_copy(update={"test": engine.TEST_SHARE})
+        options["data.test"] = str(TEST_SHARE)
+        data = data.model_copy(update={"test": TEST_SHARE})
         labels = engine.split_labels(data)
     if not _labelled(labels.train):
         raise UserError(f"{NAME}: the images have no labels, as a folder for each class")

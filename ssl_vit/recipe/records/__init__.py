@@ -45,7 +45,6 @@ def _is_given(value: object) -> object:
     return value
 
 
-Metric = Annotated[int | float, AfterValidator(_fits_float)]  # NaN or infinite in a bad run
 Number = Annotated[int | float, AfterValidator(_is_finite)]
 Whole = Annotated[int, AfterValidator(_fits_float)]
 # Of a key that files may lack, as those of earlier versions, and where null means nothing

@@ -4,10 +4,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from ...metrics import Baseline
-from ...metrics import Metric as MetricRow
+from ...metrics import Baseline, Metric
 from .. import declaration
-from . import MayLack, Metric, Number, Record, Whole
+from . import MayLack, Number, Record, Whole
 
 
 class WithRecipe(Record):
@@ -28,7 +27,7 @@ class Measured(Record):
     """A metric of result.json, and of how many images or patches it is; of a baseline that is
     measured on the same images also the model's metric less it, in pairs."""
 
-    value: Metric
+    value: float  # NaN or infinite in a bad run
     split: str
     n: Whole | None = None
     difference: MayLack[Difference] = None
@@ -176,7 +175,7 @@ class Environment(WithRecipe):
     @model_validator(mode="after")
     def _adopt(self) -> Self:
         if self.declared:
-            metrics = TypeAdapter(list[MetricRow]).validate_python(self.declared.metrics)
+            metrics = TypeAdapter(list[Metric]).validate_python(self.declared.metrics)
             baselines = TypeAdapter(list[Baseline]).validate_python(self.declared.baselines)
             declaration.adopt(self.declared, [*metrics, *baselines])
         return self
