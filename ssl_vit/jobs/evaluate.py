@@ -228,7 +228,8 @@ def _of_features(readers: features.Readers, images: Images) -> dict[str, feature
             seen[name] = features.extract(readers, images.batches(source), images.accelerator)
     if not images.accelerator.is_main_process:
         return {}
-    return features.all_right(seen, recipe.probe, images.classes, images.warn, picks)
+    names = splits.train.classes
+    return features.all_right(seen, recipe.probe, images.classes, images.warn, picks, names)
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:

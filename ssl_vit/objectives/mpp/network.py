@@ -4,8 +4,6 @@ what each corrupted patch was.
 Legend: B batch, N patches, K corrupted patches of each image, D width, A head outputs for a patch.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -41,18 +39,29 @@ class MaskedPatchPrediction(PatchPrediction):
         side: int = 1,
     ) -> None:
         super().__init__(encoder, target, rate)
+        self.mask = mask
         self.random = random
-        self.drawing: dict[str, Any] = {"mask": mask, "random": random, "source": source}
-        self.drawing |= {"shape": shape, "side": side}
+        self.source = source
         if source == "batch" and random > 0:
             self.mixes_images = "corruption.source=batch"
+        self.shape = shape
+        self.side = side
         self.mask_token = nn.Parameter(torch.randn(encoder.width) * 0.02)
         self.head = nn.Linear(encoder.width, target.num_outputs)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:
-        return corruption.sample(batch.key, self.encoder.patches, self.rate, **self.drawing)
+        return corruption.sample(
+            batch.key,
+            self.encoder.patches,
+            self.rate,
+            self.mask,
+            self.random,
+            self.source,
+            self.shape,
+            self.side,
+        )
 
     def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
         x_BND = corruption.replace_masked(self._embed(batch, drawn), drawn, self.mask_token)
