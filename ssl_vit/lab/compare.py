@@ -9,7 +9,7 @@ points between them.
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
@@ -27,6 +27,7 @@ FEWEST = 3  # independent seeds of a claim
 POWER = 0.8
 ROUNDING = 1e-9  # of a difference: below this, the width of an interval is rounding
 EXACT = 1e-12  # of a value along an axis: below this, a difference is rounding
+UNEQUAL = 1.1  # ratio of the compute of two names from which they differ in it
 POINTS = 2001  # at which an interval is looked for: steps of 0.2% over two decades
 Place = tuple[tuple[str, str], ...]  # (axis, name), ...
 Correct = Mapping[str, np.ndarray]  # {task: booleans (M,), whether its first class is the label}
@@ -135,6 +136,30 @@ def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
         rows = rows[rows[other] == name]
     a, b = (rows[rows[axis] == name] for name in (asked.a, asked.b))
     return a.merge(b, on="seed", suffixes=("_a", "_b"), validate="1:1").sort_values("seed")
+
+
+def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
+    """What no comparison is of: lines about axes whose names are not compared with one another, and
+    about compute in which the names that are compared differ by a tenth or more, by how much at the
+    place where it is most.
+
+    Args:
+        rows: of the test: `run`, a column for each axis, and `exaflop` with those of all that a
+            run's weights came through, NaN where they were not counted.
+        rule: of the study.
+    """
+    if rule.axis is None or not rule.asked:
+        return
+    for axis in rule.axes_of_places:
+        if rows[axis].nunique() > 1:
+            yield f"{axis} is not compared: to compare its names, let it stand first under `axes`"
+    spent = rows.pivot_table("exaflop", ["run", *rule.axes_of_places], rule.axis)
+    times = spent.max(axis=1) / spent.min(axis=1)
+    if (times >= UNEQUAL).any():
+        own = spent.loc[times.idxmax()].sort_values()
+        ends = f"from {own.iloc[0]:.3g} ({own.index[0]}) to {own.iloc[-1]:.3g} ({own.index[-1]})"
+        text = f"{rule.axis}: compute differs by up to {times.max():.2g} times"
+        yield f"{text}, exaFLOP with pre-training {ends}"
 
 
 def on_different_images(both: "DataFrame") -> bool:

@@ -1,7 +1,9 @@
-"""The options of the tools plan, report and runs, and what their --help says. No torch here."""
+"""The options of the tools plan, report and runs, and what their --help says; and what they print.
+No torch here."""
 
+import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..recipe.keys import WORD, key
 from ..recipe.tool import ALSO, ToolOptions
@@ -91,3 +93,10 @@ class RunsOptions(ToolOptions):
     best: str | None = key(None, metavar="METRIC")
     clean: Literal["checkpoints"] | None = key(None, metavar="NAME")
     as_json: bool = json_flag()
+
+
+def show(found: Any, as_json: bool) -> None:
+    """Print what a tool has found; with --json then its `content()`, as one line."""
+    print(found)
+    if as_json:
+        print(json.dumps(found.content()))

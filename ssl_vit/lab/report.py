@@ -24,7 +24,7 @@ from ..recipe.schema import sources
 from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
 from . import engine
-from .compare import numbers
+from .compare import numbers, scope
 from .results import Results, load
 from .study.read import REFERENCE
 from .study.tasks import Task, tried_otherwise
@@ -72,10 +72,9 @@ class Report:
         first = next(iter(self.tables.values()))
         yield from plain_table(*cells(as_text(first)))
         yield first.caption
-        if self.results.missing and self.verdict.looks:
-            of = f"{len(self.results.missing)} of {len(self.results.plan.tasks)} tasks"
-            text = f"this report counted as look {len(self.verdict.looks)} at an incomplete study"
-            yield f"look        {text}, without {of}; each look makes intervals wider"
+        if self.results.missing and any(self.verdict.looks.values()):
+            text = "a report on new pairs is another look, and makes intervals wider"
+            yield f"looks       the study has not finished: {text}"
         yield f"report      {self.folder / PAGE}, {self.folder / 'report.md'}"
 
     def __repr__(self) -> str:
@@ -260,11 +259,9 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
 
 
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
-    """What is missing or left out and why, and what the answer holds for."""
+    """What is left out and why, and what the answer holds for."""
     plan, rows = results.plan, verdict.rows
-    if results.missing:
-        text = f"{len(results.missing)} of {len(plan.tasks)} tasks have not finished, and nothing"
-        yield f"{text} of them is here: {some(results.missing)}."
+    yield from (f"{text}." for text in scope(rows, verdict.rule))
     for name, why in results.foreign.items():
         yield f"{name} is left out: {why}."
     done = {path.parent.name for path in results.folder.glob("*/result.json")}
@@ -321,8 +318,12 @@ def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:
 
 
 def latex(report: Report) -> str:
-    """The tables as LaTeX (booktabs)."""
-    texts = []
+    """The tables as LaTeX (booktabs). What the page says of its numbers is a comment in each, so
+    that a copy of one table has it too."""
+    texts, begin, about = [], "\\begin{table}\n", (report.results, report.verdict)
+    notes = [*report.verdict.sentences, *(text for text, _ in _seen(*about)), *_limits(*about)]
+    notes += report.results.plan.report.get("notes", ())
+    comments = "".join(f"% {text_line(one)}\n" for one in notes)
     for name, shown in report.tables.items():
         frame = as_text(shown)
         caption = LATEX.sub(r"\\\1", text_line(f"{report.title} ({name}). {shown.caption}"))
@@ -330,7 +331,8 @@ def latex(report: Report) -> str:
         labels = _labels(shown, frame)
         columns = "l" * labels + "r" * (len(frame.columns) - labels)
         named = {"caption": caption, "label": tag, "column_format": columns}
-        texts.append(frame.to_latex(index=False, escape=True, **named))
+        table = frame.to_latex(index=False, escape=True, **named)
+        texts.append(table.replace(begin, begin + comments, 1))
     return "\n".join(texts)
 
 

@@ -1,6 +1,5 @@
 """The report tool: the page of a run, of a study or of a folder of runs."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from ..pages.run_record import RunRecord, is_run
 from ..recipe.tool import parse
 from ..runs import notebook
 from ..stats import as_json
-from .options import ReportOptions
+from .options import ReportOptions, show
 from .runs import index
 from .study import record
 
@@ -64,10 +63,7 @@ def main(arguments: list[str]) -> None:
         UserError: as `parse` and `write`.
     """
     options = parse(ReportOptions, arguments)
-    written = write(options)
-    print(written)
-    if options.as_json:
-        print(json.dumps(written.content()))
+    show(write(options), options.as_json)
 
 
 def write(options: ReportOptions) -> "RunPages | Report":

@@ -24,7 +24,7 @@ from .run_folder import HINT
 from .study import launch, record
 from .study.read import COLUMNS, UNTRAINED
 from .study.record import StudyRecord
-from .study.tasks import Task, Tasks
+from .study.tasks import Task, Tasks, origins
 
 PREDICTED = "top1"  # the metric that a run's predictions are of
 BESIDE = "fresh weights beside {}"  # stands for a folder of those that a task has measured
@@ -157,7 +157,7 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
         "device_hours": math.nan if hours is None else hours,
         "feature_pool": run.result.pool or "",
         "folder": task.name,
-        "origin": " ".join(_origins(tasks, task.name)),
+        "origin": " ".join(origins(tasks, task.name)),
     }
     images = dict(run.environment.data)
     images["validation"] = run.environment.held_out or images.get("validation", "")
@@ -169,13 +169,6 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
         measured = {"split": one.split, "metric": name.removeprefix(FRESH), "value": one.value}
         n = one.n and metric_tables.independent_cases(one.n, one.split, measured_on)
         yield shared | own | measured | {"n": n, "fingerprint": images.get(one.split, "")}
-
-
-def _origins(tasks: Tasks, name: str) -> list[str]:
-    """The tasks that a task's weights came through: not those among which it chose values."""
-    among = (tasks[name].best or [()])[0]
-    direct = [one for one in tasks[name].needs if one not in among]
-    return list(dict.fromkeys([*direct, *(far for one in direct for far in _origins(tasks, one))]))
 
 
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:

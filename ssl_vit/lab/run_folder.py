@@ -25,7 +25,7 @@ def not_planned(
 ) -> str:
     """Why a run's folder does not hold the run that a study plans, finished or not: its recipe was
     another, it was copied there or edited, or it started from other weights. Empty where it holds
-    that run, or none yet.
+    that run, or none that has begun, whose folder any run may take.
 
     Args:
         run: the folder.
@@ -37,7 +37,7 @@ def not_planned(
         UserError: its result.json or environment.json is damaged.
     """
     there = {name for name in ("recipe.yaml", *identity.RECORDS) if (run / name).exists()}
-    if not there:
+    if not there or not identity.is_begun(run):
         return ""
     try:
         written = flatten(load_yaml(run / "recipe.yaml"))

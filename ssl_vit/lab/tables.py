@@ -125,14 +125,14 @@ def _level(family: int) -> str:
 
 def _differences(verdict: Verdict, measure: Measure) -> Shown:
     """The differences that the sentences are about."""
-    families = verdict.found, verdict.fresh
-    every = [(one, found.size) for found in families for one in found.differences]
     rows = [
         {"difference": f"{one.asked.a} minus {one.asked.b}", **dict(one.asked.at)}
-        | {"n": one.n, "mean": one.mean, "sd": one.sd, **_ends(one), "level": _level(family)}
+        | {"n": one.n, "mean": one.mean, "sd": one.sd, **_ends(one), "level": _level(family.size)}
         | {"half-width": one.interval and (one.interval.high - one.interval.low) / 2}
-        | {"over": "seeds and images" if one.over_images else "seeds", "metric": measure.name}
-        for one, family in every
+        | {"over": "seeds and images" if one.over_images else "seeds"}
+        | {"metric": measure.name, "split": measure.split}
+        for family in (verdict.found, verdict.fresh)
+        for one in family.differences
     ]
     caption = "Pairs of the same seed; n counts seeds that go on from one pre-training once. At a"
     caption += " level above 95% a whole family of comparisons holds with 95%."

@@ -4,14 +4,15 @@ Comparisons: the study's pairs; else every name against the baseline; else all p
 measure, at every place of the other axes. One is claimed where there are three independent seeds
 and the interval of the paired differences at level 1 - 0.05/m, m comparisons in all, does not
 include zero; where there are predictions, the wider of it and the one over images drawn again. A
-report that is made again after more seeds, names or another measure is another look: m is
+report that is made again after more pairs, names or another measure is another look: m is
 multiplied by the number of looks so far, so that k looks claim what is not so in at most
-5% (1 + 1/2 + ... + 1/k). Fresh weights are a family of their own, of 5% too.
+5% (1 + 1/2 + ... + 1/k). Fresh weights are a family of their own, of 5% too, and of looks of its
+own: pairs that only one of the two has are no look at the other.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +24,6 @@ from ..formatting import NAMED, SPLIT_NAMES, some
 from ..metrics import NUMBER, PROBED, find_metric, has_direction, is_of_model, label
 from ..recipe import records
 from ..recipe.init_source import SCRATCH
-from ..recipe.records import Record, Whole
 from ..runs.files import write_atomically
 from . import engine
 from .compare import FEWEST, Comparison, Difference, Rule, difference, on_different_images, pairs
@@ -33,6 +33,7 @@ from .study.tasks import Task, Tasks
 FRESH = "fresh weights"
 LOOKS = "looks.json"
 Asked = dict[Comparison, pd.DataFrame]  # {comparison: its pairs over seeds}
+Looks = Mapping[str, Sequence[str]]  # {family: hashes of its pairs}
 
 
 class Measure(NamedTuple):
@@ -64,11 +65,13 @@ class Family(NamedTuple):
         differences: of those that were measured.
         size: how many comparisons the level is divided among.
         missing: that have no seed on both sides.
+        looks: how many reports were made, each with other pairs of these.
     """
 
     differences: tuple[Difference, ...]
     size: int
     missing: tuple[Comparison, ...] = ()
+    looks: int = 1
 
     @property
     def claimed(self) -> list[Difference]:
@@ -77,15 +80,6 @@ class Family(NamedTuple):
     @property
     def asked(self) -> int:
         return len(self.differences) + len(self.missing)
-
-
-class Look(Record):
-    """A report that was made: a hash of the pairs that it compared, how many comparisons there
-    were, and by which measure."""
-
-    results: str
-    comparisons: Whole
-    measure: str
 
 
 @dataclass(frozen=True)
@@ -99,8 +93,9 @@ class Verdict:
         found: of the study's comparisons; none where its names are tested on images of their own.
         fresh: of the trained names minus fresh weights; without comparisons where none are
             measured, no name is trained, or the study's own say it.
-        looks: the reports that were made, this one among them, each of other results.
-        sentences: what it claims, of the comparisons and of fresh weights.
+        looks: of each family ("compared", "fresh") a hash of its pairs in each report that was made
+            of other ones, this report among them.
+        sentences: what it claims, of the comparisons and of fresh weights, and what it lacks.
     """
 
     rule: Rule
@@ -108,7 +103,7 @@ class Verdict:
     rows: pd.DataFrame
     found: Family
     fresh: Family
-    looks: list[Look]
+    looks: Looks
     sentences: tuple[str, ...]
 
 
@@ -120,18 +115,17 @@ def decide(results: Results) -> Verdict:
         UserError: as `claims`, or looks.json is damaged.
     """
     path = results.folder / LOOKS
-    before: list[Look] = []
+    before: Looks = {}
     if path.exists():
         hint = "it says how often the results were looked at; restore it"
-        before = records.require(path, list[Look], hint)
+        before = records.require(path, dict[str, list[str]], hint)
     verdict = claims(results, before)
     if verdict.looks != before:
-        found = [one.model_dump() for one in verdict.looks]
-        write_atomically(path, json.dumps(found, indent=1) + "\n")
+        write_atomically(path, json.dumps(verdict.looks, indent=1) + "\n")
     return verdict
 
 
-def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
+def claims(results: Results, before: Looks | None = None) -> Verdict:
     """What a study's results claim by its rule.
 
     Args:
@@ -148,9 +142,9 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
     rule, report = results.plan.rule, results.plan.report
     measure = find_measure(results, rule)
     if measure is None:
-        text = f"No run of {rule.test} has finished yet."
+        texts = (f"No run of {rule.test} has finished yet.", *_unfinished(results))
         nothing = Family((), len(rule.asked), rule.asked)
-        return Verdict(rule, None, results.rows(rule.test), nothing, nothing, [*before], (text,))
+        return Verdict(rule, None, results.rows(rule.test), nothing, nothing, before or {}, texts)
     rows = results.rows(rule.test, measure.name, measure.split)
     asked = {one: pairs(rows, rule.axis or "run", one) for one in rule.asked}
     fresh = _with_fresh(results, rule, measure)
@@ -162,16 +156,16 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
             text = reasons[apart].replace("are tested", "were tested")
             raise UserError(f"{results.folder}: {apart}: they {text}")
         every, asked = every[len(asked) :], {}
-    looks = _looks(before, every, measure.name)
+    families = {"compared": asked, "fresh": fresh or {}}
+    before = before or {}
+    looks = {name: _looks(before.get(name, ()), one, measure) for name, one in families.items()}
     tasks = {name for _, both in every for name in (*both["folder_a"], *both["folder_b"])}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
-    families = asked, fresh or {}
-    found, against = (_family(one, max(1, len(looks)), measure, correct) for one in families)
-    about = (rule, measure, len(looks))
+    found, against = (_family(families[one], len(looks[one]), measure, correct) for one in families)
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
     opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
     why = f": {apart.a} and {apart.b} {reasons[apart]}" if apart else ""
-    sentences = [sentence(opening, found, *about) if asked else f"Nothing is compared{why}."]
+    sentences = [sentence(opening, found, rule, measure) if asked else f"Nothing is compared{why}."]
     sentences += _measured_otherwise(results, asked)
     if fresh is None:
         sentences.append("What training without pre-training reaches was not measured.")
@@ -179,9 +173,17 @@ def claims(results: Results, before: Sequence[Look] = ()) -> Verdict:
         named = {one.b for one in fresh} == {FRESH}
         if asked:  # else no sentence has named the measure yet
             opening = "By the same measure," if named else "Against fresh weights,"
-        sentences.append(sentence(opening, against, *about))
-    sentences += results.plan.changes
+        sentences.append(sentence(opening, against, rule, measure))
+    sentences += [*_unfinished(results), *results.plan.changes]
     return Verdict(rule, measure, rows, found, against, looks, tuple(sentences))
+
+
+def _unfinished(results: Results) -> Iterator[str]:
+    """A sentence where tasks have not finished: a page that stays as it is says of when it is."""
+    if results.missing:
+        last = max(run.result.finished[:16] for run in results.finished.values())
+        text = f"As of {last}, {len(results.missing)} of {len(results.plan.tasks)} tasks have not"
+        yield f"{text} finished, and nothing of them is here: {some(results.missing)}."
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:
@@ -299,29 +301,25 @@ def _is_beside(rule: Rule, own: Task, fresh: Task) -> bool:
     return not apart - ({rule.axis} if fresh.run == rule.test else set())
 
 
-def _looks(
-    before: Sequence[Look], every: Sequence[tuple[Comparison, pd.DataFrame]], measure: str
-) -> list[Look]:
-    """The reports that were made, this one among them, each of other pairs."""
+def _looks(before: Sequence[str], family: Asked, measure: Measure) -> list[str]:
+    """The looks at a family, of earlier reports and of this one if it has other pairs."""
     values = ["seed", "value_a", "value_b"]
-    content = [[str(one), both[values].to_numpy().tolist()] for one, both in every]
-    text = json.dumps([measure, content])
+    content = [[str(one), both[values].to_numpy().tolist()] for one, both in family.items()]
+    text = json.dumps([measure.name, content])
     seen = hashlib.sha256(text.encode()).hexdigest()[:16]
-    if not any(len(both) for _, both in every) or seen in {one.results for one in before}:
-        return [*before]
-    return [*before, Look(results=seen, comparisons=len(every), measure=measure)]
+    return [*before, *([seen] if any(map(len, family.values())) and seen not in before else [])]
 
 
 def _family(asked: Asked, looks: int, measure: Measure, correct: dict[str, np.ndarray]) -> Family:
-    size = max(1, len(asked)) * looks
+    size = max(1, len(asked)) * max(1, looks)
     every = {
         one: difference(one, both, size, measure.scale, correct) for one, both in asked.items()
     }
     found = tuple(one for one in every.values() if one)
-    return Family(found, size, tuple(one for one in every if not every[one]))
+    return Family(found, size, tuple(one for one in every if not every[one]), looks)
 
 
-def sentence(opening: str, found: Family, rule: Rule, measure: Measure, looks: int) -> str:
+def sentence(opening: str, found: Family, rule: Rule, measure: Measure) -> str:
     """What a family of comparisons claims.
 
     Args:
@@ -329,11 +327,10 @@ def sentence(opening: str, found: Family, rule: Rule, measure: Measure, looks: i
         found: the family.
         rule: of the study.
         measure: that they are of.
-        looks: how many reports were made, each with other results.
     """
     shared = f"{found.asked} comparison{'s' if found.asked != 1 else ''}"
     shared += f", {len(found.missing)} of them without results yet" if found.missing else ""
-    shared += f", and {looks} looks at the results" if looks > 1 else ""
+    shared += f", and {found.looks} looks at the results" if found.looks > 1 else ""
     in_all = f" (Bonferroni over {shared})" if found.size > 1 else ""
     against = {one.b for one in (*(one.asked for one in found.differences), *found.missing)}
     others = f" from {against.pop()}" if len(against) == 1 else ""

@@ -56,7 +56,7 @@ def planned(seeds, baseline=None):
     return plan, results.frame(rows, ["arm"])
 
 
-def claims(folder, seeds, values, baseline=None, before=()):
+def claims(folder, seeds, values, baseline=None, before=None):
     """The verdict of {task, or what stands for its fresh weights: the top-1}."""
     plan, table = planned(seeds, baseline)
     table = table.assign(value=[values[name] for name in table["folder"]])
@@ -132,11 +132,11 @@ def test_four_looks_claim_as_often_as_their_levels_allow(tmp_path):
     5%, the second at half of it, ...: together at most 5% (1 + 1/2 + 1/3 + 1/4)."""
     generator, claimed, count = np.random.default_rng(0), 0, COUNT // 2
     for _ in range(count):
-        values, before = drawn(6, generator), []
+        values, before = drawn(6, generator), {}
         for look, seeds in enumerate((3, 4, 5, 6), 1):
             found = claims(tmp_path, seeds, values, before=before)
             before = found.looks
-            assert len(before) == look and found.found.size == 3 * look
+            assert found.found.looks == look and found.found.size == 3 * look
             if found.found.claimed:
                 claimed += 1
                 break

@@ -23,6 +23,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import engine
 from ssl_vit.lab.study import local as launcher
 from ssl_vit.lab.study.launch import Job, best_values
+from ssl_vit.lab.study.ray import Ray
 from ssl_vit.lab.study.tasks import Task
 from ssl_vit.recipe.load import resolve
 
@@ -86,7 +87,7 @@ def test_a_preview_starts_nothing(bench):
 
 
 def test_options_of_slurm_are_not_ignored(bench):
-    for ask in (launcher.Local().check, launcher.Local().preview):
+    for ask in (each for one in (launcher.Local(), Ray()) for each in (one.check, one.preview)):
         with pytest.raises(UserError, match="slurm=--time=60: has no effect without launcher="):
             ask(replace(bench.job, slurm="--time=60"))
 

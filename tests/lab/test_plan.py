@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.images import put
+from helpers.made_studies import TUNED, changed
 from helpers.options import TINY, altered
 from ssl_vit import costs
 from ssl_vit.errors import UserError
@@ -183,6 +184,17 @@ def test_what_a_device_cannot_hold_has_a_warning(
 
 
 # Studies
+
+
+def test_by_how_much_names_differ_in_compute(planned: Planned, tmp_path: Path) -> None:
+    """With what their weights come through: of one name a pre-training before the fine-tuning."""
+    arms = {name: TUNED["axes"]["arm"][name] for name in ("scratch", "mpp")}
+    content = changed(TUNED, axes__arm=arms, runs__pretrain__only={"arm": ["mpp"]})
+    (tmp_path / "made.yaml").write_text(json.dumps(content))
+    record, _ = planned(f"recipe={tmp_path}/made.yaml")
+    each = {run: one["exaflop"] / one["tasks"] for run, one in record["runs"].items()}
+    times = 1 + each["pretrain"] / each["final"]
+    assert f"arm: compute differs by up to {times:.2g} times" in record["compared"][1]
 
 
 def test_a_study_is_the_sum_of_its_tasks(planned: Planned) -> None:

@@ -30,14 +30,11 @@ def bench(tmp_path, monkeypatch):
 
 
 def test_without_ray_one_line_says_what_to_install(bench, monkeypatch):
-    """A preview needs none; options of SLURM are not ignored."""
+    """A preview needs none."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"launcher=ray: .* pip install -e '\.\[ray\]'"):
         Ray().check(bench.job)
     assert len(Ray().preview(bench.job)) == len(bench.job.tasks) + 1 and not bench.runs.exists()
-    for ask in (Ray().check, Ray().preview):
-        with pytest.raises(UserError, match="slurm=--time=60: has no effect without launcher="):
-            ask(replace(bench.job, slurm="--time=60"))
 
 
 @pytest.mark.parametrize(

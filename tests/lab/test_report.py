@@ -92,6 +92,9 @@ def test_one_table_in_order_of_the_mean(whole):
     took = {row[0]: row[1:] for row in table(text, "run")}
     assert took["pretrain"] == ["6 of 6", "0.12", "3"]
     assert took["final"] == ["9 of 9", "0.036", "4.5"]
+    assert (
+        "arm: compute differs by up to 6 times, exaFLOP with pre-training from 0.004 (scr" in text
+    )
     head, *rows = table(text, "arm")
     assert head == ["arm", "n", "mean", "sd", "minus scratch", "97.5% interval", "exaFLOP", "paper"]
     assert [row[0] for row in rows] == ["mae", "mpp", "scratch"]
@@ -235,7 +238,7 @@ def test_fewer_pairs_than_seeds_are_said(tmp_path):
     assert row == ["3", "84.00", "+31.00"]
     assert [shown[name]["pairs"] for name in ("mpp", "mae", "scratch")] == ["2", "2", ""]
     # and the look at what is not whole is said where it is taken
-    assert "look 1 at an incomplete study" in str(found)
+    assert "looks       the study has not finished: a report on new pairs" in str(found)
 
 
 def test_results_and_differences_as_csv(whole):
@@ -247,7 +250,7 @@ def test_results_and_differences_as_csv(whole):
     assert [row["difference"] for row in rows] == ["mpp minus scratch", "mae minus scratch"]
     assert float(rows[0]["mean"]) == pytest.approx(5)
     assert [row["level"] for row in rows] == ["97.5%", "97.5%"]
-    assert [row["metric"] for row in rows] == ["top1", "top1"]
+    assert [(row["metric"], row["split"]) for row in rows] == [("top1", "test")] * 2
     for row in rows:
         mean, high, half = (float(row[key]) for key in ("mean", "high", "half-width"))
         assert row["over"] != "seeds" or high - mean == pytest.approx(half)
@@ -264,8 +267,10 @@ def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
 
 def test_words_of_the_study_cannot_become_markup(tmp_path):
     evil = "*x* <b>_y_</b> [z](q) $a$ & 5% #1?"
-    folder = study(tmp_path / "s", changed(TUNED, title=evil, report__notes=[evil]), counted())
+    notes = [f"{evil}\n\\input{{q}}"]
+    folder = study(tmp_path / "s", changed(TUNED, title=evil, report__notes=notes), counted())
     text, latex = markdown(folder), (folder / "tables.tex").read_text()
+    assert r"\input" in latex and r"\input" not in re.sub("%.*", "", latex)
     assert "<b>" not in text.replace("\\<b>", "") and r"\*x\*" in text
     main = (folder / "report.html").read_text().partition("<main")[2]
     assert "<b>" not in main and "&lt;b" in main
@@ -287,7 +292,10 @@ def test_what_is_missing_or_left_out_is_said(tmp_path):
     (folder / "final-mpp-2" / "predictions.npz").unlink()
     alter(folder / "pretrain-mpp-1" / "result.json", exaflop=None, total_exaflop=None)
     text = markdown(folder)
-    assert "1 of 15 tasks have not finished, and nothing of them is here: final-mae-2." in text
+    said = "As of 2026-01-03T00:00, 1 of 15 tasks have not finished, and nothing of them is here: "
+    assert f"{said}final-mae-2." in text
+    latex = (folder / "tables.tex").read_text()  # of which one table may be copied
+    assert latex.count(f"% {said}") == latex.count(r"\begin{table}") > 1
     assert "final-mpp-1 is left out: its result.json is of another recipe" in text
     assert "Values that are not finite are left out, of final-mpp-2." in text
     rows = {row[0]: row[1:] for row in table(text, "run")}
@@ -302,6 +310,7 @@ def test_what_limits_the_answer_is_said(tmp_path):
     with_metric(folder / "final-mpp-1%-0", "top1", n=40)
     text = markdown(folder)
     assert "All seeds learn from one draw of the labels" in text and "for no more" not in text
+    assert "share is not compared" in text and "arm is not compared" not in text
     assert "Measured on 40 images: on fewer than 100" in text
     head, *rows = table(text, "share")
     images = {(row[0], row[1]): row[head.index("images")] for row in rows}

@@ -207,14 +207,6 @@ def test_values_that_are_not_the_best_any_more_are_left_out(made):
     assert results.load(made).foreign == {f"final-mpp-{seed}": why for seed in range(3)}
 
 
-def test_weights_that_are_gone_are_not_compared(made):
-    for seed in range(3):
-        shutil.rmtree(made / f"pretrain-mpp-{seed}" / "export")
-    assert results.load(made).foreign == {}
-    edited(made)
-    assert list(results.load(made).foreign) == ["final-mpp-1"]
-
-
 def test_an_objective_that_is_not_known_here_is_compared_by_its_values(made):
     """As of a plugin."""
     run = made / "pretrain-mpp-0"

@@ -39,6 +39,8 @@ def test_a_run_is_the_planned_one_finished_or_not(made: Path) -> None:
     (made / "final-mpp-1" / "result.json").unlink()
     assert why(made, "final-mpp-1") == ""
     assert "optim.lr (" in why(made, "final-mpp-1", optim__lr=0.5)
+    (made / "final-mpp-1" / "metrics.jsonl").unlink()
+    assert why(made, "final-mpp-1", optim__lr=0.5) == ""  # as for a single run: none has begun
     shutil.rmtree(made / "final-mpp-1")
     assert why(made, "final-mpp-1", optim__lr=0.5) == ""  # nothing is there
 

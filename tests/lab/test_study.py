@@ -309,6 +309,7 @@ def test_a_check_says_what_will_be_compared(
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if line.startswith("compared ")]
     assert "a minus b at 1, a minus b at 2" in line and "1 minus 2" not in line
+    assert any("rate is not compared" in line for line in lines)
 
 
 def test_initial_weights_that_are_not_given_yet_are_no_fresh_ones(tmp_path: Path) -> None:
@@ -381,7 +382,9 @@ def test_lengths_that_share_a_trunk_are_pairs_of_it_and_take_its_steps_once(
     assert work["8"] == pytest.approx(2 * work["4"])
     took = sum(run.result.exaflop or 0 for run in found.finished.values())
     assert took == pytest.approx(2 * (8 + 2 + 4) / 8 * work["8"])
-    assert ssl_vit.plan(words).in_all["exaflop"] == pytest.approx(took)
+    plan = ssl_vit.plan(words)
+    assert plan.in_all["exaflop"] == pytest.approx(took)
+    assert "steps: compute differs by up to 2 times" in str(plan)
 
 
 NO_LENGTHS: dict[str, dict[str, Any]] = {

@@ -9,10 +9,6 @@ from helpers.made_studies import FROZEN, alter, changed, counted, study
 from ssl_vit.lab import report, results, tables, verdict
 
 
-def made(folder: Path) -> Path:
-    return study(folder, FROZEN, counted(metric="knn"))
-
-
 @pytest.mark.parametrize("kind", ["object", "str"])
 def test_names_are_no_numbers_whatever_type_texts_have(kind: str) -> None:
     """Names set as numbers: the type of texts is called str from pandas 3 on, object before."""
@@ -23,7 +19,7 @@ def test_names_are_no_numbers_whatever_type_texts_have(kind: str) -> None:
 
 def test_differences_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
     """A file of differences beside a report that compares nothing."""
-    folder = made(tmp_path / "s")
+    folder = study(tmp_path / "s", FROZEN, counted(metric="knn"))
     report.write(folder)
     assert (folder / "differences.csv").exists()
     for path in folder.glob("probe-mae-*/environment.json"):

@@ -12,7 +12,7 @@ from helpers.launchers import GAP, SMALL, TUNED
 from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study.read import build
-from ssl_vit.lab.study.tasks import Tasks, plan, unreachable, without_missing
+from ssl_vit.lab.study.tasks import Tasks, plan, without_missing
 from ssl_vit.recipe.load import resolve
 
 
@@ -224,12 +224,3 @@ def test_names_at_equal_compute_cost_what_the_run_costs_without_the_axis(
     models["odd"] = {"pretrain": {"optim.steps": 100}}
     with pytest.raises(UserError, match=r"match: run pretrain, model odd: optim\.steps=100: is"):
         planned(raw)
-
-
-def test_of_those_that_a_task_chooses_among_one_that_finished_is_enough() -> None:
-    found = planned(GAP)
-    task = found["final-mpp-0"]
-    among = task.best[0] if task.best else ()
-    assert unreachable(task, found, among[:1]) is None
-    assert unreachable(task, found, among) == among[0]
-    assert unreachable(task, found, ["pretrain-mpp-0"]) == "pretrain-mpp-0"

@@ -77,7 +77,7 @@ def test_every_name_is_compared_with_the_baseline(tmp_path):
         " mae is 25.50 points above scratch (+23.71 to +27.29, 3 seeds); intervals at 95%"
         " (Bonferroni over 2 comparisons).",
     )
-    assert (found.found.size, len(found.looks)) == (2, 1)
+    assert (found.found.size, found.found.looks) == (2, 1)
 
 
 def test_names_that_are_measured_by_other_features_are_said(tmp_path):
@@ -248,7 +248,7 @@ def test_where_all_pairs_are_meant_nothing_is_compared(tmp_path):
 
 def looks(folder):
     found = decide(folder)
-    return len(found.looks), found.found.size, found.fresh.size
+    return max(map(len, found.looks.values())), found.found.size, found.fresh.size
 
 
 def with_rule(folder, alter):
@@ -257,16 +257,19 @@ def with_rule(folder, alter):
     write(folder / "study.json", plan)
 
 
-def test_other_results_are_another_look_and_the_same_are_not(tmp_path):
+@pytest.mark.parametrize(("arm", "then"), [("mpp", (2, 2, 4)), ("mae", (2, 1, 4))])
+def test_other_results_are_another_look_and_the_same_are_not(arm, then, tmp_path):
+    """At the family that has other pairs: one of mae and scratch is none of mpp and scratch."""
     folder = study(tmp_path / "s", changed(TUNED, report__pairs=["mpp:scratch"]), counted())
-    held = folder / "final-mae-2", tmp_path / "held"
+    held = folder / f"final-{arm}-2", tmp_path / "held"
     shutil.move(*held)
     assert looks(folder) == (1, 1, 2) == looks(folder)
     shutil.move(*reversed(held))
-    assert looks(folder) == (2, 2, 4) == looks(folder)
-    assert all("and 2 looks at the results" in text for text in decide(folder).sentences)
+    assert looks(folder) == then == looks(folder)
+    said = ["and 2 looks at the results" in text for text in decide(folder).sentences]
+    assert said == [arm == "mpp", True]
     shutil.move(*held)  # results that were seen before
-    assert looks(folder) == (2, 2, 4)
+    assert looks(folder) == then
 
 
 def test_another_measure_and_more_names_are_other_looks(tmp_path):
@@ -278,9 +281,7 @@ def test_another_measure_and_more_names_are_other_looks(tmp_path):
     with_rule(folder, lambda rule: rule.update(measure="linear"))
     assert looks(folder) == (2, 2, 4)
     with_rule(folder, lambda rule: rule["asked"].append(["mae", "mpp", []]))
-    assert looks(folder) == (3, 6, 6)
-    kept = json.loads((folder / "looks.json").read_text())
-    assert [one["measure"] for one in kept] == ["knn", "linear", "linear"]
+    assert looks(folder) == (3, 6, 4)  # with fresh weights as many as before
 
 
 def test_leaving_out_a_name_without_results_is_another_look(tmp_path):

@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +176,7 @@ def test_the_hours_go_to_one_thing_after_the_other(
     # 60 labels of the smallest class: a tenth has 6 of them, 3% too few
     assert {*found.shares} <= {0.1, 0.3}
     for share in {0.1, 0.3} - {*found.shares} if found.steps > length else ():
-        assert not fits(replace(found, steps=length, shares=(*found.shares, share)))
+        assert not fits(found._replace(steps=length, shares=(*found.shares, share)))
     if found.steps < worth.LONGEST * length and parallel == 1:
         assert worth.seconds(question, found, CLOCKS, parallel) > 0.8 * 3600 * hours
 

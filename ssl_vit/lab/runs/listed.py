@@ -229,12 +229,6 @@ def of_result(name: str) -> Callable[[ListedRun], float | None]:
     return lambda run: getattr(run.record.result, name, None)
 
 
-def labels_learned(run: ListedRun) -> str | None:
-    """Of how many test images; None where of none is known."""
-    count = run.learned("test")
-    return f"of {count:,} test images" if count else None
-
-
 # {what sort= takes: column} of terminal, notebook and page
 COLUMNS = {
     "name": Column("run", lambda run: run.name),
@@ -246,7 +240,9 @@ COLUMNS = {
     "held out": Column("held out", partial(ListedRun.first_metric, test=False)),
     "test": Column("test", partial(ListedRun.first_metric, test=True)),
     "test images": Column("test images", lambda run: run.record.environment.data.get("test")),
-    "learned": Column(LEARNED, labels_learned),
+    "learned": Column(
+        LEARNED, lambda run: run.learned("test") or None, "of {:,} test images".format
+    ),
     "exaflop": Column("exaFLOP", of_result("exaflop"), "{:.3g}".format),
     "time": Column("time", of_result("seconds"), duration),
     "disk": Column("disk", lambda run: run.disk, format_bytes),

@@ -1,7 +1,6 @@
 """The runs tool: lists the runs of a folder, ranks them by a metric, removes checkpoints that are
 not needed any more. No torch."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from ...pages.run_record import read_run
 from ...recipe.tool import parse
 from ...runs import notebook
 from ...stats import as_json
-from ..options import RunsOptions
+from ..options import RunsOptions, show
 from . import checkpoints, listed, search
 from .checkpoints import Cleaned
 from .listed import ListedRun, RankedGroup
@@ -77,10 +76,7 @@ def main(arguments: list[str]) -> None:
         UserError: as `table`.
     """
     options = parse(RunsOptions, arguments)
-    found = table(options)
-    print(found)
-    if options.as_json:
-        print(json.dumps(found.content()))
+    show(table(options), options.as_json)
 
 
 def table(options: RunsOptions) -> RunTable:

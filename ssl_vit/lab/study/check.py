@@ -5,7 +5,7 @@ Whether weights have learned labels of test images is no matter of recipes: each
 it is measured, and the report opens with it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...recipe.schema import Recipe, sources
 from .. import engine
 from .read import REFERENCE, Best, Study
 from .record import rule_of
-from .tasks import Task, Tasks, where, words_of
+from .tasks import Task, Tasks, plain_options, where, words_of
 
 Recipes = dict[str, Recipe]  # by the task's name
 # keys that each task has of its own, and what decides no result
@@ -27,11 +27,6 @@ def _origin(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
     """The task whose weights a task starts from, or that another key names."""
     names = REFERENCE.findall(task.options.get(key, ""))
     return next((tasks[name] for name in names if name in tasks), None)
-
-
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that name no other task."""
-    return {key: text for key, text in options.items() if not REFERENCE.search(text)}
 
 
 def _judged(tasks: Tasks) -> set[str]:
@@ -66,7 +61,7 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         if key not in resolved:
             resolved[key] = engine.resolve(words, place, here)
         recipe = found[task.name] = resolved[key]
-        known = _known(task.options) | OWN_KEYS
+        known = plain_options(task.options) | OWN_KEYS
         named = [option for option in task.options.items() if option[0] not in known]
         own = [task.tool, task.seed, task.best, task.tried, named]
         other = same.setdefault(str([*own, recipe.values() | OWN_KEYS]), task)
@@ -201,11 +196,11 @@ def with_values(tasks: Tasks, found: Recipes) -> Tasks:
 
 def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
     """A task's options before the runs that it needs are there."""
-    options = _known(task.options)
+    options = plain_options(task.options)
     if before := _origin(task, tasks):
         options = engine.with_origin(options, found[before.name])
     tried = tasks[task.best[0][0]].tried if task.best else {}
-    options |= _known({key: option_text(value) for key, value in tried.items()})
+    options |= plain_options({key: option_text(value) for key, value in tried.items()})
     options.pop("hub.repo", None)  # one for each task
     if _origin(task, tasks, "resume"):  # by the name of that task
         options["resume"] = REFERENCE.sub(r"\1", task.options["resume"])

@@ -1,14 +1,18 @@
 """What a study will cost before it runs, by its runs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...formatting import NOT_COUNTED, format_bytes, plain_table, some
 from .. import engine, estimate
+from ..compare import scope
 from ..options import PlanOptions
+from .read import references
 from .record import rule_of
 from .request import Request
+from .tasks import Task, Tasks, origins
 
 if TYPE_CHECKING:
     from ...jobs.step_time import StepTime
@@ -32,7 +36,8 @@ class StudyEstimate:
         asked: the tool's options.
         device: of device=.
         runs: {name: what its tasks will cost, as `sum_up` gives it}; `in_all` all of them.
-        compared: what the report will compare; empty where it compares nothing.
+        compared: lines: what the report will compare, and what that is not of; none where it
+            compares nothing.
         warnings: common mistakes, a line each, after the runs that they are of.
         opening: lines to say before it.
     """
@@ -43,7 +48,7 @@ class StudyEstimate:
     device: estimate.Device | None
     runs: dict[str, dict[str, Any]]
     in_all: dict[str, Any]
-    compared: str
+    compared: list[str]
     warnings: list[str]
     opening: list[str]
 
@@ -59,8 +64,8 @@ class StudyEstimate:
         return estimate.as_lines(lines, self._rows(), self.warnings)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        if self.compared:
-            yield "compared", self.compared
+        for number, text in enumerate(self.compared):
+            yield "" if number else "compared", text
         timed, uncounted = self.in_all["device_hours"] is not None, self.in_all["uncounted"]
         if self.device:
             yield "time", f"on {self.device.name}: {estimate.assumed(self.asked)} of its peak"
@@ -80,7 +85,8 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
     Raises:
         UserError: as `estimate`.
     """
-    found: dict[str, list[estimate.RunEstimate]] = {}
+    found: dict[str, estimate.RunEstimate] = {}
+    by_run: dict[str, list[estimate.RunEstimate]] = {}
     by_key: dict[str, StepTime] = {}
     warned: dict[str, dict[str, None]] = {}  # {warning: runs}
     for name, recipe in request.recipes.items():
@@ -88,31 +94,45 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
         if own.probe and recipe.trains:
             alike = engine.timing_key(recipe)
             step = by_key[alike] = by_key.get(alike) or engine.measure(recipe)
-        one = estimate.estimate(recipe, own, step)
-        found.setdefault(run, []).append(one)
-        for text in one.warnings:
+        found[name] = estimate.estimate(recipe, own, step)
+        by_run.setdefault(run, []).append(found[name])
+        for text in found[name].warnings:
             warned.setdefault(text, {})[run] = None
-    every = [one for ones in found.values() for one in ones]
     lines = [f"{', '.join(runs)}: {text}" for text, runs in warned.items()]
     return StudyEstimate(
         name=request.name,
         title=request.study.title,
         asked=own,
         device=estimate.find_device(own.device),
-        runs={run: sum_up(ones) for run, ones in found.items()},
-        in_all=sum_up(every),
-        compared=_compared(request),
+        runs={run: sum_up(ones) for run, ones in by_run.items()},
+        in_all=sum_up([*found.values()]),
+        compared=_compared(request, found),
         warnings=[*request.cautions, *lines],
         opening=request.opening,
     )
 
 
-def _compared(request: Request) -> str:
-    rule = rule_of(request.study)
+def _compared(request: Request, found: Mapping[str, estimate.RunEstimate]) -> list[str]:
+    """As of StudyEstimate, by the estimates of the tasks."""
+    from pandas import DataFrame  # which nothing else here waits for
+
+    rule, tasks = rule_of(request.study), request.tasks
     if rule is None or not rule.asked:
-        return ""
-    texts = some([str(one) for one in rule.asked])
-    return f"{texts}, of {rule.test}{f' by {rule.measure}' if rule.measure else ''}"
+        return []
+    asked = f"{some([str(one) for one in rule.asked])}, of {rule.test}"
+    asked += f" by {rule.measure}" if rule.measure else ""
+    tested = [task for task in tasks.values() if task.run == rule.test]
+    rows = [{"run": one.run, **one.at, "exaflop": _spent(one, tasks, found)} for one in tested]
+    return [asked, *scope(DataFrame(rows), rule)]
+
+
+def _spent(task: Task, tasks: Tasks, found: Mapping[str, estimate.RunEstimate]) -> float:
+    """The exaFLOP of a task with those of all that its weights come through, by the estimates of
+    the tasks; what goes on from a trunk counts as a run of its own length. NaN: not counted."""
+    names = [task.name, *origins(tasks, task.name)]
+    trunks = references({name: tasks[name].options.get("resume", "") for name in names})
+    every = [found[name] for name in names if name not in trunks]
+    return sum((one.exaflop or math.nan) * (1 + one.begins_at / max(1, one.steps)) for one in every)
 
 
 def sum_up(found: Sequence[estimate.RunEstimate]) -> dict[str, Any]:

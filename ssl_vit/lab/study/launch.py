@@ -51,6 +51,11 @@ class Job:
     slurm: str = ""
     measures: tuple[str, ...] = ()
 
+    @property
+    def finished(self) -> list[str]:
+        """The tasks that have a result by now."""
+        return [name for name in self.tasks if finished(self.folder, name)]
+
 
 @dataclass(frozen=True)
 class Outcome:

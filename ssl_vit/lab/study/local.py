@@ -111,7 +111,7 @@ def run(job: Job, place: Place) -> Outcome:
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
     print(_opening(job, f"; up to {place.parallel} at once"), flush=True)
     failed = _Processes(job, place).run()
-    return Outcome([name for name in job.tasks if finished(job.folder, name)], failed)
+    return Outcome(job.finished, failed)
 
 
 def preview(job: Job, how: str = "") -> list[str]:
@@ -181,8 +181,7 @@ def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
 
 
 def _opening(job: Job, how: str) -> str:
-    before = sum(finished(job.folder, name) for name in job.tasks)
-    return f"tasks       {len(job.tasks)}, of which {before} are finished{how}"
+    return f"tasks       {len(job.tasks)}, of which {len(job.finished)} are finished{how}"
 
 
 def _say(what: str, text: str) -> None:
@@ -222,8 +221,7 @@ class _Processes:
         self.place, self.parallel = place, place.parallel
         self.begun = self.reported = time.monotonic()
         self.running: dict[str, _Running] = {}
-        done = [name for name in self.tasks if finished(self.folder, name)]
-        self.took = {name: result(self.folder, name).seconds for name in done}
+        self.took = {name: result(self.folder, name).seconds for name in job.finished}
         self.failed: dict[str, str] = {}  # {task: why}, with those that are left out
         self.retried: set[str] = set()
         self.signals = 0  # that came

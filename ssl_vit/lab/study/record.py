@@ -18,7 +18,7 @@ from ...errors import UserError
 from ...formatting import some
 from ...recipe import records
 from ...recipe.names import is_name
-from ...recipe.records import Record, Whole
+from ...recipe.records import Record
 from ...runs.files import write_atomically
 from .. import run_folder
 from ..compare import Comparison, Rule, comparisons
@@ -35,7 +35,6 @@ class StudyRecord(Record):
 
     title: str
     axes: dict[str, list[str]]
-    seeds: list[Whole]
     report: dict[str, Any]
     rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
@@ -94,7 +93,6 @@ def content(study: Study, tasks: Tasks, changed: Sequence[str] = ()) -> dict[str
     return {
         "title": study.title,
         "axes": {axis: list(names) for axis, names in study.axes.items()},
-        "seeds": list(study.seeds),
         "report": {key: value for key, value in study.report.model_dump().items() if value},
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],

@@ -112,7 +112,11 @@ def _study(
             raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
         study, stem = read.build(content, "the study"), own.name
     elif swept is not None:
-        study, stem = _sweep(own, given, swept)
+        for key, text in given.items():
+            _checked(key, text, ())
+        keys = [key for key in swept if key in given and ("," in given[key] or engine.counts(key))]
+        content, stem = sweep.content(own.recipe, given, keys, own.match)
+        study = read.build(content, sweep.SWEEP)
     else:
         path = _find(own.recipe)
         study, stem = read.read(path), path.stem
@@ -157,17 +161,6 @@ def _worth(
     planned = worth.build(given, hours, own.anyway, folder, parallel, keep, keep_plan)
     own = own.model_copy(update={"recipe": None, "name": name, "parallel": parallel})
     return own, planned.study, planned.lines
-
-
-def _sweep(
-    own: StudyOptions, given: Mapping[str, str], swept: Sequence[str]
-) -> tuple[read.Study, str]:
-    """The study of a sweep, and the name of its folder."""
-    for key, text in given.items():
-        _checked(key, text, ())
-    keys = [key for key in swept if key in given and ("," in given[key] or engine.counts(key))]
-    content, name = sweep.content(own.recipe, given, keys, own.match)
-    return read.build(content, sweep.SWEEP), name
 
 
 def _find(name: str | None) -> Path:

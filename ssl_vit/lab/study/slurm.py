@@ -89,8 +89,7 @@ class Slurm:
                 submitted |= {task.name: number for _, task in _left(job, run, queue[run])}
                 numbers[run].append(number)
                 print(f"submitted   {run}: job {number}", flush=True)
-        ready = [name for name in job.tasks if finished(job.folder, name)]
-        return Outcome(ready, submitted=submitted)
+        return Outcome(job.finished, submitted=submitted)
 
 
 def _elements(job: Job, run: str) -> list[str]:

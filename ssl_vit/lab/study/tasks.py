@@ -61,11 +61,14 @@ def where(run: str, at: Mapping[str, str]) -> str:
     return ", ".join([f"run {run}", *(f"{axis} {name}" for axis, name in at.items())])
 
 
-def words_of(options: Mapping[str, str], known: bool = False) -> list[str]:
-    """Options as on a command line; `known`: those alone that name no other task, and no place that
-    is not given."""
-    texts = options.items()
-    return [f"{key}={text}" for key, text in texts if not (known and REFERENCE.search(text))]
+def plain_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that name no other task, and no place that is not given."""
+    return {key: text for key, text in options.items() if not REFERENCE.search(text)}
+
+
+def words_of(options: Mapping[str, str]) -> list[str]:
+    """Options as on a command line."""
+    return [f"{key}={text}" for key, text in options.items()]
 
 
 def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, list[str]]:
@@ -188,8 +191,8 @@ def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) ->
     for key in SCALED:
         if options.get(key) != base.get(key):
             raise UserError(f"{place}: {key}={options.get(key)}: is what is matched; leave it out")
-    whole = engine.cost(words_of(base, known=True), f"{place}, without it")
-    own = engine.cost(words_of(options, known=True), place)
+    whole = engine.cost(words_of(plain_options(base)), f"{place}, without it")
+    own = engine.cost(words_of(plain_options(options)), place)
     wanted = whole.steps * whole.exaflop_a_step / own.exaflop_a_step
     count = max(1, round(wanted))
     if abs(count / wanted - 1) > TOLERANCE:
@@ -251,6 +254,13 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
     return found
 
 
+def origins(tasks: Tasks, name: str) -> list[str]:
+    """The tasks that a task's weights come through: not those among which it chooses values."""
+    among = (tasks[name].best or [()])[0]
+    direct = [one for one in tasks[name].needs if one not in among]
+    return list(dict.fromkeys([*direct, *(far for one in direct for far in origins(tasks, one))]))
+
+
 def tried_otherwise(tasks: Tasks) -> list[str]:
     """Lines about runs that take the best of tries which differ from them in more than what is
     tried and held out: of another experiment another value may be the best."""
@@ -261,7 +271,8 @@ def tried_otherwise(tasks: Tasks) -> list[str]:
         apart = {*tried.tried, *NOT_CHOSEN_FOR, *(there.keys() ^ here.keys())}
         every = engine.differences(there, here, apart)
         if differ := [str(one) for one in every if engine.counts(one.key)]:
-            text = f"takes the best of {tried.run}, which differs: {', '.join(differ)}"
+            text = f"takes {' and '.join(tried.tried)} from the tries of run {tried.run}, which"
+            text += f" differ in {', '.join(differ)}: another value may be better here"
             found.setdefault(text, where(task.run, task.at))
     return [f"{place}: {text}" for text, place in found.items()]
 

@@ -27,7 +27,6 @@ from .options import LAUNCHERS, StudyOptions
 from .request import Request, requested
 from .tasks import Tasks, unreachable
 
-CHECK = "--check"
 ARRAY_OPTIONS = ("only=", "index=")  # as an element of a job array has them
 DRY = "tasks that are submitted by hand read study.json, which this command writes without dry=true"
 
@@ -51,11 +50,11 @@ def main(words: Sequence[str]) -> int:
     Raises:
         UserError: an option or the study's file is wrong; nothing was started.
     """
-    if CHECK in words:
+    if "--check" in words:
         request = requested(words)
         print(of_request(request, PlanOptions(device=request.own.device)))
         job = _job(request, record.settle(request.tasks, request.folder)[0])
-        done, every = len(_finished(job)), len(job.tasks)
+        done, every = len(job.finished), len(job.tasks)
         print(f"kept        {done} of {every} tasks have finished, {every - done} are to do")
         return 0
     if any(word.startswith(ARRAY_OPTIONS) for word in words):
@@ -94,7 +93,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         if dry:
             print("\n".join(launcher.preview(job)))
             print(f"dry         nothing is written: {DRY}")
-            return StudyOutcome(_finished(job), name=job.name, folder=job.folder)
+            return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
             record.write(job.folder, record.content(request.study, job.tasks, changes))
@@ -104,7 +103,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             # tries that were added may have changed what is best
             if job.tasks == before.tasks or outcome.submitted:
                 break
-    done, took = _finished(job), duration(time.monotonic() - started)
+    done, took = job.finished, duration(time.monotonic() - started)
     ended = f"{len(done)} of {len(job.tasks)} tasks"
     if len(done) + len(outcome.failed) < len(job.tasks):  # the launcher does not wait for them
         jobs = len({*outcome.submitted.values()})
@@ -135,14 +134,10 @@ def _unchecked(job: launch.Job) -> list[str]:
         UserError: a run's images, weights or files have changed.
     """
     lines: dict[str, None] = {}
-    for name in _finished(job):
+    for name in job.finished:
         options, _ = launch.planned(job.tasks[name], job.tasks, job.folder)
         lines |= dict.fromkeys(engine.changed_since(job.folder / name, options))
     return list(lines)
-
-
-def _finished(job: launch.Job) -> list[str]:
-    return [name for name in job.tasks if launch.finished(job.folder, name)]
 
 
 def _become_one(words: Sequence[str]) -> None:

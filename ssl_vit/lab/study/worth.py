@@ -16,7 +16,6 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ from .. import engine
 from ..compare import FEWEST, least_difference
 from . import launch, read
 from .options import WORTH
-from .tasks import Tasks, plan
+from .tasks import Tasks, plan, words_of
 
 NAME = WORTH
 FILE = "worth.json"
@@ -133,8 +132,7 @@ class Question(NamedTuple):
         return f"{math.floor(found) if found >= EPOCHS else math.floor(10 * found) / 10:,g} epochs"
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     """What the hours buy: tries of an arm, seeds, steps of pre-training, and shares of labels."""
 
     tries: int
@@ -195,7 +193,7 @@ def build(
         UserError: an option is wrong, there are too few images, the hours are too few, or another
             study is going on in the folder.
     """
-    path, words = folder / FILE, [*_words(given), f"hours={hours:g}"]
+    path, words = folder / FILE, [*words_of(given), f"hours={hours:g}"]
     if path.exists():
         before = records.require(path, Worth, "remove it to plan anew")
         if before.words == words:
@@ -260,14 +258,14 @@ def ask(given: Mapping[str, str]) -> Question:
         (shared if group in SHARED else own)[key] = text
     if (path := shared.get("data.path")) and engine.exists(path):
         shared["data.path"] = str(Path(path).resolve())
-    tuned = engine.resolve(["recipe=finetune", *_words(shared)], NAME)
+    tuned = engine.resolve(["recipe=finetune", *words_of(shared)], NAME)
     images = find_images(tuned.data)
     shared |= images.options
     start = {"init": init} if init else {}
-    words = [f"recipe={objective}", *_words(shared | own | start)]
+    words = [f"recipe={objective}", *words_of(shared | own | start)]
     recipe = engine.resolve(words, NAME)
-    model = {} if init else engine.model_options(recipe, _words(shared))
-    supervised = engine.cost(["recipe=supervised", *_words(shared | model | start)], NAME)
+    model = {} if init else engine.model_options(recipe, words_of(shared))
+    supervised = engine.cost(["recipe=supervised", *words_of(shared | model | start)], NAME)
     return Question(
         objective,
         init,
@@ -280,10 +278,6 @@ def ask(given: Mapping[str, str]) -> Question:
         engine.cost(words, NAME).exaflop_a_step / supervised.exaflop_a_step,
         FINE * recipe.optim.batch / tuned.optim.batch,
     )
-
-
-def _words(options: Mapping[str, str]) -> list[str]:
-    return [f"{key}={text}" for key, text in options.items()]
 
 
 def find_images(data: Data) -> Images:
@@ -482,7 +476,7 @@ def spend(
     else:
         kinds = {task.run.partition("_")[0] for task in _tasks(question, found).values()}
         more = "" if kinds <= clocks.keys() else "more than "
-        found = _longest(replace(found, steps=SHORTEST), question.least_steps, hours, cost)
+        found = _longest(found._replace(steps=SHORTEST), question.least_steps, hours, cost)
         reason = f"{question.epochs(found.steps)} of pre-training, and {EPOCHS} are needed"
         text = f"too short to answer: {reason}; needs {more}{math.ceil(10 * needed) / 10:g} hours"
         if not anyway:
@@ -507,13 +501,13 @@ def _bought(
 
     length = max(found.steps, question.recipe.optim.steps)
     for tries in sorted(RATES):
-        found = take(replace(found, tries=tries))
+        found = take(found._replace(tries=tries))
     found = _longest(found, length, hours, cost)
     for seeds in range(FEWEST + 1, MOST_SEEDS + 1):
-        found = take(replace(found, seeds=seeds))
+        found = take(found._replace(seeds=seeds))
     for share in SHARES:
         if share * question.images.smallest >= A_CLASS:
-            found = take(replace(found, shares=(*found.shares, share)))
+            found = take(found._replace(shares=(*found.shares, share)))
     if found.seeds == MOST_SEEDS:
         found = _longest(found, LONGEST * length, hours, cost)
     return found
@@ -522,8 +516,8 @@ def _bought(
 def _longest(extent: Extent, most: int, hours: float, cost: Callable[[Extent], float]) -> Extent:
     """With as many steps as fit into the hours, up to `most`."""
     longer = range(extent.steps + 1, most + 1)
-    fit = bisect_right(longer, hours, key=lambda steps: cost(replace(extent, steps=steps)))
-    return replace(extent, steps=extent.steps + fit)
+    fit = bisect_right(longer, hours, key=lambda steps: cost(extent._replace(steps=steps)))
+    return extent._replace(steps=extent.steps + fit)
 
 
 def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -> float:
