@@ -65,7 +65,7 @@ def _columns(rows: dict[str, str]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the tool that `argv` (default: the process's own) names, and exit with its status."""
     # Before torch is imported: OpenMP threads that spin while they wait slow down a machine that
-    # runs anything else (docs/speed.md).
+    # runs anything else.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"

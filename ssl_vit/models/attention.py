@@ -90,8 +90,8 @@ class Block(vision_transformer.Block):
 
 
 def fused_is_faster(query: Tensor) -> bool:
-    """Whether the fused attention kernel beats plain products, forward and backward: on a CPU in
-    float32 alone (docs/speed.md)."""
+    """Whether the fused attention kernel takes no more time than plain products, forward and
+    backward: on a CPU in float32 alone (docs/speed.md)."""
     return query.device.type != "cpu" or query.dtype == torch.float32
 
 
