@@ -46,7 +46,10 @@ def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
     if data.range is None:
         text = "expected data.range=[LOWEST,HIGHEST] for them"
         raise ValueError(f"pixels of {array.dtype}; {text}")
-    return torch.from_numpy(array.astype(np.int32).clip(*data.pixel_range)).to(pixel_type(data))
+    lowest, highest = data.pixel_range
+    if array.dtype == np.uint8 and highest > BYTES[1]:  # they would be nearly black
+        raise ValueError(f"pixels of 8 bits; data.range=[{lowest},{highest}] is of 16")
+    return torch.from_numpy(array.astype(np.int32).clip(lowest, highest)).to(pixel_type(data))
 
 
 def pixel_type(data: Data) -> torch.dtype:

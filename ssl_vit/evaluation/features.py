@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from ..data.batching import Batch
+from ..data.source import Source
 from ..errors import UserError
+from ..formatting import count_of_images
 from ..metrics import COMMONEST, PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..models.full_precision import full_precision
@@ -69,7 +71,32 @@ def gathered(
     return index[order], label_N[order], by_name
 
 
-def sample_few_shot(readers: Readers, images: Images) -> tuple[dict[str, Features], Picks]:
+def with_shots_that_fit(probe: Probe, source: Source, classes: int) -> tuple[Probe, str]:
+    """A probe with those of its shots of which each class has so many labelled images, and what is
+    left out, in words; empty where nothing is.
+
+    Raises:
+        UserError: a class has fewer images than all of them.
+    """
+    if "few_shot" not in probe.measures:
+        return probe, ""
+    label_N = source.label_of(np.arange(len(source)))
+    label_L = torch.from_numpy(label_N[label_N >= 0])
+    probes.sample_shots(label_L, min(probe.shots), classes, SEED, source.classes)
+    count_C = label_L.bincount(minlength=classes)[:classes]
+    smallest = int(count_C.argmin())
+    fewest = int(count_C[smallest])
+    left_out = ", ".join(str(shots) for shots in probe.shots if shots > fewest)
+    name = probes.class_name(smallest, source.classes)
+    has = f"class {name} has {count_of_images(fewest)} to learn from"
+    text = f"probe.shots={left_out} is left out: {has}" if left_out else ""
+    fitting = [shots for shots in probe.shots if shots <= fewest]
+    return probe.model_copy(update={"shots": fitting}), text
+
+
+def sample_few_shot(
+    readers: Readers, images: Images, probe: Probe
+) -> tuple[dict[str, Features], Picks]:
     """Choose training images by their labels, then extract features of those alone: on ImageNet, 5
     shots in 3 trials are 15,000 of 1.28 million images. An unreadable image is replaced by the next
     of its class. The caller enters autocast.
@@ -85,7 +112,7 @@ def sample_few_shot(readers: Readers, images: Images) -> tuple[dict[str, Feature
     place_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
     label_L = torch.from_numpy(label_N[place_L])
     while True:
-        picks = _picks(label_L, images.recipe.probe, images.classes, source.classes)
+        picks = _picks(label_L, probe, images.classes, source.classes)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         batches = images.batches(source, place_L[row_S])
         _, read_S, found = gathered(readers, batches, accelerator)

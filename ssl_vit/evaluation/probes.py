@@ -87,8 +87,7 @@ def sample_shots(
     if count_C.min() < shots:
         short = int(np.argmax(count_C < shots))
         fits = f"at most {count_C.min()}, as the smallest class has, or " if count_C.min() else ""
-        name = names[short] if short < len(names) else short
-        has = f"class {name} has {count_of_images(count_C[short])}"
+        has = f"class {class_name(short, names)} has {count_of_images(count_C[short])}"
         text = f"{has} to learn from; expected {fits}probe.measures= without few_shot"
         raise UserError(f"probe.shots={shots}: {text}")
     place_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
@@ -96,6 +95,11 @@ def sample_shots(
     first_C = np.cumsum(count_C) - count_C
     row_S = order_N[(first_C[:, None] + np.arange(shots)).ravel()]
     return torch.from_numpy(row_S).to(label_N.device)
+
+
+def class_name(label: int, names: Sequence[str]) -> str:
+    """The name of a class, or its number where it has none."""
+    return names[label] if label < len(names) else str(label)
 
 
 def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:

@@ -21,7 +21,7 @@ from ..models.encoder import Backbone
 from ..objectives.supervised.network import Supervised
 from ..recipe import recipe_files, records
 from ..recipe.init_source import InitSource
-from ..recipe.probe import ATTENTIVE, CHOSEN, SEGMENTATION, TOKENS
+from ..recipe.probe import ATTENTIVE, CHOSEN, SEGMENTATION, TOKENS, Probe
 from ..recipe.records.run import Environment, Result, SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..runs import console, seen_text
@@ -52,6 +52,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     started_at = time.perf_counter()
     recipe, source = run.recipe, run.recipe.init_source
     images, facts = _open_images(run, accelerator, splits)
+    probe, left_out = features.with_shots_that_fit(recipe.probe, splits.train, images.classes)
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
     facts |= weights.load_init(network, source, exported=False)
@@ -65,11 +66,13 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     readers, pool = _readers(networks, recipe)
     if accelerator.is_main_process:
         _print_banner(run, splits, pool, seen)
+        if left_out:
+            run.warn(left_out)
         if ATTENTIVE in recipe.probe.measures:
             console.table([("attentive", attentive.describe(network, images))])
 
     paired = not (recipe.data.group or _chose_here(recipe, facts["data"]))
-    right = _of_features(readers, images)
+    right = _of_features(readers, images, probe)
     # what is read for fresh weights is not counted as the run's
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     if ATTENTIVE in recipe.probe.measures:
@@ -208,11 +211,13 @@ def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
     return False
 
 
-def _of_features(readers: features.Readers, images: Images) -> dict[str, features.Right]:
+def _of_features(
+    readers: features.Readers, images: Images, probe: Probe
+) -> dict[str, features.Right]:
     """{reader: which test images each probe of features is right of}, on rank 0; nothing on others,
     and where no such probe is asked for."""
-    recipe, splits = images.recipe, images.splits
-    probed = _probes(recipe) - TOKENS
+    splits = images.splits
+    probed = _probes(images.recipe) - TOKENS
     if not probed:
         return {}
     named = {"train": splits.train, "validation": splits.validation, "test": images.test}
@@ -223,13 +228,13 @@ def _of_features(readers: features.Readers, images: Images) -> dict[str, feature
     with images.autocast():
         if probed == {"few_shot"}:
             del named["train"]
-            seen["train"], picks = features.sample_few_shot(readers, images)
+            seen["train"], picks = features.sample_few_shot(readers, images, probe)
         for name, source in named.items():
             seen[name] = features.extract(readers, images.batches(source), images.accelerator)
     if not images.accelerator.is_main_process:
         return {}
     names = splits.train.classes
-    return features.all_right(seen, recipe.probe, images.classes, images.warn, picks, names)
+    return features.all_right(seen, probe, images.classes, images.warn, picks, names)
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:

@@ -39,8 +39,9 @@ def test_an_array_of_either_order_is_its_channels(kind, first: bool) -> None:
     array = (values(3) % 200).astype(kind)
     given = array.transpose(2, 0, 1) if first else array
     for raw in (npy(given), given):
-        found = read(raw)
-        assert found.dtype == torch.int32
+        of_bytes = kind == np.uint8
+        found = read(raw, range=[0, 255]) if of_bytes else read(raw)
+        assert found.dtype == (torch.uint8 if of_bytes else torch.int32)
         assert np.array_equal(found.permute(1, 2, 0).numpy(), array)
 
 
@@ -149,6 +150,8 @@ WRONG = {
     "below 0": (npy(np.full((5, 6, 4), -3, np.int16)), {}, "from -3 to -3"),
     "above 16 bits": (npy(np.full((5, 6, 4), 70000)), {}, "to 70000"),
     "no range": (npy(np.zeros((5, 6, 4), np.uint16)), {"range": None}, "uint16; .*data.range="),
+    # they were taken as they are, nearly black, by an encoder of 16 bits
+    "bytes of 16 bits": (npy(np.zeros((5, 6, 4), np.uint8)), {}, r"8 bits; data.range=\[0,65535\]"),
     "no pixels": (npy(np.zeros((0, 6, 4), np.uint16)), {}, "without pixels"),
     "cut off": (npy(values(0))[:-9], {}, "not a whole image"),
     "no TIFF": (b"II*\0 and no more", {}, "not a whole image"),

@@ -114,7 +114,7 @@ def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class(mo
         splits = run_splits.Splits(broken(unreadable), broken(set()))
         images = Images(recipe, splits, 2, WatchedAccelerator(cpu=True), layout, 0, print)
         read = {"": lambda image: image[:, :1, 0, 0].float()}
-        drawn, picks = features.sample_few_shot(read, images)
+        drawn, picks = features.sample_few_shot(read, images, recipe.probe)
         row_S = (drawn[""][0][:, 0] / 2).int()  # an image's grey is its row
         return {key: row_S[places].tolist() for key, places in picks.items()}
 
@@ -149,6 +149,21 @@ def test_a_class_of_too_few_images_is_named() -> None:
     probe = Probe(measures=["few_shot"], shots=[5])
     with pytest.raises(UserError, match="class ant has 4 images"):
         features.all_right(seen, probe, 2, print, names=["ant", "bee"])
+
+
+def test_shots_that_a_class_has_too_few_images_for_are_left_out() -> None:
+    """recipe=evaluate, as a run prints it, ended in an error: one of 40 classes had fewer than 25
+    images."""
+    images = [np.zeros((4, 4, 3), np.uint8)] * 12
+    source = listed(images, np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, -1]))
+    probe = Probe(measures=["few_shot", "knn"], shots=[1, 5, 10, 25])
+    fitting, said = features.with_shots_that_fit(probe, source, 2)
+    assert fitting.shots == [1, 5] and "10, 25" in said and "5 images" in said
+    assert features.with_shots_that_fit(fitting, source, 2) == (fitting, "")
+    alone = probe.model_copy(update={"measures": ["knn"]})
+    assert features.with_shots_that_fit(alone, source, 3) == (alone, "")
+    with pytest.raises(UserError, match=r"probe\.shots=10"):
+        features.with_shots_that_fit(probe.model_copy(update={"shots": [25, 10]}), source, 2)
 
 
 def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program() -> None:
