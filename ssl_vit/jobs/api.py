@@ -112,8 +112,9 @@ def load_encoder(init: str | Path, options: Options = (), **keywords: Any) -> "B
     `encoder.feature(images)` gives features (B, D), and normalises the images itself. A uint8
     tensor (B, 3, H, W) of the encoder's size is used as it is. uint8 arrays, (H, W, 3),
     (B, H, W, 3) or (B, 3, H, W), PIL images and lists of both are resized, bilinearly, and cropped
-    as in the evaluation of the run that made the weights. Anything else, pixels of floating point
-    among them, is a TypeError or a ValueError. `pool` is "avg", the mean of the patches, or
+    as in the evaluation of the run that made the weights. With data.channels or data.range these
+    are arrays of such channels, of 16 bits uint16. Anything else, pixels of floating point among
+    them, is a TypeError or a ValueError. `pool` is "avg", the mean of the patches, or
     "token", the class token; without it the one of the run, or of the export or repository: what it
     gives as an image's feature.
 
