@@ -29,7 +29,7 @@ class Splits(NamedTuple):
         train: the training images; with a stream, its first ones.
         validation: the held-out images.
         test: the test split or share, where it was requested.
-        test_images: how many images it has, requested or not; 0 where there is none.
+        test_images: how many images it has with labels or masks, requested or not.
         stream: what is trained on, where data.stream=true.
         notes: what each split was read from, and what was left out.
         guesses: assumptions about the data; each is printed as a warning.
@@ -96,7 +96,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         _shown(train, data),
         _shown(held_out.part, data),
         None if tested is None else _shown(tested, data),
-        0 if to_test is None else len(to_test),
+        0 if to_test is None else _with_answers(to_test),
         notes=_notes(found, data, roles, train, held_out, share),
         guesses=tuple(guesses),
         label_source=whole.labels.source if data.labels and whole.labels.lists is None else "",
@@ -203,6 +203,13 @@ def _split(
         choices = f"{others}, or a share of train" if others else "a share of train"
         raise UserError(f"{key}={name}: is what data.train={data.train} names; choices: {choices}")
     return chosen
+
+
+def _with_answers(source: Source) -> int:
+    """How many images have a label, or of masks all."""
+    if source.masks.column:
+        return len(source)
+    return len(labelled_images(source)) if source.labels.lowest_and_highest[1] >= 0 else 0
 
 
 def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:

@@ -110,7 +110,7 @@ def environment_facts(
     work = costs.work(recipe)
     facts: dict[str, Any] = {
         "data": {},
-        "images": {} if splits.stream else {"train": len(splits.train), "test": splits.test_images},
+        "images": {},
         "measured_on": split_images.measured_on(recipe, splits),
         "classes": list(splits.train.classes) if are_classes else [],  # label 0 is the first
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -122,6 +122,8 @@ def environment_facts(
         "threads": torch.get_num_threads(),
         "precision": recipe.compute.precision,
     }
+    if not splits.stream:
+        facts["images"] = {"train": len(splits.train), "labelled_test": splits.test_images}
     here = (socket.gethostname(), recipe.data.path)
     # of the processes that read the same images of a machine only the first hashes them
     if gather_object([here]).index(here) == accelerator.process_index:

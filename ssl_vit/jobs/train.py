@@ -16,6 +16,7 @@ from ..data.workers import Interrupted, InterruptibleLoader
 from ..evaluation import split_images
 from ..hub import background
 from ..inspection.base import predictions
+from ..metrics import Baseline
 from ..recipe.declaration import is_plugins
 from ..recipe.records.run import Result
 from ..runs import console
@@ -119,7 +120,13 @@ def _measure_baselines(job: Job) -> None:
                     own.copy_(fitted)
         # a baseline of one image is none
         if split_images.held_out_images(job.recipe, job.splits) > 1:
-            job.held_out.measure_baselines(whole)
+            measured = job.held_out.measure_baselines(whole)
+            declared = job.recipe.declared
+            rows = declared.metrics if is_plugins(type(declared)) else ()
+            lacks = [row.name for row in rows if isinstance(row, Baseline)]
+            if lacks := [name for name in lacks if name not in measured]:
+                text = "is declared and not measured: what it is compared with has none"
+                job.run.warn(f"baseline {', '.join(lacks)} {text}")
     # of weights that the first step changes; what needs none waits for the first evaluation
     if job.online and not job.recipe.init_source.is_scratch:
         with job.state.evaluation_model() as model:

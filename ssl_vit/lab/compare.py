@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .. import stats
+from ..formatting import some
 from ..stats import Interval
 
 if TYPE_CHECKING:
@@ -140,8 +141,8 @@ def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
 
 def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
     """What no comparison is of: lines about axes whose names are not compared with one another, and
-    about compute in which the names that are compared differ by a tenth or more, by how much at the
-    place where it is most.
+    about compute: in which two that are compared differ by a tenth or more, those that differ most;
+    and whose was not counted.
 
     Args:
         rows: of the test: `run`, a column for each axis, and `exaflop` with those of all that a
@@ -151,15 +152,25 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
     if rule.axis is None or not rule.asked:
         return
     for axis in rule.axes_of_places:
-        if rows[axis].nunique() > 1:
-            yield f"{axis} is not compared: to compare its names, let it stand first under `axes`"
-    spent = rows.pivot_table("exaflop", ["run", *rule.axes_of_places], rule.axis)
-    times = spent.max(axis=1) / spent.min(axis=1)
-    if (times >= UNEQUAL).any():
-        own = spent.loc[times.idxmax()].sort_values()
-        ends = f"from {own.iloc[0]:.3g} ({own.index[0]}) to {own.iloc[-1]:.3g} ({own.index[-1]})"
-        text = f"{rule.axis}: compute differs by up to {times.max():.2g} times"
-        yield f"{text}, exaFLOP with pre-training {ends}"
+        if len({name for place in rule.places for name in place if name[0] == axis}) > 1:
+            first = "to compare its names, let it stand first under `axes`, or after `sweep`"
+            yield f"{axis} is not compared: {first}"
+    spent = rows.groupby([rule.axis, *rule.axes_of_places])["exaflop"].mean()
+    known = {tuple(key) if isinstance(key, tuple) else (key,): one for key, one in spent.items()}
+    apart: dict[float, str] = {}
+    unknown: dict[str, None] = {}
+    for asked in rule.asked:
+        place = tuple(name for _, name in asked.at)
+        sides = {name: known.get((name, *place), 0.0) for name in (asked.a, asked.b)}
+        unknown |= dict.fromkeys(name for name, exaflop in sides.items() if math.isnan(exaflop))
+        low, high = sorted(sides, key=lambda name: sides[name])
+        if sides[low] > 0 and (times := sides[high] / sides[low]) >= UNEQUAL:
+            ends = f"from {sides[low]:.3g} ({low}) to {sides[high]:.3g} ({high})"
+            apart[times] = f"by up to {times:.2g} times, exaFLOP with pre-training {ends}"
+    if apart:
+        yield f"{rule.axis}: compute differs {apart[max(apart)]}"
+    if unknown:
+        yield f"{rule.axis}: the compute of {some([*unknown])} was not counted"
 
 
 def on_different_images(both: "DataFrame") -> bool:

@@ -142,7 +142,13 @@ def claims(results: Results, before: Looks | None = None) -> Verdict:
     rule, report = results.plan.rule, results.plan.report
     measure = find_measure(results, rule)
     if measure is None:
-        texts = (f"No run of {rule.test} has finished yet.", *_unfinished(results))
+        ended = any(
+            task.run == rule.test for task in results.plan.tasks if task.name in results.finished
+        )
+        none = f"No run of {rule.test} has finished yet."
+        if ended:
+            none = f"No run of {rule.test} that has finished has a finite value."
+        texts = (none, *_unfinished(results))
         nothing = Family((), len(rule.asked), rule.asked)
         return Verdict(rule, None, results.rows(rule.test), nothing, nothing, before or {}, texts)
     rows = results.rows(rule.test, measure.name, measure.split)
@@ -182,7 +188,9 @@ def _unfinished(results: Results) -> Iterator[str]:
     """A sentence where tasks have not finished: a page that stays as it is says of when it is."""
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
-        text = f"As of {last}, {len(results.missing)} of {len(results.plan.tasks)} tasks have not"
+        text = (
+            f"As of {last} UTC, {len(results.missing)} of {len(results.plan.tasks)} tasks have not"
+        )
         yield f"{text} finished, and nothing of them is here: {some(results.missing)}."
 
 

@@ -79,8 +79,8 @@ class Comparison(NamedTuple):
 
 def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> list[Reading]:
     """The model's metrics, each beside the measured baselines that are compared with it, of the
-    same split; the parts of a joint objective separately. What is not finite has no images, and is
-    compared with nothing."""
+    same split; the parts of a joint objective separately. What is not finite has no images, and
+    nothing is compared with it."""
     found: dict[str, Reading] = {}
     for name, entry in metrics.items():
         if not is_of_model(name):
@@ -102,7 +102,8 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
     for name, entry in metrics.items():
         baseline = find_baseline(name)
         measure = compared_with(name, {one for one in found if found[one].split == entry.split})
-        if baseline and measure and math.isfinite((own := found[measure]).value):
+        finite = math.isfinite(entry.value)
+        if baseline and finite and measure and math.isfinite((own := found[measure]).value):
             called = f"{name.rpartition('/')[0]} {baseline.called}".lstrip()
             place, verb = probe_place(name), _verb(own, entry)
             own.beside.append(Comparison(called, place, entry.value, entry.difference, verb))

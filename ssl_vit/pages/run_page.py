@@ -203,7 +203,7 @@ def how(record: RunRecord) -> Iterator[Block]:
         ("cores", host.get("cores", "")),
         ("images of a process at once", found.device_batch or ""),
         ("steps of gradient accumulation", found.accumulation or ""),
-        *((f"images of {name}", count) for name, count in found.images.items()),
+        *((f"images of {name}", n) for name, n in found.images.items() if name in found.data),
     ]
     prints: dict[str, list[str]] = {}  # shares of a split have that of the whole
     for name, text in found.data.items():

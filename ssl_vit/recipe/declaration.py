@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError, suggest
-from ..metrics import Baseline, Metric, register
+from ..metrics import Baseline, Metric, has_row, register
 from ..metrics import adopt as adopt_rows
 from .keys import Keys
 
@@ -197,7 +197,8 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     """Add an objective or a target.
 
     Raises:
-        UserError: another one has its name, it has none, or `shared` names what is not shared.
+        UserError: another one has its name, it has none, `shared` names what is not shared, or a
+            baseline is compared with what has no row.
     """
     known: dict[str, Any] = _OBJECTIVES if isinstance(found, ObjectiveDeclaration) else _TARGETS
     what = "objective" if known is _OBJECTIVES else "target"
@@ -210,6 +211,12 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
         if name not in SHARED:
             raise UserError(f"objective={found.name}: shared={name}: {suggest(name, SHARED)}")
     register(*found.metrics)
+    for row in found.metrics:
+        for name in row.compared_with if isinstance(row, Baseline) else ():
+            if not has_row(name):
+                near = suggest(name, ["loss", "accuracy", *(one.name for one in found.metrics)])
+                text = f"baseline {row.name}: compared with {name}, which has no row; {near}"
+                raise UserError(f"{what}={found.name}: {text}")
     known[found.name] = found
 
 

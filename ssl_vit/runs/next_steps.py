@@ -118,14 +118,16 @@ def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
 
 def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
     """The words by which what follows a run has labelled test images: nothing where its own images
-    have them, else a share of these; without labels a place of others is to be filled in, of the
-    same size."""
-    if not labelled:
-        return _elsewhere(LABELLED, recipe)
+    have them, else a share of these; a place of others is to be filled in, of the same size, where
+    they have no labels, or the run has learned them."""
+    tested = None
     with suppress(UserError):  # where the record is gone, nothing is known
-        if recorded(folder, "images").get("test") == 0:
-            return [f"data.test={TEST_SHARE}"]
-    return []
+        tested = recorded(folder, "images").get("labelled_test")
+    declared = declaration.known_or_bare(recipe.objective)
+    learned = any(one.labels for one in declared.trained(recipe))
+    if not labelled or (learned and tested == 0):
+        return _elsewhere(LABELLED, recipe)
+    return [f"data.test={TEST_SHARE}"] if tested == 0 else []
 
 
 def _typed(tool: str, *options: str) -> str:

@@ -14,6 +14,7 @@ from freeze.numbers import PAIRS, arm_values
 from ssl_vit.lab import results
 from ssl_vit.lab.compare import (
     Comparison,
+    Rule,
     along,
     compare,
     comparisons,
@@ -25,6 +26,7 @@ from ssl_vit.lab.compare import (
     numbers,
     pairs,
     power,
+    scope,
 )
 from ssl_vit.stats import Interval, resampled_interval
 
@@ -151,6 +153,21 @@ def test_what_is_compared_is_pairs_else_the_baseline_else_all():
     assert texts == ["c minus a at 1%", "c minus a at 10%"]
     assert [str(one) for one in comparisons(arms, [], baseline="b")] == ["a minus b", "c minus b"]
     assert len(comparisons(arms, places)) == 6
+
+
+def test_compute_is_told_of_what_is_compared():
+    """Of mpp:mae alone it named a third arm; and an arm that was not counted was left out."""
+    rows = table(dict.fromkeys("abcde", seeds(0.1)))
+    rows["exaflop"] = rows["arm"].map({"a": 1, "b": 3, "c": 9, "d": math.nan, "e": 1})
+    told = {}
+    for pair in (("a", "b"), ("b", "d"), ("a", "e")):
+        rule = Rule("test", "arm", tuple("abcde"), (), comparisons((), [], [pair], None))
+        told[pair] = [*scope(rows, rule)]
+    (differs,) = told["a", "b"]
+    assert "3 times" in differs and "1 (a)" in differs and "3 (b)" in differs
+    (uncounted,) = told["b", "d"]
+    assert "d was not counted" in uncounted
+    assert told["a", "e"] == []
 
 
 # ---- what can be found

@@ -192,6 +192,14 @@ def test_a_loss_of_few_images_decides_nothing() -> None:
     assert verbs(labelled, {"validation": 400}) == [metric_tables.FEW]
 
 
+def test_a_baseline_that_is_not_finite_is_not_beaten() -> None:
+    entries = {
+        "loss_masked": Measured(value=4.1, split="validation", n=900),
+        "entropy": Measured(value=float("nan"), split="validation", n=900),
+    }
+    assert verbs(entries, {"validation": 200}) == []
+
+
 def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
     """ "The model beats the training colours' entropy (4.136 against 4.136)"."""
     entries = {

@@ -1,6 +1,7 @@
 """The end of a run says what to do next, as commands that run as printed."""
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -65,6 +66,22 @@ def test_what_was_pre_trained_is_compared_and_used(splits: list[str], tmp_path: 
     with pytest.raises(UserError, match="labelled images"):
         ssl_vit.study(worth)
     run_all(commands)
+
+
+def test_test_images_without_labels_are_none_and_learned_ones_are_not_tested_on(
+    tmp_path: Path,
+) -> None:
+    """The printed evaluation ended in "no labels in its test split"; and after supervised training
+    it was on images whose labels the run had learned."""
+    root = two_classes(tmp_path / "IMAGES", "train")
+    (root / "test").mkdir()
+    for image in [*(root / "train").rglob("*.png")][:9]:
+        shutil.copy(image, root / "test" / image.name)
+    words = altered(TINY, *SHORT, "eval.every=2", f"data.path={root}", f"out={tmp_path}")
+    own = run([*words, "name=own"]).folder
+    assert "data.test=0.2" in next_commands(own)["evaluate"]
+    learned = run(altered(words, "recipe=supervised", "name=learned")).folder
+    assert any("LABELLED" in word for word in next_commands(learned)["evaluate"])
 
 
 def test_what_was_fine_tuned_is_looked_at_and_compared(first: Path, tmp_path: Path) -> None:

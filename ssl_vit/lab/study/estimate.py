@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...formatting import NOT_COUNTED, format_bytes, plain_table, some
 from .. import engine, estimate
-from ..compare import scope
+from ..compare import FEWEST, scope
 from ..options import PlanOptions
 from .read import references
 from .record import rule_of
 from .request import Request
-from .tasks import Task, Tasks, origins
+from .tasks import Task, origins
 
 if TYPE_CHECKING:
     from ...jobs.step_time import StepTime
@@ -122,17 +122,30 @@ def _compared(request: Request, found: Mapping[str, estimate.RunEstimate]) -> li
     asked = f"{some([str(one) for one in rule.asked])}, of {rule.test}"
     asked += f" by {rule.measure}" if rule.measure else ""
     tested = [task for task in tasks.values() if task.run == rule.test]
-    rows = [{"run": one.run, **one.at, "exaflop": _spent(one, tasks, found)} for one in tested]
+    seeds = len({task.seed for task in tested})
+    if seeds < FEWEST:
+        asked += f"; nothing can be claimed by {seeds} of {FEWEST} seeds"
+    rows = [{"run": one.run, **one.at, "exaflop": _spent(one, request, found)} for one in tested]
     return [asked, *scope(DataFrame(rows), rule)]
 
 
-def _spent(task: Task, tasks: Tasks, found: Mapping[str, estimate.RunEstimate]) -> float:
+def _spent(task: Task, request: Request, found: Mapping[str, estimate.RunEstimate]) -> float:
     """The exaFLOP of a task with those of all that its weights come through, by the estimates of
-    the tasks; what goes on from a trunk counts as a run of its own length. NaN: not counted."""
-    names = [task.name, *origins(tasks, task.name)]
-    trunks = references({name: tasks[name].options.get("resume", "") for name in names})
-    every = [found[name] for name in names if name not in trunks]
-    return sum((one.exaflop or math.nan) * (1 + one.begins_at / max(1, one.steps)) for one in every)
+    the tasks and, where they come from outside of the study, as these were recorded; what goes on
+    from a trunk counts as a run of its own length. NaN: not counted."""
+    names = [task.name, *origins(request.tasks, task.name)]
+    options = {name: request.tasks[name].options for name in names}
+    trunks = references({name: own.get("resume", "") for name, own in options.items()})
+    spent = 0.0
+    for name in names:
+        if name not in trunks:
+            one = found[name]
+            whole = 1 + one.begins_at / max(1, one.steps)  # with the trunk's steps
+            spent += math.nan if one.exaflop is None else one.exaflop * whole
+        if not references({"init": options[name].get("init", "")}):
+            before = request.recipes[name].init_source.upstream_cost()["exaflop"]
+            spent += math.nan if before is None else before
+    return spent
 
 
 def sum_up(found: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
