@@ -1,9 +1,9 @@
 #!/bin/bash
-# Pre-train under SLURM, one task a GPU, again and again until it is finished; from the clone, with its
-# environment active or PYTHON= exported, images and out= on a disk that all machines share:
+# Pre-train under SLURM, one task a GPU, again and again until it is finished; from the clone, with
+# its environment active or PYTHON= exported, images and out= on a disk that all machines share:
 #     sbatch launch/slurm.sh recipe=mpp data.path=IMAGES
 #     sbatch --nodes=2 --export=ALL,ZERO=2 launch/slurm.sh recipe=mpp data.path=IMAGES
-#     sbatch --export=ALL,TOOL=finetune launch/slurm.sh recipe=finetune init=runs/mpp data.path=IMAGES
+#     sbatch --export=ALL,TOOL=finetune launch/slurm.sh recipe=finetune init=runs/mpp
 # Two minutes before the time limit SLURM signals the tasks; they save and end with status 75, and the
 # job is requeued and resumes. So does one that was killed or lost a process (status 69), up to eight
 # times between two time limits: slurm-JOB.failures counts them. Not through `accelerate launch`: it

@@ -40,13 +40,13 @@ class StudyOptions(ToolOptions):
         dry: Print what would be started, and start nothing; recipe=study/worth once it is planned.
         device: With --check: the device of whose time the hours are (device=h100); not with
             recipe=study/worth, whose hours are measured.
-        hours: With recipe=study/worth: how long it may take, by runs that are timed on this machine
-            also with --check; default: 4.
+        hours: With recipe=study/worth: how long it may take, by the time of runs on this machine;
+            default: 4.
         anyway: With recipe=study/worth: start although the hours are too few to answer.
         only: With index=: run one of these tasks, as an element of a job array does.
         index: The task's place in only=, from 0.
-        check: Start nothing: print the first mistake of the study's file, or its tasks and what
-            they cost.
+        check: Start no task: print the first mistake of the study's file, or its tasks and what
+            they cost; recipe=study/worth times its runs for that.
     """
 
     summary = "run many runs that depend on one another"
