@@ -1,7 +1,9 @@
 #!/bin/bash
-# Pre-train under SLURM, one task a GPU, again and again until it is finished:
+# Pre-train under SLURM, one task a GPU, again and again until it is finished; from the clone, with
+# its environment active or PYTHON= exported, images and out= on a disk that all machines share:
 #     sbatch launch/slurm.sh recipe=mpp data.path=IMAGES
 #     sbatch --nodes=2 --export=ALL,ZERO=2 launch/slurm.sh recipe=mpp data.path=IMAGES
+#     sbatch --export=ALL,TOOL=finetune launch/slurm.sh recipe=finetune init=runs/mpp
 # Two minutes before the time limit SLURM signals the tasks; they save and end with status 75, and the
 # job is requeued and resumes. So does one that was killed or lost a process (status 69), up to eight
 # times between two time limits: slurm-JOB.failures counts them. Not through `accelerate launch`: it
@@ -28,7 +30,7 @@ fi
 # shellcheck disable=SC2016  # the task's own variables
 srun --kill-on-bad-exit=0 --wait=120 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
     bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=$SLURM_NTASKS_PER_NODE
-exec "${PYTHON:-python}" tools/pretrain.py "$@"' task "$@"
+exec "${PYTHON:-python}" "tools/${TOOL:-pretrain}.py" "$@"' task "$@"
 status=$?
 again=
 failures=slurm-$SLURM_JOB_ID.failures # a line for each since the run last saved

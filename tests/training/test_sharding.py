@@ -364,7 +364,7 @@ def test_processes_that_would_share_a_gpu_are_refused(
 def test_a_slurm_job_is_signalled_requeued_and_ends(tmp_path: Path) -> None:
     """With stand-ins for srun, scontrol and the interpreter; the script alone decides that status
     75 goes back into the queue. The run is held at a step until it is signalled, and goes on with
-    ZeRO."""
+    ZeRO. Another tool may stand in its place."""
     (tmp_path / "holds.py").write_text(HOLDS)
     runs = [f"plugin={tmp_path}/holds.py", f"out={tmp_path}/runs", "name=run"]
     options = [*altered(LONG, "optim.steps=20", "eval.every=20"), *runs]
@@ -379,16 +379,17 @@ def test_a_slurm_job_is_signalled_requeued_and_ends(tmp_path: Path) -> None:
     done = [
         subprocess.run(
             [LAUNCH / "slurm.sh", *options],
-            env=os.environ | found | signalled | zero,
+            env=os.environ | found | signalled | own,
             cwd=ROOT,
             capture_output=True,
             text=True,
             timeout=300,
         )
-        for zero in ({}, {"ZERO": "2"})
+        for own in ({}, {"ZERO": "2"}, {"TOOL": "finetune", "PYTHON": "echo"})
     ]
-    assert [one.returncode for one in done] == [0, 0], [one.stderr + one.stdout for one in done]
+    assert [one.returncode for one in done] == [0, 0, 0], [one.stderr + one.stdout for one in done]
     assert "by SIGUSR1 on process" in done[0].stdout and "finished" in done[1].stdout
+    assert done[2].stdout.splitlines() == 2 * [" ".join(["tools/finetune.py", *options])]
     assert (tmp_path / "requeued.txt").read_text() == f"requeue Incomplete {os.getpid()}\n"
     assert [row["step"] for row in rows(tmp_path / "runs" / "run")] == list(range(1, 21))
     assert "--signal=USR1@120" in (LAUNCH / "slurm.sh").read_text()

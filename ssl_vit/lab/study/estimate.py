@@ -71,7 +71,7 @@ class StudyEstimate:
             yield "time", f"on {self.device.name}: {estimate.assumed(self.asked)} of its peak"
         elif timed:
             yield "time", "measured here, one task after the other"
-        else:
+        elif not self.opening:  # which has the hours, measured
             yield "time", estimate.no_time()
         if timed and (untimed := self.in_all["untimed"]):
             yield "left out", f"the time of {untimed} tasks, which is not known"

@@ -30,21 +30,23 @@ class StudyOptions(ToolOptions):
             ordinary recipe.
         name: The study's folder; default: the file's name.
         seeds: The first N seeds, or a list: seeds=0,2.
-        parallel: Runs at once; default: the GPUs, else the cores, of this machine or of Ray's
-            cluster. With launcher=slurm of each run of the study (sbatch --array=...%N); default:
-            all.
+        parallel: Runs at once; default: the GPUs, else the cores (recipe=study/worth: one), of this
+            machine or of Ray's cluster. With launcher=slurm of each run of the study (sbatch
+            --array=...%N); default: all.
         match: With `sweep`: exaflop gives each value of the first key as much compute as the recipe
             has without it.
         launcher: What starts the runs.
         slurm: With launcher=slurm: what each task requests, as on sbatch's command line.
-        dry: Print what would be started, and start nothing.
-        device: With --check: the device of whose time the hours are (device=h100).
-        hours: With recipe=study/worth: how long it may take on this machine; default: 4.
+        dry: Print what would be started, and start nothing; recipe=study/worth once it is planned.
+        device: With --check: the device of whose time the hours are (device=h100); not with
+            recipe=study/worth, whose hours are measured.
+        hours: With recipe=study/worth: how long it may take, by the time of runs on this machine;
+            default: 4.
         anyway: With recipe=study/worth: start although the hours are too few to answer.
         only: With index=: run one of these tasks, as an element of a job array does.
         index: The task's place in only=, from 0.
-        check: Start nothing: print the first mistake of the study's file, or its tasks and what
-            they cost.
+        check: Start no task: print the first mistake of the study's file, or its tasks and what
+            they cost; recipe=study/worth times its runs for that.
     """
 
     summary = "run many runs that depend on one another"

@@ -167,10 +167,11 @@ class Part(BaseModel):
 
 class Best(Part):
     """The run whose best values another takes, and the measure by which they are; empty: by
-    accuracy, of a run that learns labels."""
+    accuracy, of a run that learns labels. In the keys of `despite` its tries differ on purpose."""
 
     of: str
     by: str = ""
+    despite: Annotated[Names, Field(exclude=True)] = ()  # decides nothing
 
 
 class Match(Part):

@@ -72,7 +72,7 @@ def requested(
         engine.run_plugin(given["plugin"])  # whose keys are known from here on
     opening: list[str] = []
     if own.recipe == worth.NAME:
-        own, content, opening = _worth(own, given, keep=not (stand_ins or own.dry))
+        own, content, opening = _worth(own, given, time_runs=not (stand_ins or own.dry))
         given = {key: text for key, text in given.items() if key == "plugin"}
     elif own.hours is not None or own.anyway:
         option = "anyway=true" if own.hours is None else f"hours={own.hours:g}"
@@ -145,22 +145,29 @@ def _sorted(study: read.Study, given: Mapping[str, str]) -> tuple[dict[str, str]
 
 
 def _worth(
-    own: StudyOptions, given: Mapping[str, str], keep: bool
+    own: StudyOptions, given: Mapping[str, str], time_runs: bool
 ) -> tuple[StudyOptions, dict[str, Any], list[str]]:
     """The options of study/worth as those of a mapping, the mapping, and lines about it. Runs are
     timed as they are started: one at once, or on each GPU.
 
-    With `keep` timings stay in the study's folder, and unless --check is given so does the plan.
+    Raises:
+        UserError: as `worth.build`, or another device is named.
     """
     from .local import gpus
 
-    parallel = own.parallel or len(gpus()) or 1
+    if own.device:
+        text = f"{worth.NAME} takes its hours from runs that it times here, on this machine"
+        raise UserError(f"device={own.device}: {text}; leave it out")
+    here = own.launcher == "local"
+    parallel = own.parallel or (here and len(gpus())) or 1
     name = own.name or worth.NAME.rpartition("/")[2]
-    hours = worth.HOURS if own.hours is None else own.hours
-    folder, keep_plan = Path(own.out) / name, keep and not own.check
-    planned = worth.build(given, hours, own.anyway, folder, parallel, keep, keep_plan)
-    own = own.model_copy(update={"recipe": None, "name": name, "parallel": parallel})
-    return own, planned.study, planned.lines
+    planned = worth.build(given, own, Path(own.out) / name, parallel, time_runs)
+    if not here:
+        text = f"by the measured machine's time, {planned.parallel} at once; on those of"
+        text += f" launcher={own.launcher} it may be another, and waiting comes on top"
+        planned.lines.append(f"planned     {text}")
+    changed = {"recipe": None, "name": name, "parallel": parallel if here else own.parallel}
+    return own.model_copy(update=changed), planned.study, planned.lines
 
 
 def _find(name: str | None) -> Path:

@@ -36,7 +36,8 @@ class Task:
         options: {key: text}; {TASK} in a text is the folder of another task's run.
         tried: {key: value} that it tries.
         needs: names of the tasks that have to finish before it.
-        best: among which tasks, and by which measure, it takes the values that were tried.
+        best: among which tasks, and by which measure, it takes the values that were tried;
+            `despite`: keys in which these may be others.
         values: {dotted key: value} of its resolved recipe that decide what it computes and what its
             result is of, as far as they are known before the study starts.
     """
@@ -50,6 +51,7 @@ class Task:
     tried: dict[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     best: tuple[tuple[str, ...], str] | None = None
+    despite: tuple[str, ...] = ()
     values: dict[str, Any] = field(default_factory=dict)
 
 
@@ -234,8 +236,8 @@ def _task(
     if "hub.repo" in options:  # a repository for each run
         options["hub.repo"] = engine.repository_beside(options["hub.repo"], name)
     chosen = (among, best.by or "accuracy") if best else None
-    tool = study.runs[run].tool
-    return Task(name, run, tool, at, seed, options, tried, tuple(needed), chosen)
+    despite, tool = best.despite if best else (), study.runs[run].tool
+    return Task(name, run, tool, at, seed, options, tried, tuple(needed), chosen, despite)
 
 
 def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
@@ -263,12 +265,13 @@ def origins(tasks: Tasks, name: str) -> list[str]:
 
 def tried_otherwise(tasks: Tasks) -> list[str]:
     """Lines about runs that take the best of tries which differ from them in more than what is
-    tried and held out: of another experiment another value may be the best."""
+    tried and held out, or stands in `despite`: of another experiment another value may be the
+    best."""
     found: dict[str, str] = {}
     for task in tasks.values():
         tried = tasks[task.best[0][0]] if task.best else task
         there, here = (one.values | _weights(one) for one in (tried, task))
-        apart = {*tried.tried, *NOT_CHOSEN_FOR, *(there.keys() ^ here.keys())}
+        apart = {*tried.tried, *NOT_CHOSEN_FOR, *task.despite, *(there.keys() ^ here.keys())}
         every = engine.differences(there, here, apart)
         if differ := [str(one) for one in every if engine.counts(one.key)]:
             text = f"takes {' and '.join(tried.tried)} from the tries of run {tried.run}, which"

@@ -37,7 +37,7 @@ from ...runs.files import remove, write_atomically
 from .. import engine
 from ..compare import FEWEST, least_difference
 from . import launch, read
-from .options import WORTH
+from .options import WORTH, StudyOptions
 from .tasks import Tasks, plan, words_of
 
 NAME = WORTH
@@ -168,13 +168,7 @@ class Worth(Record):
 
 
 def build(
-    given: Mapping[str, str],
-    hours: float,
-    anyway: bool,
-    folder: Path,
-    parallel: int = 1,
-    keep_timings: bool = True,
-    keep_plan: bool = True,
+    given: Mapping[str, str], own: StudyOptions, folder: Path, parallel: int, time_runs: bool
 ) -> Worth:
     """The study for the options of a command. What was planned in the study's folder for the same
     options is taken as it is, also where fewer runs go at once by now: a step measured again, or
@@ -182,17 +176,18 @@ def build(
 
     Args:
         given: {key: text} of objective, init and keys of recipes.
-        hours: that it may take, with the measuring.
-        anyway: start although they are too few to answer.
+        own: the tool's: the hours that it may take, with the measuring, and whether to start
+            although they are too few to answer; with `check` the plan is not kept.
         folder: of the study.
-        parallel: how many runs at once.
-        keep_timings: write them into the folder, for other calls.
-        keep_plan: write the plan too.
+        parallel: how many runs at once. On this machine as many are timed at once; of another
+            launcher one, as each has its own part of a machine there.
+        time_runs: whether runs may be started to time them; timings stay in the folder.
 
     Raises:
-        UserError: an option is wrong, there are too few images, the hours are too few, or another
-            study is going on in the folder.
+        UserError: an option is wrong, there are too few images, the hours are too few, another
+            study is going on in the folder, or runs have to be timed and may not be.
     """
+    hours = HOURS if own.hours is None else own.hours
     path, words = folder / FILE, [*words_of(given), f"hours={hours:g}"]
     if path.exists():
         before = records.require(path, Worth, "remove it to plan anew")
@@ -201,22 +196,27 @@ def build(
                 text = f"parallel={before.parallel}, which hours={hours:g} is of; not planned anew"
                 before.lines.insert(0, f"planned     for {text} for parallel={parallel}")
             return before
-    if keep_timings and engine.is_written(folder):
-        if keep_plan:
-            raise UserError(f"{folder}: a study of other options is going on; take another name=")
-        keep_timings = False  # nor does a check write beside it
+    if not time_runs:
+        text = "is planned by runs that are timed; neither dry=true nor tools/plan.py starts them"
+        other = "tools/study.py --check does, on a cluster in a job like those of its tasks"
+        raise UserError(f"recipe={NAME}: {text}; {other}")
+    goes_on = engine.is_written(folder)
+    if goes_on and not own.check:
+        raise UserError(f"{folder}: a study of other options is going on; take another name=")
     began = time.perf_counter()
     question = ask(given)
     least = Extent(min(RATES), FEWEST, question.least_steps)
 
     def too_long(clocks: Clocks) -> bool:
         spent = time.perf_counter() - began
-        return not anyway and spent + seconds(question, least, clocks, parallel) > 3600 * hours
+        return not own.anyway and spent + seconds(question, least, clocks, parallel) > 3600 * hours
 
-    clocks = measure(question, parallel, folder if keep_timings else None, too_long)
+    beside = parallel if own.launcher == "local" else 1
+    # nor does a check write beside what goes on
+    clocks = measure(question, beside, None if goes_on else folder, too_long)
     spent = time.perf_counter() - began
     try:
-        extent, lines = spend(question, hours, clocks, parallel, anyway, spent)
+        extent, lines = spend(question, hours, clocks, parallel, own.anyway, spent)
     except UserError:  # by what the hours are too few
         print(*facts(question, clocks, spent), sep="\n", flush=True)
         raise
@@ -224,7 +224,7 @@ def build(
     study = content(question, extent, max(hours, math.ceil(100 * takes) / 100), parallel)
     lines = [*facts(question, clocks, spent), *lines, *power(question.images.test)]
     found = Worth(words=words, study=study, lines=lines, parallel=parallel)
-    if keep_timings and keep_plan:
+    if not own.check:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(found.content(), indent=1) + "\n")
     return found
@@ -266,18 +266,10 @@ def ask(given: Mapping[str, str]) -> Question:
     recipe = engine.resolve(words, NAME)
     model = {} if init else engine.model_options(recipe, words_of(shared))
     supervised = engine.cost(["recipe=supervised", *words_of(shared | model | start)], NAME)
-    return Question(
-        objective,
-        init,
-        shared,
-        own,
-        images,
-        recipe,
-        model,
-        recipe.pool,
-        engine.cost(words, NAME).exaflop_a_step / supervised.exaflop_a_step,
-        FINE * recipe.optim.batch / tuned.optim.batch,
-    )
+    a_step = engine.cost(words, NAME).exaflop_a_step / supervised.exaflop_a_step
+    fine = FINE * recipe.optim.batch / tuned.optim.batch
+    asked = objective, init, shared, own, images, recipe, model
+    return Question(*asked, recipe.pool, a_step, fine)
 
 
 def find_images(data: Data) -> Images:
@@ -563,7 +555,7 @@ def measure(
     )
     found: dict[str, Clock] = {}
     made: set[str] = set()
-    print("timing      each kind of run on this machine, which takes minutes", flush=True)
+    print(f"timing      each kind of run here, for minutes, on {_machine()}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         # later runs start from the weights of those that were timed before
         out = (folder / MADE if folder else Path(temporary)).resolve()
@@ -595,10 +587,7 @@ def measure(
 def _kept(what: str, words: Sequence[str], out: Path, parallel: int, folder: Path | None) -> float:
     """The seconds of a tool as `_timed` finds them, of a plan those of its steps; from the study's
     folder where they are there."""
-    from .local import gpus
-
-    machine = f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(gpus())}"
-    key = f"{machine}, {parallel} at once: {' '.join(words)}"
+    key = f"{_machine()}, {parallel} at once: {' '.join(words)}"
     path = folder and folder / TIMINGS
     kept: dict[str, float] = {}
     if path and path.exists():
@@ -619,6 +608,13 @@ def _kept(what: str, words: Sequence[str], out: Path, parallel: int, folder: Pat
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(kept | {key: seconds}, indent=1) + "\n")
     return seconds
+
+
+def _machine() -> str:
+    """By which timings are told apart."""
+    from .local import gpus
+
+    return f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(gpus()) or 'none'}"
 
 
 def _timed(words: Sequence[str], out: str, parallel: int) -> tuple[float, list[str]]:
@@ -662,8 +658,8 @@ def facts(question: Question, clocks: Clocks, spent: float) -> Iterator[str]:
     steps = [f"{run} {clock.step:.3g} s" for run, clock in clocks.items() if clock.step]
     rest = [f"{run} {clock.rest:.0f} s" for run, clock in clocks.items()]
     text = f"a step of {', '.join(steps)}; all else of a run: {', '.join(rest)}"
-    busy = f"a load average of {os.getloadavg()[0]:.1f} on {engine.cores()} cores"
-    yield f"measured    in {spent:.0f} s at {busy}: {text}"
+    busy = f"at a load average of {os.getloadavg()[0]:.1f}"
+    yield f"measured    in {spent:.0f} s on {_machine()} {busy}: {text}"
 
 
 def power(test: int) -> Iterator[str]:
