@@ -210,13 +210,14 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     for name in getattr(found, "shared", ()):
         if name not in SHARED:
             raise UserError(f"objective={found.name}: shared={name}: {suggest(name, SHARED)}")
-    register(*found.metrics)
+    own = [row.name for row in found.metrics if isinstance(row, Metric)]
     for row in found.metrics:
         for name in row.compared_with if isinstance(row, Baseline) else ():
-            if not has_row(name):
-                near = suggest(name, ["loss", "accuracy", *(one.name for one in found.metrics)])
+            if name not in own and not has_row(name):
+                near = suggest(name, ["loss", "accuracy", *own])
                 text = f"baseline {row.name}: compared with {name}, which has no row; {near}"
                 raise UserError(f"{what}={found.name}: {text}")
+    register(*found.metrics)
     known[found.name] = found
 
 

@@ -410,6 +410,26 @@ def test_what_a_plugin_gives_is_checked_before_the_first_step(
         trained(altered(tiny, f"plugin={file}", f"{key}={name}", "name=run"))
 
 
+def test_a_baseline_is_of_a_metric_and_is_measured(
+    tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    """With a slip in either name nothing was to be beaten, and nothing was said."""
+    text = OWN_KEYS.replace("import Metric", "import Baseline, Metric")
+    metric = 'metrics = (Metric("upright", "upright ones"),'
+    for number, name in enumerate(("uprigt", "upright")):
+        file = tmp_path / f"turned{number}.py"
+        file.write_text(
+            text.replace(metric, f'{metric} Baseline("flat", "guessing", ("{name}",)),')
+        )
+        words = altered(tiny, f"plugin={file}", "objective=turned", f"name=run{number}")
+        if name == "uprigt":
+            with pytest.raises(UserError, match=r"baseline flat: .*did you mean upright"):
+                trained(words)
+        else:
+            trained(words)
+    assert "warning: baseline flat is declared and not measured" in capsys.readouterr().out
+
+
 def test_a_share_above_one_ends_the_run(tmp_path: Path, tiny: list[str]) -> None:
     """It was reported as 300%, which beats guessing."""
     file = tmp_path / "turned.py"

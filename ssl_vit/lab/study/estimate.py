@@ -124,7 +124,7 @@ def _compared(request: Request, found: Mapping[str, estimate.RunEstimate]) -> li
     tested = [task for task in tasks.values() if task.run == rule.test]
     seeds = len({task.seed for task in tested})
     if seeds < FEWEST:
-        asked += f"; nothing can be claimed by {seeds} of {FEWEST} seeds"
+        asked += f"; too few seeds to claim anything: {seeds}, of {FEWEST} at least"
     rows = [{"run": one.run, **one.at, "exaflop": _spent(one, request, found)} for one in tested]
     return [asked, *scope(DataFrame(rows), rule)]
 
