@@ -15,6 +15,7 @@ import pandas as pd
 
 from .. import stats
 from ..formatting import FEW_IMAGES, few_images, figure_label, plain_table, some, text_line
+from ..metrics import COMMONEST
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
@@ -258,6 +259,24 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
             yield f"{name}: what {run} was trained on is not known.", False
 
 
+def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
+    """Names that on average reach no more than always naming the commonest class: a difference of
+    two of them says little."""
+    measure, axis = verdict.measure, verdict.rule.axis or "run"
+    if measure is None:
+        return
+    table = results.table
+    named = table["metric"].isin([f"majority_{measure.name}", f"{COMMONEST}{measure.name}"])
+    same = (table["run"] == verdict.rule.test) & (table["split"] == measure.split)
+    constant = table[named & same]["value"].mean()  # not a number where it was not measured
+    means = verdict.rows.groupby(axis, sort=False)["value"].mean()
+    if len(low := means[means <= constant]):
+        text = (
+            f"{measure.label} of {some([*map(str, low.index)])} is on average no higher than what"
+        )
+        yield f"{text} always naming the commonest class reaches, {constant:.1%}."
+
+
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     """What is left out and why, and what the answer holds for."""
     plan, rows = results.plan, verdict.rows
@@ -277,6 +296,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
     best = [task.best[0] for task in plan.tasks if task.name in through and task.best]
     chose = {name for among in best for name in among}
+    yield from _like_a_constant(results, verdict)
     yield from (f"{text}." for text in tried_otherwise(plan.by_name))
     yield from _few_choose(results, chose)
     yield from _one_encoder([task for task in plan.tasks if task.name in through])

@@ -18,7 +18,7 @@ BUDGETS = {
         "hub": 500,
         "inspection": 520,
         "jobs": 2710,
-        "lab": 4630,
+        "lab": 4650,
         "models": 1130,
         "objectives": 2160,
         "pages": 1050,

@@ -300,6 +300,10 @@ def test_what_is_missing_or_left_out_is_said(tmp_path):
     assert latex.count(f"% {said}") == latex.count(r"\begin{table}") > 1
     assert "final-mpp-1 is left out: its result.json is of another recipe" in text
     assert "Values that are not finite are left out, of final-mpp-2." in text
+    assert "commonest class" not in text
+    with_metric(folder / "final-mae-1", "majority_top1", value=0.52, split="test", n=400)
+    (line,) = [line for line in markdown(folder).splitlines() if "always naming" in line]
+    assert "52.0%" in line and "scratch" in line and "mae" not in line
     rows = {row[0]: row[1:] for row in table(text, "run")}
     assert rows["final"][0] == "7 of 9" and rows["pretrain"] == ["6 of 6", "", "3"]
 
