@@ -29,7 +29,7 @@ class Splits(NamedTuple):
         train: the training images; with a stream, its first ones.
         validation: the held-out images.
         test: the test split or share, where it was requested.
-        test_images: how many images it has with labels or masks, requested or not.
+        labelled_test: how many test images there are with labels or masks, requested or not.
         stream: what is trained on, where data.stream=true.
         notes: what each split was read from, and what was left out.
         guesses: assumptions about the data; each is printed as a warning.
@@ -40,7 +40,7 @@ class Splits(NamedTuple):
     train: Source
     validation: Source
     test: Source | None = None
-    test_images: int = 0
+    labelled_test: int = 0
     stream: Stream | None = None
     notes: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()

@@ -123,7 +123,7 @@ def environment_facts(
         "precision": recipe.compute.precision,
     }
     if not splits.stream:
-        facts["images"] = {"train": len(splits.train), "labelled_test": splits.test_images}
+        facts["images"] = {"train": len(splits.train), "labelled_test": splits.labelled_test}
     here = (socket.gethostname(), recipe.data.path)
     # of the processes that read the same images of a machine only the first hashes them
     if gather_object([here]).index(here) == accelerator.process_index:

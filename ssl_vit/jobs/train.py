@@ -65,6 +65,8 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
         resume(job)
         best_checkpoint.reconcile(job)
         job.decoded = resources.resident_images(run.recipe, splits.train, job.state.step)
+        if job.recipe.plugin and job.state.step == 0:
+            _try_plugin(job)
         _measure_baselines(job)
         if accelerator.is_main_process:
             job.trackers = Trackers(run, run.warn)
@@ -85,30 +87,13 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 
 
 def _measure_baselines(job: Job) -> None:
-    """Try all that a plugin gives; then fit the baselines on a few training images, unless a
-    checkpoint has them, and measure them on the held-out images, and by the probes the initial
-    weights that were loaded.
+    """Fit the baselines on a few training images, unless a checkpoint has them, and measure them on
+    the held-out images, and by the probes the initial weights that were loaded.
 
     Raises:
-        UserError: a plugin's output, rendered patches or baselines are not as an objective's.
+        UserError: a plugin's baselines are not as an objective's.
     """
     device = job.accelerator.device
-    if job.recipe.plugin and job.state.step == 0:
-        cast = loop.autocast(job.recipe.compute.precision, job.accelerator)
-        with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
-            model.start_step(0.0)  # nor does training call forward before
-            pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
-            few = job.held_out.batches[0].map(lambda values: values[:2].to(device))
-            predictions(model, few)  # which are drawn when the run ends
-            model.train()
-        declared = job.recipe.declared
-        unsaid = is_plugins(type(declared)) and not declared.says_pool
-        if job.recipe.pool not in pools and (pools or unsaid) and job.accelerator.is_main_process:
-            text = f"the loss is of encoder.feature by {', '.join(pools)}"
-            if not pools:
-                text = "the loss is not of encoder.feature, and the plugin declares no pool"
-            probed = f"probed and exported is that by {job.recipe.pool}, the declaration's pool"
-            job.run.warn(f"{text}; {probed}")
     with job.state.strategy.full_weights() as whole, torch.no_grad():
         if job.state.step == 0:
             batches = loaders.first_batches(
@@ -123,15 +108,39 @@ def _measure_baselines(job: Job) -> None:
             measured = job.held_out.measure_baselines(whole)
             declared = job.recipe.declared
             rows = declared.metrics if is_plugins(type(declared)) else ()
-            lacks = [row.name for row in rows if isinstance(row, Baseline)]
-            if lacks := [name for name in lacks if name not in measured]:
-                text = "is declared and not measured: what it is compared with has none"
-                job.run.warn(f"baseline {', '.join(lacks)} {text}")
+            for row in rows if job.accelerator.is_main_process else ():
+                if isinstance(row, Baseline) and row.name not in measured:
+                    text = "is declared and not measured: what it is compared with has none"
+                    job.run.warn(f"baseline {row.name} {text}")
     # of weights that the first step changes; what needs none waits for the first evaluation
     if job.online and not job.recipe.init_source.is_scratch:
         with job.state.evaluation_model() as model:
             job.online.compare(model.eval().exported, job.state.step)
             model.train()
+
+
+def _try_plugin(job: Job) -> None:
+    """Call what a plugin gives before the first step: the loss, and the figure that is drawn when
+    the run ends. Warn where the loss is of another feature than the one that is probed.
+
+    Raises:
+        UserError: its output or its rendered patches are not as an objective's.
+    """
+    recipe, accelerator = job.recipe, job.accelerator
+    cast = loop.autocast(recipe.compute.precision, accelerator)
+    with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
+        model.start_step(0.0)  # nor does training call forward before
+        pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
+        few = job.held_out.batches[0].map(lambda values: values[:2].to(accelerator.device))
+        predictions(model, few)
+        model.train()
+    unsaid = is_plugins(type(recipe.declared)) and not recipe.declared.says_pool
+    if recipe.pool not in pools and (pools or unsaid) and accelerator.is_main_process:
+        text = f"the loss is of encoder.feature by {', '.join(pools)}"
+        if not pools:
+            text = "the loss is not of encoder.feature, and the plugin declares no pool"
+        probed = f"probed and exported is that by {recipe.pool}, the declaration's pool"
+        job.run.warn(f"{text}; {probed}")
 
 
 def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
