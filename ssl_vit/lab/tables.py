@@ -222,6 +222,10 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     if main is not None and run == verdict.rule.test:
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
     rows = pd.concat([rows, results.rows(beside=run)]).sort_index()
+    confirms = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
+    confirmed = rows[rows["seed"].isin(confirms)]
+    # not those that settings were chosen on, unless there are no others
+    rows = rows if confirmed.empty else confirmed
     axes = [axis for axis in results.plan.axes if (rows[axis] != "").any()]
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     losses: set[str] = set()

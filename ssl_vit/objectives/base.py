@@ -211,6 +211,17 @@ def check_output(objective: Objective, output: Output) -> None:
         refuse(f"metrics {', '.join(output.metrics) or '{}'}: expected loss among them")
 
 
+def check_gradient(objective: Objective, loss: Tensor) -> None:
+    """Check that a loss of training depends on weights.
+
+    Raises:
+        UserError: it has no gradient.
+    """
+    if not loss.requires_grad:
+        text = "the loss has no gradient; expected one of weights, not of detach() or no_grad()"
+        raise UserError(f"{_own(objective)}: {text}")
+
+
 def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
     """Check that baselines {name: value} have rows, and that those of shares are between 0 and 1.
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
 from ..errors import ReportedError, UserError
-from ..objectives.base import Objective, Output
+from ..objectives.base import Objective, Output, check_gradient
 from ..recipe.schema import Optim
 from . import optim
 
@@ -96,6 +96,7 @@ class Strategy:
         with self.no_sync(last):
             with cast:
                 step = self.prepared(batch)
+            check_gradient(self.objective, step.loss)
             self.losses.append(step.loss.detach())
             self.backward(step.loss, last)
         return step

@@ -198,6 +198,23 @@ def test_what_probes_are_compared_with_stands_beside_them(reported):
     assert shown["probe"] == first | of_knn | {"linear": "50.00"} | of_linear
 
 
+def test_a_seed_that_settings_are_chosen_on_is_in_no_mean(reported):
+    """Of pre-training it was a fourth beside the three that confirm."""
+    tune = {"tool": "finetune", "over": ["arm"], "only": {"arm": ["mpp", "mae"]}, "seeds": [9]}
+    tune["options"] = TUNED["runs"]["final"]["options"] | {"eval.test": False}
+    content = changed(TUNED, runs={**TUNED["runs"], "tune": tune})
+    for arm in ("mpp", "mae"):
+        content["axes"]["arm"][arm] |= {"tune": {"try": {"optim.lr": [0.1, 0.3]}}}
+
+    def measured(task):
+        if task.tool == "pretrain":
+            return {"loss": (100.0 if task.seed == 9 else 2.0, "validation")}
+        return {"top1": (0.5, "test"), "accuracy": (0.5, "validation")}
+
+    _, *rows = after(reported(content, measured), "Measured by pretrain:", "arm")
+    assert rows == [[arm, "3", "2.0000 ± 0.0000"] for arm in ("mpp", "mae")]
+
+
 def test_all_forms_show_the_same_tables(whole):
     found = report.write(whole)
     _, *rows = table((whole / "report.md").read_text(), "arm")

@@ -386,6 +386,7 @@ NOT_SO = [
     ("turned", PAIR, '"upright": upright', r"Network: metric upright: expected \(sum, count\)"),
     ("turned", LOSS, "", "Network: metrics upright: expected loss among them"),
     ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt: .*did you mean upright"),
+    ("turned", "loss.mean(), {", "loss.mean().detach(), {", "Network: the loss has no gradient"),
     ("brightness", "def render(", "def draw(", "MeanBrightness: expected a method render"),
     (*ACCURACY, r"metrics: accuracy: shape \(\d+, 8, 1\); expected"),
     ("brightness", "b (h w) 1", "b h w", "ground_truth: shape .*; expected"),

@@ -120,7 +120,8 @@ def _compared(request: Request, found: Mapping[str, estimate.RunEstimate]) -> li
     if rule is None or not rule.asked:
         return []
     asked = f"{some([str(one) for one in rule.asked])}, of {rule.test}"
-    asked += f" by {rule.measure}" if rule.measure else ""
+    first = "the first figure that it measures (another: report.measures)"
+    asked += f" by {rule.measure or first}"
     tested = [task for task in tasks.values() if task.run == rule.test]
     seeds = len({task.seed for task in tested})
     if seeds < FEWEST:

@@ -2,9 +2,10 @@
 labels that are there and the hours that are given.
 
 One comparison is primary: with all labels, fine-tuned, the objective minus tuned training from
-scratch; with init= going on from it minus the start itself. The hours go, in this order, to tries,
-three seeds, steps up to the recipe's length, seeds up to eight, further shares of the labels, and
-longer training. How long a run takes is measured on this machine before it is planned.
+scratch; with init= going on from it minus the start itself. The hours go, in this order, to three
+seeds, a measure of the frozen encoders where that takes few of them, tries, steps up to the
+recipe's length, seeds up to eight, further shares of the labels, and longer training. How long a
+run takes is measured on this machine before it is planned.
 """
 
 import json
@@ -53,6 +54,7 @@ HELD_OUT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # shares, of which the first wit
 FINE = 4 / 9  # images of fine-tuning for one of pre-training, as of recipe=finetune and recipe=mae
 LOOKED_AT = 2000  # validation images, at most
 LONGEST = 10  # times the recipe's length
+MOST_FROZEN = 0.1  # of the hours, for the measure of frozen encoders
 # Rates of fine-tuning that an arm tries, and that each of the two ways of scratch does; with and
 # without mixup, except for the fewest tries. Every arm has as many tries
 RATES = {
@@ -133,12 +135,14 @@ class Question(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What the hours buy: tries of an arm, seeds, steps of pre-training, and shares of labels."""
+    """What the hours buy: tries of an arm, seeds, steps of pre-training, shares of labels, and
+    whether encoders are measured frozen too."""
 
     tries: int
     seeds: int
     steps: int
     shares: tuple[float, ...] = ()
+    frozen: bool = False
 
 
 class Clock(NamedTuple):
@@ -205,15 +209,9 @@ def build(
         raise UserError(f"{folder}: a study of other options is going on; take another name=")
     began = time.perf_counter()
     question = ask(given)
-    least = Extent(min(RATES), FEWEST, question.least_steps)
-
-    def too_long(clocks: Clocks) -> bool:
-        spent = time.perf_counter() - began
-        return not own.anyway and spent + seconds(question, least, clocks, parallel) > 3600 * hours
-
     beside = parallel if own.launcher == "local" else 1
     # nor does a check write beside what goes on
-    clocks = measure(question, beside, None if goes_on else folder, too_long)
+    clocks = measure(question, beside, None if goes_on else folder)
     spent = time.perf_counter() - began
     try:
         extent, lines = spend(question, hours, clocks, parallel, own.anyway, spent)
@@ -349,7 +347,8 @@ def content(question: Question, extent: Extent, hours: float, parallel: int = 1)
         untested = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
         runs[f"tune{part}"] = both | untested
         runs[f"final{part}"] = both | {"best": f"tune{part}", "options": tuned}
-    runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
+    if extent.frozen:
+        runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
     condition = _condition(question, extent, hours, parallel)
     asked = f"{condition}, {objective} minus {other}"
     return {
@@ -362,7 +361,7 @@ def content(question: Question, extent: Extent, hours: float, parallel: int = 1)
             "test": "final",
             "measures": ["top1"],
             "pairs": [f"{objective}:{other}"],
-            "beside": ["frozen", *(f"final{part}" for part in parts if part)],
+            "beside": [run for run in runs if run in ("frozen", "final_fewer")],
             "condition": condition,
             "notes": [f"{asked}: the claim is of no other.", *_notes(question, extent)],
         },
@@ -383,10 +382,10 @@ def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> di
     rates, of_a_way = RATES[extent.tries]
     mixed: dict[str, Any] = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
     pretrained = {"init": "{pretrain}"}
-    arms: dict[str, Any] = {
-        objective: {"frozen": pretrained},
-        other: {"frozen": {"init": question.init or "{own}"}},
-    }
+    arms: dict[str, Any] = {objective: {}, other: {}}
+    if extent.frozen:
+        arms[objective]["frozen"] = pretrained
+        arms[other]["frozen"] = {"init": question.init or "{own}"}
     for part in parts:
         tries = {"optim.lr": rates, **mixed}
         arms[objective] |= {f"tune{part}": pretrained | {"try": tries}, f"final{part}": pretrained}
@@ -411,9 +410,11 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
     else:
         yield (
             f"{other} is the better, by validation, of fine-tuning alone and of supervised training"
-            f" for as many exaFLOP as {objective}'s pre-training, then the same fine-tuning;"
-            " frozen it is measured after that supervised training."
+            f" for as many exaFLOP as {objective}'s pre-training, then the same fine-tuning"
+            + ("; frozen it is measured after that supervised training." if extent.frozen else ".")
         )
+    if not extent.frozen:
+        yield f"Encoders are not measured frozen: it takes over {MOST_FROZEN:.0%} of the hours."
     seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
     yield f"Pre-training sees {seen}; no run sees a test image before it is tested."
     data = question.recipe.data
@@ -450,7 +451,7 @@ def spend(
     Args:
         question: what is asked.
         hours: that it may take.
-        clocks: what each run takes; those that were not timed make it longer.
+        clocks: what each run takes.
         parallel: how many runs at once.
         anyway: start although the hours are too few.
         spent: seconds of them that have gone already.
@@ -466,11 +467,9 @@ def spend(
     if (needed := cost(found)) <= hours:
         found = _bought(question, hours, cost, found)
     else:
-        kinds = {task.run.partition("_")[0] for task in _tasks(question, found).values()}
-        more = "" if kinds <= clocks.keys() else "more than "
         found = _longest(found._replace(steps=SHORTEST), question.least_steps, hours, cost)
         reason = f"{question.epochs(found.steps)} of pre-training, and {EPOCHS} are needed"
-        text = f"too short to answer: {reason}; needs {more}{math.ceil(10 * needed) / 10:g} hours"
+        text = f"too short to answer: {reason}; needs {math.ceil(10 * needed) / 10:g} hours"
         if not anyway:
             raise UserError(f"hours={hours:g}: {text}; anyway=true starts it all the same")
         if (least := cost(found)) > hours:
@@ -479,6 +478,7 @@ def spend(
     shares = ", ".join(["all labels", *map(format_share, found.shares)])
     tries = f"{found.tries} tries for each of {' and '.join(question.arms)}"
     length = f"{found.steps} steps ({question.epochs(found.steps)}) of {question.objective}"
+    shares += "" if found.frozen else "; encoders are not measured frozen, which takes too long"
     text = f"{cost(found):.2g} of {hours:g}: {tries}, {found.seeds} seeds, {length}; {shares}"
     return found, [*lines, f"hours       {text}"]
 
@@ -492,6 +492,10 @@ def _bought(
         return more if cost(more) <= hours else found
 
     length = max(found.steps, question.recipe.optim.steps)
+    frozen = found._replace(frozen=True)
+    # it is beside the question, and took most of the hours where images are few
+    if cost(frozen) - cost(found) <= MOST_FROZEN * hours:
+        found = take(frozen)
     for tries in sorted(RATES):
         found = take(found._replace(tries=tries))
     found = _longest(found, length, hours, cost)
@@ -514,13 +518,13 @@ def _longest(extent: Extent, most: int, hours: float, cost: Callable[[Extent], f
 
 def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -> float:
     """How long the study takes with so many runs at once, each started as soon as those that it
-    needs have finished and a place is free; runs that were not timed take none."""
+    needs have finished and a place is free."""
     places = [0.0] * parallel
     ends: dict[str, float] = {}
     for task in _tasks(question, extent).values():
         place = places.index(min(places))
         start = max([places[place], *(ends[name] for name in task.needs)])
-        clock = clocks.get(task.run.partition("_")[0], Clock(0, 0))
+        clock = clocks[task.run.partition("_")[0]]
         steps = int(task.options.get("optim.steps", 0))
         ends[task.name] = places[place] = start + clock.rest + steps * clock.step
     return max(places)
@@ -530,12 +534,7 @@ def _tasks(question: Question, extent: Extent) -> Tasks:
     return plan(read.build(content(question, extent, 0), NAME), {}, {})
 
 
-def measure(
-    question: Question,
-    parallel: int,
-    folder: Path | None = None,
-    enough: Callable[[Clocks], bool] = lambda clocks: False,
-) -> Clocks:
+def measure(question: Question, parallel: int, folder: Path | None = None) -> Clocks:
     """Time the study's runs on this machine, as many at once as it will run: a step of each, as
     tools/plan.py --probe does, and all else (start, evaluations, checkpoints, test, export, page)
     by whole runs of a few steps.
@@ -545,13 +544,13 @@ def measure(
         parallel: how many runs at once.
         folder: of the study, which keeps each timing: a call after one that was cut off, or was
             given too few hours, takes those that were made on such a machine. None: none are kept.
-        enough: whether what was timed so far, which it is given, is enough.
 
     Raises:
         UserError: a run fails.
     """
     short, real = (
-        _tasks(question, Extent(min(RATES), 1, steps)) for steps in (SHORT, question.least_steps)
+        _tasks(question, Extent(min(RATES), 1, steps, frozen=True))
+        for steps in (SHORT, question.least_steps)
     )
     found: dict[str, Clock] = {}
     made: set[str] = set()
@@ -562,8 +561,6 @@ def measure(
         for name, task in short.items():
             if task.run in found or task.best or not made.issuperset(task.needs):
                 continue
-            if enough(found):
-                break
             made.add(name)
             step, steps = 0.0, int(task.options.get("optim.steps", 0))
             # more tries mix images, which reads two for one
@@ -579,8 +576,7 @@ def measure(
             for run, own in runs.items():
                 took = _kept(run, own, out, parallel, folder)
                 found[run] = Clock(step, max(0.0, took - steps * step))
-        else:  # after an early end the weights are there for the next call
-            remove(out)
+        remove(out)  # after an early end the weights are there for the next call
     return found
 
 
@@ -650,9 +646,12 @@ def _timed(words: Sequence[str], out: str, parallel: int) -> tuple[float, list[s
 def facts(question: Question, clocks: Clocks, spent: float) -> Iterator[str]:
     """What there is, and what was measured."""
     images = question.images
-    labelled = f"{images.labelled:,} labelled in {images.classes} classes"
-    held_out = f"{images.validation:,} validation and {images.test:,} test images"
-    yield f"images      {images.train:,} that pre-training sees, {labelled}; {held_out}"
+    labelled = images.labelled + images.validation + images.test
+    of_these = (
+        f"of {labelled:,} labelled ones in {images.classes} classes {images.labelled:,} train"
+    )
+    held_out = f"{images.validation:,} choose settings, {images.test:,} are the test"
+    yield f"images      {images.train:,} that pre-training sees; {of_these}, {held_out}"
     yield from (f"            {text}" for text in images.notes)
     yield from (f"warning     {text}" for text in images.guesses)
     steps = [f"{run} {clock.step:.3g} s" for run, clock in clocks.items() if clock.step]
