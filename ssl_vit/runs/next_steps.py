@@ -36,7 +36,8 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
         folder: of a finished run, as it is to be typed.
         out: the folder that holds the runs which the commands make.
         recipe: of the run.
-        labelled: whether its images have labels; else a place of others is to be filled in.
+        labelled: whether its images have labels; else, and of a stream, which has no test images, a
+            place of others is to be filled in.
     """
     init = f"init={folder}"
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
@@ -62,9 +63,11 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
 
     Args:
         pretraining: whose objective and model.
-        labelled: whose images; None: they have no labels, and a place is to be filled in.
+        labelled: whose images; None: they have no labels. Of these, and of a stream, of which no
+            test images can be held out, a place is to be filled in.
     """
-    images = _elsewhere(BOTH, pretraining) if labelled is None else _images(labelled)
+    whole = labelled is not None and not labelled.data.stream
+    images = _images(labelled) if whole else _elsewhere(BOTH, pretraining)
     declared = declaration.known_or_bare(pretraining.objective)
     learns = any(one.labels for one in declared.trained(pretraining))
     if learns or pretraining.plugin:
@@ -119,13 +122,13 @@ def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
 def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
     """The words by which what follows a run has labelled test images: nothing where its own images
     have them, else a share of these; a place of others is to be filled in, of the same size, where
-    they have no labels, or the run has learned them."""
+    they have no labels or are a stream, or the run has learned them."""
     tested = None
     with suppress(UserError):  # where the record is gone, nothing is known
         tested = recorded(folder, "images").get("labelled_test")
     declared = declaration.known_or_bare(recipe.objective)
     learned = any(one.labels for one in declared.trained(recipe))
-    if not labelled or (learned and tested == 0):
+    if not labelled or recipe.data.stream or (learned and tested == 0):
         return _elsewhere(LABELLED, recipe)
     return [f"data.test={TEST_SHARE}"] if tested == 0 else []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
-from helpers.images import two_classes
+from helpers.images import parquet, two_classes
 from helpers.options import LOADED, ROOT, SHORT, TINY, TUNE, altered
 from helpers.runs import run
 from ssl_vit.errors import UserError
@@ -66,6 +66,19 @@ def test_what_was_pre_trained_is_compared_and_used(splits: list[str], tmp_path: 
     with pytest.raises(UserError, match="labelled images"):
         ssl_vit.study(worth)
     run_all(commands)
+
+
+def test_after_a_stream_images_of_another_place_are_asked_for(tmp_path: Path) -> None:
+    """Its evaluation and its study ended in an error: a stream has no test images."""
+    parquet(tmp_path / "IMAGES" / "train.parquet", range(40))
+    words = [f"data.path={tmp_path}/IMAGES", "data.stream=true", f"out={tmp_path}", "name=first"]
+    folder = run(altered(TINY, *SHORT, *words, "data.validation=0", "eval.every=2")).folder
+    place = two_classes(tmp_path / "OTHER", "train", "test")
+    for tool, options in next_commands(folder).items():
+        (path,) = [one for one in options if one.startswith("data.path=")]
+        assert path.endswith("LABELLED_IMAGES") and "data.stream=true" not in options
+        if tool != "study":
+            run_all({tool: [one.replace(path, f"data.path={place}") for one in options]})
 
 
 def test_test_images_without_labels_are_none_and_learned_ones_are_not_tested_on(
