@@ -3,7 +3,6 @@ exploratory. Markdown, HTML, LaTeX, CSV, the terminal and JSON show the same tab
 """
 
 import io
-import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,9 @@ if TYPE_CHECKING:
 
 # columns that a phone shows last
 BEHIND = frozenset({"n", "pairs", "sd", "images", "exaFLOP", "paper", "level", "over", "metric"})
-LATEX = re.compile(r"([&%$#_{}])")  # what a caption escapes
+ESCAPED = {one: rf"\{one}" for one in "&%$#_{}"}  # in a caption
+ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX = str.maketrans(ESCAPED)
 WIDE = 10  # ratio of the ends of an axis from which it is logarithmic
 BESIDE = 0.6  # of the space between two names, what lines at one name share
 
@@ -346,7 +347,7 @@ def latex(report: Report) -> str:
     comments = "".join(f"% {text_line(one)}\n" for one in notes)
     for name, shown in report.tables.items():
         frame = as_text(shown)
-        caption = LATEX.sub(r"\\\1", text_line(f"{report.title} ({name}). {shown.caption}"))
+        caption = text_line(f"{report.title} ({name}). {shown.caption}").translate(LATEX)
         tag = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
         labels = _labels(shown, frame)
         columns = "l" * labels + "r" * (len(frame.columns) - labels)

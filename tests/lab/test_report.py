@@ -283,7 +283,7 @@ def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
 
 
 def test_words_of_the_study_cannot_become_markup(tmp_path):
-    evil = "*x* <b>_y_</b> [z](q) $a$ & 5% #1?"
+    evil = "*x* <b>_y_</b> [z](q) $a$ & \\q ~ 5% #1?"
     notes = [f"{evil}\n\\input{{q}}"]
     folder = study(tmp_path / "s", changed(TUNED, title=evil, report__notes=notes), counted())
     text, latex = markdown(folder), (folder / "tables.tex").read_text()
@@ -291,7 +291,8 @@ def test_words_of_the_study_cannot_become_markup(tmp_path):
     assert "<b>" not in text.replace("\\<b>", "") and r"\*x\*" in text
     main = (folder / "report.html").read_text().partition("<main")[2]
     assert "<b>" not in main and "&lt;b" in main
-    assert r"5\% \#1? (compared). top-1" in latex
+    caption = r"\$a\$ \& \textbackslash{}q \textasciitilde{} 5\% \#1? (compared). top-1"
+    assert caption in latex
 
 
 # ---- what limits the answer
