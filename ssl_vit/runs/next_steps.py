@@ -66,8 +66,9 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
         labelled: whose images; None: they have no labels. Of these, and of a stream, of which no
             test images can be held out, a place is to be filled in.
     """
-    whole = labelled is not None and not labelled.data.stream
-    images = _images(labelled) if whole else _elsewhere(BOTH, pretraining)
+    images = _elsewhere(BOTH, pretraining)
+    if labelled is not None and not labelled.data.stream:
+        images = _images(labelled)
     declared = declaration.known_or_bare(pretraining.objective)
     learns = any(one.labels for one in declared.trained(pretraining))
     if learns or pretraining.plugin:

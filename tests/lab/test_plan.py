@@ -11,7 +11,8 @@ import pytest
 
 from helpers.images import put
 from helpers.made_studies import TUNED, changed
-from helpers.options import ROOT, TINY, altered
+from helpers.options import ROOT, SHORT, TINY, altered
+from helpers.runs import run
 from ssl_vit import costs
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import format_bytes
@@ -195,6 +196,26 @@ def test_by_how_much_names_differ_in_compute(planned: Planned, tmp_path: Path) -
     each = {run: one["exaflop"] / one["tasks"] for run, one in record["runs"].items()}
     times = 1 + each["pretrain"] / each["final"]
     assert f"arm: compute differs by up to {times:.2g} times" in record["compared"][1]
+
+
+def test_what_weights_from_outside_of_the_study_have_cost_counts(
+    planned: Planned, tmp_path: Path
+) -> None:
+    """Of two encoders that were trained before, for 2 steps and for 40."""
+    words = altered(TINY, *SHORT, "eval.every=40", f"out={tmp_path}")
+    before = {n: run(altered(words, f"name=run{n}", f"optim.steps={n}")) for n in (2, 40)}
+    arms = {f"of_{n}": {"final": {"init": str(one.folder)}} for n, one in before.items()}
+    report = {"test": "final", "baseline": "of_2"}
+    fine = {"recipe": "finetune", "optim.steps": 10, "optim.warmup": 1}
+    runs = {"final": {"tool": "finetune", "over": ["arm"], "options": fine}}
+    options = {"data": "shapes", "data.size": 16}
+    content = changed(TUNED, axes__arm=arms, runs=runs, report=report, options=options)
+    (tmp_path / "made.yaml").write_text(json.dumps(content))
+    record, _ = planned(f"recipe={tmp_path}/made.yaml")
+    final = record["runs"]["final"]["exaflop"] / record["runs"]["final"]["tasks"]
+    first, second = (final + one.result().exaflop for one in before.values())
+    assert f"by up to {second / first:.2g} times" in record["compared"][1]
+    assert f"from {first:.3g} (of_2) to {second:.3g} (of_40)" in record["compared"][1]
 
 
 def test_a_study_is_the_sum_of_its_tasks(planned: Planned, tmp_path: Path) -> None:
