@@ -23,6 +23,16 @@ def test_a_key_that_a_recipe_lacks_has_its_default(tmp_path: Path) -> None:
     assert listed.differing(runs(tmp_path)) == {"corruption.rate": ["0.5", "0.25"]}
 
 
+def test_what_an_objective_does_not_use_is_no_setting_of_its_runs(tmp_path: Path) -> None:
+    """A fine-tuning from MAE's weights had mae.rate=0.75, which was not that of the weights."""
+    make_run(tmp_path / "first", "objective=mae", "mae.rate=0.5")
+    make_run(tmp_path / "tuned", "objective=supervised")
+    first, tuned = runs(tmp_path)
+    assert first.settings["mae.rate"] == 0.5 and "supervised.loss" not in first.settings
+    assert not {"mae.rate", "mae.width", "target", "corruption.rate"} & tuned.settings.keys()
+    assert listed.differing([first, tuned]).keys() == {"objective"}
+
+
 def test_a_list_counts_labelled_images_as_the_page_does(tmp_path: Path) -> None:
     """Two counts of one k-NN, of the whole split here and of its labelled images there."""
     environment = {"measured_on": {"test": 10_000}}

@@ -45,14 +45,17 @@ class ListedRun:
 
     @cached_property
     def settings(self) -> Values:
-        """{key: value} of its recipe, of what that lacks the default; without what it does not use:
-        of an evaluation optim.*, and probe.pool but as it was resolved. Empty where the recipe
-        cannot be read."""
+        """{key: value} of its recipe, which has the groups of keys that its objective uses, of a
+        key that one lacks the default; of an evaluation without optim.*, and probe.pool as it was
+        resolved. Empty where the recipe cannot be read."""
         if not self.record.values:
             return {}
-        found, result = {**defaults(), **self.record.values}, self.record.result
-        pool = (result and result.pool) or found["probe.pool"]
-        unused = ("probe.pool", "optim.") if found["objective"] == "probe" else ("probe.pool",)
+        values, result = self.record.values, self.record.result
+        groups = {key.rpartition(".")[0] for key in values} - {""}
+        usual = {key: one for key, one in defaults().items() if key.rpartition(".")[0] in groups}
+        found = usual | values
+        pool = (result and result.pool) or found.get("probe.pool")
+        unused = ("probe.pool", "optim.") if found.get("objective") == "probe" else ("probe.pool",)
         used = {key: value for key, value in found.items() if not key.startswith(unused)}
         return used | ({"probe.pool": pool} if pool else {})
 
