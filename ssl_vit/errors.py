@@ -29,6 +29,10 @@ class UserError(ValueError):
 
     status = 2  # exit status
 
+    def _render_traceback_(self) -> list[str]:
+        """In a notebook the line alone, as on the command line."""
+        return [f"error: {printable(one_line(self))}"]
+
 
 class ReportedError(UserError):
     """The same on the other processes, which do not print it again."""

@@ -6,6 +6,7 @@ or optim={"steps": 100}; and before them a mapping, with dotted keys too, or wor
 string.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ def export(options: Options = (), /, **keywords: Any) -> Path:
     return interop.convert(parse(ExportOptions, from_python(ExportOptions, options, keywords)))
 
 
-def load_run(folder: str | Path) -> Run:
+def load_run(folder: str | os.PathLike[str]) -> Run:
     """A run folder: `recipe`, `result()`, `rows()` of metrics.jsonl, `environment()`, and the paths
     `folder`, `export`, `figures`.
 
@@ -106,7 +107,9 @@ def load_run(folder: str | Path) -> Run:
     return open_run(Path(folder))
 
 
-def load_encoder(init: str | Path, options: Options = (), **keywords: Any) -> "Backbone":
+def load_encoder(
+    init: str | os.PathLike[str], options: Options = (), **keywords: Any
+) -> "Backbone":
     """An encoder with the weights that `init` names, in evaluation mode.
 
     `encoder.feature(images)` gives features (B, D), and normalises the images itself. A uint8
@@ -132,10 +135,10 @@ def load_encoder(init: str | Path, options: Options = (), **keywords: Any) -> "B
     from ..models import encoder, weights
     from . import encoders
 
-    given = words.parse(words.from_python(options, keywords, {}))
-    if str(init) == SCRATCH:
+    given, place = words.parse(words.from_python(options, keywords, {})), os.fspath(init)
+    if place == SCRATCH:
         given.setdefault("data.size", str(encoders.DEFAULT_SIZE))
-    one = encoders.resolve_one(str(init), given)
+    one = encoders.resolve_one(place, given)
     network = encoder.build_backbone(one.recipe.model, one.recipe.data)
     if not one.source.is_scratch:
         weights.load_weights(network, one.source)

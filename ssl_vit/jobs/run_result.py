@@ -22,7 +22,7 @@ class RunResult(Result):
     page.
 
     Attributes:
-        folder: the run's folder.
+        folder: the run's folder, for which the result stands where a path is expected, as in init=.
         metrics: {name: Measured}, of which `value` is the number, `split` which images it is of
             (test, validation: held out, train) and `n` how many images, patches or labels.
         steps: of the optimiser; 0 of an evaluation.
@@ -147,6 +147,9 @@ class RunResult(Result):
         return "\n".join(self.lines())
 
     __str__ = __repr__
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     def _repr_html_(self) -> str:
         return notebook.inline_page(run_page.render(read_run(self.folder)))

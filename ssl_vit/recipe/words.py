@@ -42,7 +42,7 @@ def parse(words: Iterable[str]) -> dict[str, str]:
         if has_control(word):
             raise UserError(f"{key}={' '.join(text.split())}: cannot be taken as a value")
         if given.setdefault(key, text) != text:
-            raise UserError(f"{key} is given twice: {given[key]} and {text}")
+            raise UserError(f"{key} is given twice: {given[key]} and {text}; leave one out")
     return given
 
 

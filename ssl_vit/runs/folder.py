@@ -99,6 +99,12 @@ class Run:
         self.metrics = folder / "metrics.jsonl"
         self.log = folder / "log.txt"
 
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
     def reconcile(self) -> Recipe:
         """Complete the recipe from the folder (precision, commits) and check that both agree.
 

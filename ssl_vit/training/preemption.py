@@ -44,25 +44,32 @@ class SignalHandler:
     """Context manager that handles SIGNALS; `reason` is the name of the first one, or "".
 
     A second signal exits at once, also while the main thread is blocked in C code, where Python
-    handlers do not run: a thread reads the wakeup file descriptor.
+    handlers do not run: a thread reads the wakeup file descriptor. In an interactive shell, which
+    would lose its variables, a second Ctrl-C is a KeyboardInterrupt.
     """
 
     reason = ""
 
     def __enter__(self) -> "SignalHandler":
         self.before: dict[int, Any] = {}
+        self.writing: int | None = None
+        self.interactive = hasattr(sys, "ps1")
         if threading.current_thread() is threading.main_thread():
-            reading, self.writing = os.pipe()
-            os.set_blocking(self.writing, False)
-            self.wakeup = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
+            if not self.interactive:
+                self._exit_on_second()
             self.before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-            threading.Thread(target=_exit_on_second_signal, args=(reading,), daemon=True).start()
         return self
+
+    def _exit_on_second(self) -> None:
+        reading, self.writing = os.pipe()
+        os.set_blocking(self.writing, False)
+        self.wakeup = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
+        threading.Thread(target=_exit_on_second_signal, args=(reading,), daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-        if self.before:
+        if self.writing is not None:
             signal.set_wakeup_fd(self.wakeup)
             os.close(self.writing)  # the thread reads to its end
 
@@ -71,6 +78,8 @@ class SignalHandler:
         self.reason = self.reason or reason
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.interactive and self.reason and number == signal.SIGINT:
+            raise KeyboardInterrupt("a second Ctrl-C; not saved")
         self.request_stop(signal.Signals(number).name)
 
 

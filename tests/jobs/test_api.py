@@ -67,7 +67,7 @@ def test_a_result_shows_the_page_of_its_run(made: Any) -> None:
 
 
 def test_finetune_and_evaluate_are_their_tools(made: Any, tmp_path: Path) -> None:
-    own = {"init": made.folder, "out": tmp_path, "data": {"share": 0.01}}
+    own = {"init": made, "out": tmp_path, "data": {"share": 0.01}}  # a result is its folder
     own |= {"eval": {"test": False, "images": 8}}
     tuned = ssl_vit.finetune([one for one in TUNE if "eval" not in one], name="tuned", **own)
     assert {"folder": str(tmp_path / "tuned"), **result(tmp_path / "tuned")} == tuned.content()
@@ -78,7 +78,8 @@ def test_finetune_and_evaluate_are_their_tools(made: Any, tmp_path: Path) -> Non
 def test_features_and_figures_are_those_of_the_tools(
     made: Any, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    drawn = ssl_vit.figures(made.folder, figures=["filters", "positions"], images=4, out=tmp_path)
+    assert ssl_vit.load_run(made).folder == made.folder
+    drawn = ssl_vit.figures(made, figures=["filters", "positions"], images=4, out=tmp_path)
     assert drawn.names == ["filters", "positions"] and drawn.folder.parent == tmp_path
     assert all(image.is_file() for image in drawn.images)
     assert drawn._repr_html_().count("<img") == 2

@@ -3,6 +3,7 @@ signalled while it waits."""
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -211,6 +212,20 @@ def test_a_second_signal_leaves_at_once_and_one_that_a_launcher_repeats_is_none(
     os.close(writing)
     thread.join()
     assert left == [preemption.SECOND_SIGNAL + second]
+
+
+def test_a_second_ctrl_c_leaves_an_interactive_shell_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended a notebook's kernel, and all variables were lost."""
+    monkeypatch.setattr(preemption, "exit_process", lambda status, text: os._exit(status))
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), preemption.SignalHandler() as handler:
+        signal.raise_signal(signal.SIGINT)
+        assert handler.reason == "SIGINT"  # it is to be saved
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_one_process_alone_is_watched_while_it_waits_for_one_batch(
