@@ -3,7 +3,9 @@
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
+import ssl_vit
 from ssl_vit.recipe import recipe_files
 from ssl_vit.recipe.load import resolve
 
@@ -39,6 +41,15 @@ def test_all_recipes_and_studies_are_listed_on_a_line_each():
     for line in text.splitlines():
         assert len(line) <= 150, line
     assert all(len(line.split(maxsplit=1)[1]) > 15 for line in recipes.values())
+
+
+def test_the_folder_of_the_clone_is_not_taken_for_the_package(tmp_path: Path) -> None:
+    """In a notebook beside the clone, `import ssl_vit` gave an empty module."""
+    (tmp_path / "ssl_vit").mkdir()
+    code = "import ssl_vit; print(ssl_vit.__file__)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(Path(ssl_vit.__file__))
 
 
 def test_outputs_that_are_closed_from_the_start_are_no_trouble() -> None:
