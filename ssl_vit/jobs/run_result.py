@@ -93,10 +93,12 @@ class RunResult(Result):
         splits: dict[str, dict[str, float]] = {}
         for name, entry in self.metrics.items():
             splits.setdefault(entry.split, {})[name] = entry.value
-        measured_on = self.measured_on or {}
+        counts: dict[str, int] = {}  # without images that could not be read
+        for one in metric_tables.readings(self.metrics, self.measured_on):
+            counts[one.split] = max(one.images, counts.get(one.split, 0))
         for split, values in splits.items():
             name = "held out" if split == "validation" else split
-            of = f" (n = {count_of_images(measured_on[split])})" if split in measured_on else ""
+            of = f" (n = {count_of_images(counts[split])})" if counts.get(split) else ""
             if split == "test":
                 of += self._test_interval()
             own = {

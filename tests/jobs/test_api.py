@@ -13,8 +13,11 @@ import pytest
 import ssl_vit
 from helpers.images import put
 from helpers.options import ROOT, TINY, TUNE, altered
+from helpers.run_pages import make_run
 from helpers.runs import result
 from ssl_vit.jobs import cli
+from ssl_vit.jobs.run_result import run_result
+from ssl_vit.recipe.records.run import Measured
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=2", "eval.every=2")
 LAB = {"list_runs", "plan", "report", "study"}
@@ -146,3 +149,14 @@ def test_of_a_study_and_a_folder_the_lab_gives_its_records(
     study = ssl_vit.plan(recipe="study/gap", seeds=1)
     assert study.in_all["tasks"] == sum(part["tasks"] for part in study.runs.values())
     assert capsys.readouterr().out == ""  # they answer; printing is the caller's
+
+
+def test_the_count_of_images_is_that_of_the_figures(tmp_path: Path) -> None:
+    """With one that could not be read, 88 of 399 stood beside n = 400."""
+    found = {"top1": Measured(value=88 / 399, n=399, split="test").content()}
+    folder = make_run(tmp_path / "made", found=found)
+    path = folder / "result.json"
+    path.write_text(json.dumps(result(folder) | {"measured_on": {"test": 400}}))
+    run = ssl_vit.load_run(folder)
+    (line,) = (one for one in run_result(run, run.result()).lines() if one.startswith("test "))
+    assert "(n = 399 images)" in line
