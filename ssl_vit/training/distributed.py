@@ -33,6 +33,7 @@ COLLECTIVE_TIMEOUT = timedelta(days=20)
 # Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
 # (BFDOT, BFMMLA).
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+PRECISIONS = {"bf16": "bfloat16"}  # {a launcher's name of mixed precision: the recipe's}
 RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # for which processes wait for others at the start
 
 
@@ -132,7 +133,7 @@ def _start(compute: Compute) -> WatchedAccelerator:
     and written into `compute`.
 
     Raises:
-        UserError: as `_check_gpus`, `_check_processes` and `_check_sharding`.
+        UserError: as `_check_gpus`, `_check_processes`, `_check_precision` and `_check_sharding`.
     """
     torch.set_num_threads(compute.threads or process_cores())
     cpu = not torch.cuda.is_available()
@@ -153,6 +154,7 @@ def _start(compute: Compute) -> WatchedAccelerator:
     if compute.precision == "auto":
         native = [_native_precision(state.device) if state.is_main_process else None]
         compute.precision = broadcast_object_list(native)[0]
+    _check_precision(compute.precision)
     # "no": the training loop enters autocast itself
     accelerator = WatchedAccelerator(cpu=cpu and not sharded, mixed_precision="no")
     _check_sharding(accelerator)
@@ -186,7 +188,8 @@ def _rendezvous() -> Iterator[None]:
     time-out at the end.
 
     Raises:
-        UserError: the processes cannot connect, or not all come within RENDEZVOUS_TIMEOUT.
+        UserError: the processes cannot connect, or not all come within RENDEZVOUS_TIMEOUT; or the
+            variables that say where are not set.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
@@ -195,7 +198,7 @@ def _rendezvous() -> Iterator[None]:
         print(f"waiting for {count} processes at MASTER_ADDR:MASTER_PORT={place}", flush=True)
     try:
         yield
-    except distributed.DistError as error:
+    except (distributed.DistError, ValueError) as error:
         choices = (
             "is that the first process's machine, reached from here, the port free, and every "
             "process started?"
@@ -215,20 +218,23 @@ def _requested(way: str) -> bool:
 
 
 def _check_gpus() -> None:
-    """Check that each process of this machine has its own GPU, if there are any.
+    """Check that each process of this machine has its own GPU, if there are any, and that there are
+    some where a scheduler, a launcher or the user has given some.
 
     Raises:
         UserError: there are too few; ReportedError on all but the machine's first process.
     """
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    gpus = torch.cuda.device_count()
+    gpus, given = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    reason, cpu = "", "CUDA_VISIBLE_DEVICES= for the CPU"
     if torch.cuda.is_available() and here > gpus:
-        choices = f"choices: --num_processes {gpus}, or CUDA_VISIBLE_DEVICES= for the CPU"
-        kind = UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ReportedError
-        raise kind(
-            f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; "
-            f"{choices}"
-        )
+        reason = f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; "
+        reason += f"choices: --num_processes {gpus}, or {cpu}"
+    elif not gpus and given.strip() not in ("", "-1", "NoDevFiles"):  # as SLURM says none
+        reason = f"CUDA_VISIBLE_DEVICES={given}: torch finds no GPU; expected a driver and a CUDA"
+        reason += f" build of torch, or {cpu}"
+    if reason:
+        raise (UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ReportedError)(reason)
 
 
 def _check_processes(found: int) -> None:
@@ -254,6 +260,18 @@ def _check_processes(found: int) -> None:
             "choices: --num_processes 1, or torchrun --nproc_per_node N in place of "
             "accelerate launch"
         )
+
+
+def _check_precision(precision: str) -> None:
+    """Check that a launcher's precision, if it has one, is the recipe's, by which alone a run goes.
+
+    Raises:
+        UserError: it is another.
+    """
+    given = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if given != "no" and PRECISIONS.get(given) != precision:
+        text = f"the recipe has compute.precision={precision}; expected no, or that precision"
+        raise UserError(f"mixed_precision={given}: {text}")
 
 
 def _check_sharding(accelerator: Accelerator) -> None:

@@ -319,6 +319,11 @@ def session(options: list[str]) -> None:
         ("num_processes", {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_MIXED_PRECISION": "no"}),
         ("distributed_type=FSDP", {"ACCELERATE_USE_FSDP": "true"}),
         ("distributed_type=DEEPSPEED", {"ACCELERATE_USE_DEEPSPEED": "true"}),
+        # a job of hours on a node whose driver is broken; a precision that is not the run's
+        ("CUDA_VISIBLE_DEVICES=0,1", {"CUDA_VISIBLE_DEVICES": "0,1"}),
+        ("mixed_precision=fp16", {"ACCELERATE_MIXED_PRECISION": "fp16"}),
+        # a traceback of the library
+        ("MASTER_ADDR:MASTER_PORT=?:?", {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}),
     ],
 )
 def test_a_launch_that_became_something_else_is_refused(
@@ -326,6 +331,8 @@ def test_a_launch_that_became_something_else_is_refused(
 ) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert refused(session, tiny).startswith(f"{key}: ")
