@@ -18,6 +18,7 @@ from .study import launch
 from .study.read import UNTRAINED
 from .verdict import FRESH, Measure, Verdict, claims
 
+SEEDS = "seeds"  # what an interval is over; else also over images
 SHORT = ("exaFLOP", "device-hours", "times")  # columns with three digits
 
 
@@ -70,7 +71,9 @@ def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
     baseline = others.pop() if len(others) == 1 else results.plan.report.get("baseline")
     rows = pd.concat([verdict.rows, untrained(results, verdict, measure)])
     frame = _summary(results, verdict, measure, rows, baseline, asked.get)
-    caption = f"{measure.label} on {measure.split} images"
+    counts = {*rows["n"].dropna().astype(int)} if measure.split == "test" else set()
+    count = f"{counts.pop():,} " if len(counts) == 1 else ""  # else a column has them
+    caption = f"{measure.label} on {count}{measure.split} images"
     caption += ", in percent" if measure.scale == 100 else ""
     caption += "; n seeds; exaFLOP with pre-training."
     return Shown(frame, caption, f"{_level(verdict.found.size)} interval", measure.digits)
@@ -128,14 +131,16 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
     rows = [
         {"difference": f"{one.asked.a} minus {one.asked.b}", **dict(one.asked.at)}
         | {"n": one.n, "mean": one.mean, "sd": one.sd, **_ends(one), "level": _level(family.size)}
-        | {"half-width": one.interval and (one.interval.high - one.interval.low) / 2}
-        | {"over": "seeds and images" if one.over_images else "seeds"}
+        | {"over": f"{SEEDS} and images" if one.over_images else SEEDS}
         | {"metric": measure.name, "split": measure.split}
         for family in (verdict.found, verdict.fresh)
         for one in family.differences
     ]
     caption = "Pairs of the same seed; n counts seeds that go on from one pre-training once. At a"
     caption += " level above 95% a whole family of comparisons holds with 95%."
+    if any(row["over"] != SEEDS for row in rows):
+        caption += " Over seeds and images: the wider of Student's t over the seeds and a bootstrap"
+        caption += " over seeds and test images together."
     return Shown(pd.DataFrame(rows), caption, "interval", measure.digits)
 
 
