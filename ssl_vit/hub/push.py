@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from .. import hub_files
 from ..errors import UserError
+from ..formatting import format_bytes
 from ..recipe import export_files
 from ..recipe.identity import computed_values, counts, differences, facts
 from ..recipe.parsing import flatten, load_yaml
@@ -27,6 +28,7 @@ from ..recipe.tool import parse
 from ..recipe.tools import PushOptions
 from ..recipe.words import typed
 from ..runs.checkpoint_files import remove
+from ..runs.files import write_atomically
 from ..runs.folder import Run, open_run
 from . import manifest
 from .payload import Upload, identity, uploads
@@ -62,6 +64,20 @@ def push(run: Run, say: Say = lambda line: None) -> None:
         raise
     except Exception as error:
         raise UserError(f"{place}: {hub_files.why(error)}") from None
+
+
+def preview(run: Run, say: Say) -> None:
+    """Say which files `push` would upload, and write the model card to the run's folder, to be read
+    before; without the Hub."""
+    for upload in uploads(run):
+        files = upload.files()
+        for name, content in sorted(files.items()):
+            size = len(content) if isinstance(content, bytes) else content.stat().st_size
+            say(f"would push  {upload.branch}: {name}, {format_bytes(size)}")
+        if isinstance(card := files.get("README.md"), bytes):
+            run.outbox.mkdir(exist_ok=True)
+            write_atomically(run.outbox / "README.md", card.decode())
+            say(f"model card  {run.outbox / 'README.md'}")
 
 
 def _push(run: Run, say: Say) -> None:
@@ -193,4 +209,5 @@ def main(arguments: list[str]) -> None:
     run.recipe = build(run.recipe.values() | typed(options.overrides))
     if run.recipe.hub.repo is None:
         raise UserError("hub.repo= is missing; expected USER/NAME on the Hugging Face Hub")
-    push(run, say=partial(print, flush=True))
+    say = partial(print, flush=True)
+    (preview if options.dry else push)(run, say)

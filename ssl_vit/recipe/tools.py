@@ -275,9 +275,11 @@ class PushOptions(ToolOptions):
     Examples:
         python tools/push.py runs/mpp hub.repo=USER/NAME
         python tools/push.py runs/mpp
+        python tools/push.py runs/mpp hub.repo=USER/NAME dry=true
 
     Attributes:
         folder: The run's folder.
+        dry: Upload nothing: print each file, and write the model card to FOLDER/hub/README.md.
     """
 
     summary = "upload a run to the Hugging Face Hub"
@@ -289,6 +291,7 @@ class PushOptions(ToolOptions):
         RecipeKeys(("hub.state",), "Upload the resumable training state too."),
     )
     folder: Path = key(..., form=WORD, metavar="FOLDER")
+    dry: bool = key(False)
 
 
 class PullOptions(ToolOptions):

@@ -324,6 +324,19 @@ def test_the_tool_pushes_a_run_that_never_heard_of_the_hub(
     assert server.repositories[REPO].branches["main"][:12] in capsys.readouterr().out
 
 
+def test_what_a_push_would_upload_is_shown_without_the_hub(
+    server: Hub, run: Run, capsys: pytest.CaptureFixture
+) -> None:
+    push.main([str(run.folder), f"hub.repo={REPO}", "dry=true"])
+    lines, card = capsys.readouterr().out.splitlines(), run.folder / "hub" / "README.md"
+    assert not server.requests and lines[-1].endswith(str(card))
+    push.main([str(run.folder), f"hub.repo={REPO}"])
+    sent = pushed(server)
+    assert sent["README.md"].decode() == card.read_text()
+    # the last is the Hub's own
+    assert {line.split()[3].rstrip(",") for line in lines[:-1]} == sent.keys() - {".gitattributes"}
+
+
 def test_an_evaluation_is_no_run_to_push(server: Hub, run: Run) -> None:
     path = run.folder / "recipe.yaml"
     path.write_text(path.read_text().replace("objective: mpp", "objective: probe"))
