@@ -173,6 +173,9 @@ class RunEstimate:
             peak = f"{on.rate(self.precision):g} TFLOP/s"
             peak += "" if on.verified else ", a figure not checked"
             yield "time", f"{about}, {spent}: {assumed(self.asked)} of {peak}"
+            if self.images:
+                rate = f"{number(self.images / self.seconds)} images/s in all, or training waits"
+                yield "loading", f"{rate}; what a core decodes: docs/speed.md"
         elif not timed:
             yield "time", f"{no_time()} or --probe"
         if timed:

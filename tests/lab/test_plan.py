@@ -82,6 +82,13 @@ def test_every_device_can_be_planned_for(planned: Planned) -> None:
         assert record["device_hours"] > 0 and record["device"]["memory"] > 0
 
 
+def test_what_has_to_be_read_to_keep_up_is_said(planned: Planned) -> None:
+    """Some 50 cores, which no line of a plan told."""
+    record, lines = planned("recipe=paper/mpp_b16_imagenet", "device=h100", "processes=8")
+    rate = float(row(lines, "loading").split()[1].replace(",", ""))
+    assert rate == pytest.approx(409_600_000 / (3600 * record["device_hours"] / 8), rel=1e-3)
+
+
 def test_epochs_are_steps(planned: Planned) -> None:
     """Table 3's 300 epochs of ImageNet, all of which are trained on."""
     words = ["recipe=paper/supervised_b16_imagenet", "data.validation=0"]
