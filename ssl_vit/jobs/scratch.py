@@ -19,6 +19,7 @@ from ..recipe.keys import Values
 from ..recipe.load import POOL
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe
+from ..runs import next_steps
 from ..runs.identity import runs_before
 
 MEASURE = "top1"
@@ -37,7 +38,8 @@ class Neighbour(NamedTuple):
 
 def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     """A run of the same length from scratch, in the same folder of runs and on the same images,
-    with the tries and the compute of both; or that there is none."""
+    with the tries and the compute of both; or that there is none, and how to make it where no study
+    compares this pre-training."""
     neighbours, images = list(_neighbours(folder, recipe)), _images(folder)
     alike = [
         one
@@ -48,7 +50,11 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         and MEASURE in one.result.metrics
     ]
     if not alike or MEASURE not in result.metrics:
-        return f"{NOT_KNOWN}{_other_pooling(neighbours, recipe)}"
+        why = _other_pooling(neighbours, recipe)
+        made = made_by(recipe)
+        if not why and (made is None or made.plugin):
+            why = f"; the same from scratch: {next_steps.from_scratch(folder)}"
+        return f"{NOT_KNOWN}{why}"
     # that of the same seed, if there is one
     other = min(alike, key=lambda one: (one.recipe.seed != recipe.seed, one.folder))
     own, value = result.metrics[MEASURE].value, other.result.metrics[MEASURE].value

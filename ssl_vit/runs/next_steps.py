@@ -88,6 +88,12 @@ def fine_tuning(init: Path | str, recipe: Recipe) -> str:
     return _typed("finetune", "recipe=finetune", f"init={init}", *_images(recipe), *tested)
 
 
+def from_scratch(folder: Path) -> str:
+    """The fine-tuning of fresh weights with the options of a run."""
+    again = f"recipe={folder / 'recipe.yaml'}", f"name={folder.name}-scratch"
+    return _typed("finetune", *again, "init=scratch")
+
+
 def _elsewhere(place: str, recipe: Recipe) -> list[str]:
     """The words that name images of another place, of a recipe's size and channels."""
     values = recipe.values()

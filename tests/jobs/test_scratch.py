@@ -1,6 +1,7 @@
 """A fine-tuned run beside training from scratch, of folders made by hand."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def test_tries_of_training_from_scratch_are_counted(tmp_path: Path) -> None:
         run_at(tmp_path, f"lr{lr}", f"optim.lr={lr}")
     text = beside(run)
     assert "from scratch had 3 tries and " in text and "no tuning" not in text
+
+
+def test_of_weights_that_no_study_makes_the_run_from_scratch_is_named(tmp_path: Path) -> None:
+    """As of a plugin's objective, whose fine-tuning ended without a command; it runs as printed."""
+    run = run_at(tmp_path, "tuned", init="timm:vit_tiny_patch16_224")
+    _, tool, *words = shlex.split(beside(run).partition("the same from scratch: ")[2])
+    assert tool == "tools/finetune.py"
+    again = ssl_vit.resolve(words)
+    assert again.init == "scratch" and again.name == "tuned-scratch"
+    assert again.value("optim.lr") == run.recipe.value("optim.lr")
+    run_at(tmp_path, "other")
+    assert " (other: " in beside(run) and "the same from scratch" not in beside(run)
 
 
 def test_a_run_from_scratch_of_another_pooling_is_named(tmp_path: Path) -> None:
