@@ -94,8 +94,8 @@ assert one == ssl_vit.resolve("recipe=mpp data.size=16 model.patch=4 optim.steps
 
 Values are texts, numbers, True, False, None, paths, and lists of them. `data={"name": "cifar10",
 "path": "IMAGES"}` is `data=cifar10 data.path=IMAGES`. A key that is unknown, or has two values, is
-a `ssl_vit.UserError` of one line. What the command line takes alone (`--json`, `--check`,
-`only=`) the functions refuse.
+a `ssl_vit.UserError` of one line. What the command line takes alone (`--json`, `only=`) the
+functions refuse.
 
 Functions that work print what the command prints. In a notebook a bar is redrawn in its place, and
 a result shows the run's page, the study's report or the figures; elsewhere it is printed as the

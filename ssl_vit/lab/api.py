@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from .study.tool import StudyOutcome
 
 
-def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome":
+def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEstimate":
     """Run a study, that is all of its runs, or resume it: recipe="study/NAME" or a file; or what a
     file has as a mapping, study({"title": ..., "axes": ..., "runs": ...}, name="mine"). With
     sweep={key: [value, value]}, every combination of these values over an ordinary recipe.
+    check=True starts none of them and returns what they would take.
 
     Raises:
         UserError: an option or the study is wrong; nothing was started.
@@ -30,7 +31,12 @@ def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome":
     from .study import tool
 
     content = options if isinstance(options, Mapping) and "runs" in options else None
-    return tool.study(from_python(StudyOptions, () if content else options, keywords), content)
+    words = from_python(StudyOptions, () if content else options, keywords)
+    if tool.CHECK not in words:
+        return tool.study(words, content)
+    estimate, kept = tool.check(words, content)
+    print(kept)
+    return estimate
 
 
 def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstimate":

@@ -566,6 +566,8 @@ def test_an_element_of_an_array_keeps_its_task_when_the_study_is_widened(
 def test_a_mapping_is_a_study(tmp_path: Path, serial: list[str]) -> None:
     options = {"recipe": "mpp", **TINY, **SHORT, **LOADED_OPTIONS, "data.size": 16}
     study = {"title": "t", "runs": {"pretrain": {"tool": "pretrain", "options": options}}}
+    planned = ssl_vit.study(study, name="mine", out=tmp_path, check=True)
+    assert planned.in_all["tasks"] == 1 and serial == [] and not (tmp_path / "mine").exists()
     outcome = ssl_vit.study(study, name="mine", out=tmp_path, recipe=None)
     assert (outcome.name, outcome.finished, serial) == ("mine", ["pretrain-0"], ["pretrain-0"])
     with pytest.raises(UserError, match="expected name="):

@@ -52,7 +52,7 @@ class StudyOptions(ToolOptions):
     summary = "run many runs that depend on one another"
     command = "lab.study.tool:main"
     recipes = ALSO
-    command_line_only = ("check", "only", "index")
+    command_line_only = ("only", "index")
     uses = (RecipeKeys(("PLACE",), "Each place that the study's file names under `places`."),)
     recipe: str | None = key(None, metavar="NAME")
     name: str | None = key(None, metavar="TEXT")

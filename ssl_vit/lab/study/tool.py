@@ -22,11 +22,12 @@ from ...recipe.tool import build, split
 from .. import engine
 from ..options import PlanOptions
 from . import launch, record
-from .estimate import of_request
+from .estimate import StudyEstimate, of_request
 from .options import LAUNCHERS, StudyOptions
 from .request import Request, requested
 from .tasks import Tasks, unreachable
 
+CHECK = "--check"
 ARRAY_OPTIONS = ("only=", "index=")  # as an element of a job array has them
 DRY = "tasks that are submitted by hand read study.json, which this command writes without dry=true"
 
@@ -50,16 +51,31 @@ def main(words: Sequence[str]) -> int:
     Raises:
         UserError: an option or the study's file is wrong; nothing was started.
     """
-    if "--check" in words:
-        request = requested(words)
-        print(of_request(request, PlanOptions(device=request.own.device)))
-        job = _job(request, record.settle(request.tasks, request.folder)[0])
-        done, every = len(job.finished), len(job.tasks)
-        print(f"kept        {done} of {every} tasks have finished, {every - done} are to do")
+    if CHECK in words:
+        print(*check(words), sep="\n")
         return 0
     if any(word.startswith(ARRAY_OPTIONS) for word in words):
         _become_one(words)
     return 1 if study(words).failed else 0
+
+
+def check(
+    words: Sequence[str], content: Mapping[str, Any] | None = None
+) -> tuple[StudyEstimate, str]:
+    """What a study would take, and a line about what of it is there; no task is started.
+
+    Args:
+        words, content: as of `study`.
+
+    Raises:
+        UserError: as `main`.
+    """
+    request = requested(words, content)
+    estimate = of_request(request, PlanOptions(device=request.own.device))
+    job = _job(request, record.settle(request.tasks, request.folder)[0])
+    done, every = len(job.finished), len(job.tasks)
+    kept = f"kept        {done} of {every} tasks have finished, {every - done} are to do"
+    return estimate, kept
 
 
 def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> StudyOutcome:
