@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from helpers.run_pages import make_run
 from ssl_vit.lab.runs import listed
 from ssl_vit.pages.run_record import read_run
@@ -31,6 +33,23 @@ def test_what_an_objective_does_not_use_is_no_setting_of_its_runs(tmp_path: Path
     assert first.settings["mae.rate"] == 0.5 and "supervised.loss" not in first.settings
     assert not {"mae.rate", "mae.width", "target", "corruption.rate"} & tuned.settings.keys()
     assert listed.differing([first, tuned]).keys() == {"objective"}
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumes", "reached"),
+    [((), "before its first checkpoint", 200), ((50, 150), "150", 200), ((203,), "203", 203)],
+)
+def test_a_stopped_run_says_where_it_resumes(
+    saved: tuple[int, ...], resumes: str, reached: int, tmp_path: Path
+) -> None:
+    """It named the last logged step, 200: of a run that was killed too late a one, of one that had
+    saved on a signal too early a one."""
+    folder = make_run(tmp_path / "a", finished=False)
+    for step in saved:
+        (folder / "checkpoints" / f"step-{step:09}").mkdir(parents=True)
+    (run,) = runs(tmp_path)
+    assert run.state.startswith("stopped") and resumes in run.state
+    assert run.step == reached and listed.counted([run]) == "1 stopped"
 
 
 def test_a_list_counts_labelled_images_as_the_page_does(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_runs_are_listed_with_state_metrics_and_disk(
     assert {one["name"]: one["state"].partition(" (")[0] for one in made} == {
         "first": "finished",
         "fourth": "damaged: export/model.safetensors is missing or damaged",
-        SECOND: "stopped at step 2 of 2",
+        SECOND: "stopped, resumes after step 2 of 2",
         "third": "damaged: result.json is damaged",
     }
     result = content(runs / "first" / "result.json")

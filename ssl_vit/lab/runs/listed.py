@@ -75,13 +75,20 @@ class ListedRun:
 
     @property
     def state(self) -> str:
-        """finished, running or stopped at step N, or damaged with the reason."""
+        """finished, running at step N, stopped and where the same command resumes, or damaged with
+        the reason."""
         if self.damage:
             return f"damaged: {self.damage}"
         if self.record.result is not None:
             return "finished"
         of = f" of {self.record.steps:,}" if self.record.steps else ""
-        return f"{'running' if self.record.running else 'stopped'} at step {self.step:,}{of}"
+        if self.record.running:
+            return f"running at step {self.step:,}{of}"
+        if self.record.steps == 0:  # an evaluation, which has no checkpoints
+            return "stopped"
+        if saved := self.record.saved_step:
+            return f"stopped, resumes after step {saved:,}{of}"
+        return "stopped before its first checkpoint"
 
     @property
     def step(self) -> int:
@@ -150,7 +157,7 @@ def named(folder: Path, record: RunRecord) -> ListedRun:
 
 def counted(runs: Sequence[ListedRun]) -> str:
     """How many runs are in each state: 3 finished, 1 running."""
-    states = [run.state.partition(":")[0].partition(" at ")[0] for run in runs]
+    states = [run.state.split()[0].strip(":,") for run in runs]
     return ", ".join(f"{states.count(state):,} {state}" for state in sorted(set(states)))
 
 
