@@ -52,6 +52,17 @@ def test_a_stopped_run_says_where_it_resumes(
     assert run.step == reached and listed.counted([run]) == "1 stopped"
 
 
+def test_a_list_has_the_compute_of_all_that_the_weights_came_through(tmp_path: Path) -> None:
+    """A fine-tuning and a training from scratch looked equal, though one had a pre-training."""
+    for name, total in (("scratch", 1.5e-5), ("tuned", 1.5e-3)):
+        path = make_run(tmp_path / name) / "result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"total_exaflop": total}))
+    shown = runs(tmp_path)
+    (column,) = [one for one in listed.of_page(shown)[0] if one.head.startswith("exaFLOP")]
+    assert [column.text(run) for run in shown] == ["1.5e-05", "0.0015"]
+    assert column is listed.COLUMNS["total_exaflop"] and "total_exaflop" in listed.IN_TERMINAL
+
+
 def test_a_list_counts_labelled_images_as_the_page_does(tmp_path: Path) -> None:
     """Two counts of one k-NN, of the whole split here and of its labelled images there."""
     environment = {"measured_on": {"test": 10_000}}

@@ -253,7 +253,9 @@ COLUMNS = {
     "learned": Column(
         LEARNED, lambda run: run.learned("test") or None, "of {:,} test images".format
     ),
-    "exaflop": Column("exaFLOP", of_result("exaflop"), "{:.3g}".format),
+    "total_exaflop": Column(
+        "exaFLOP with pre-training", of_result("total_exaflop"), "{:.3g}".format
+    ),
     "time": Column("time", of_result("seconds"), duration),
     "disk": Column("disk", lambda run: run.disk, format_bytes),
     "ended": Column("ended, UTC", lambda run: run.ended, "{:%Y-%m-%d %H:%M}".format),
@@ -291,7 +293,7 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
     rest = [key for key, of in texts.items() if len(of) > 1]
-    columns = [COLUMNS[key] for key in (*rest, "exaflop", "time", "ended", "warnings")]
+    columns = [COLUMNS[key] for key in (*rest, "total_exaflop", "time", "ended", "warnings")]
     metrics = [column for name, split in order for column in _of_metric(name, split, runs)]
     if found := differing(runs):
         lines = [
