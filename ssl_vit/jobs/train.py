@@ -238,8 +238,11 @@ def _stop(job: Job, where: str, saved: int) -> None:
         SystemExit: with STOPPED, or NOT_SAVED if the last steps could not be saved.
     """
     lost = saved < job.state.step
-    what = f"not saved, but step {saved:,}" if lost else "saved"
-    job.accelerator.print(f"stopped     {where}, {what}; the same command resumes")
+    what = "saved" if saved else "nothing to save yet"
+    if lost:
+        what = f"not saved, but step {saved:,}" if saved else "not saved"
+    again = "resumes" if saved else "starts again"
+    job.accelerator.print(f"stopped     {where}, {what}; the same command {again}")
     raise SystemExit(preemption.NOT_SAVED if lost else preemption.STOPPED)
 
 

@@ -318,7 +318,11 @@ def image_counts(recipe: Recipe, given: int | None) -> ImageCounts:
         count, every = _counted(json.dumps(data), not recipe.trains)
         read = seen if recipe.trains else costs.evaluated_images(recipe, count, every - count)
         return ImageCounts(count, read, "that are here")
-    return ImageCounts(count, seen, "as given" if given else "as published")
+    whole = given or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
+    source = "as given" if given else "as published"
+    if count != whole:
+        source = f"left for training of {whole:,} {source}"
+    return ImageCounts(count, seen, source)
 
 
 @functools.cache  # many of a study's tasks have the same images

@@ -1,6 +1,6 @@
 """The tables of a study's report as DataFrames, and as text for readers. No torch here."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -10,7 +10,7 @@ import pandas as pd
 
 from .. import stats
 from ..errors import UserError
-from ..formatting import text_line
+from ..formatting import some, text_line
 from ..metrics import COMMONEST, PROBE_BASELINES, find_baseline, find_metric, label
 from .compare import Comparison, Difference, along, compare, numbers
 from .results import Results
@@ -233,6 +233,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     rows = rows if confirmed.empty else confirmed
     axes = [axis for axis in results.plan.axes if (rows[axis] != "").any()]
     found: dict[tuple[str, ...], dict[str, Any]] = {}
+    measured: dict[str, list[pd.DataFrame]] = {}
     losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
     for (*key, whose, split, metric), own in rows.groupby(columns, sort=False):
@@ -246,14 +247,43 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
                 continue
             head = f"{label(of)} of {head}" if head else label(of)
         values = stats.summarize((scale * own["value"]).tolist())
-        head += unit + ("" if split == "test" else f" ({split})")
+        of_split = "" if split == "test" else f" ({split})"
+        measured.setdefault(head + of_split, []).append(own)
+        head += unit + of_split
         row = found.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(own)})
         row |= {"n": min(row["n"], len(own)), head: values.mean, f"{head} sd": values.sd}
         losses |= set() if unit else {head, f"{head} sd"}
     caption = "Mean and sd over n seeds."
     if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
         caption += " What is predicted differs between objectives and targets; so does its loss."
+    axis, every = verdict.rule.axis or "run", {name: pd.concat(of) for name, of in measured.items()}
+    for counts, names in _on_other_images(every, axis, results.plan.axes).items():
+        caption += f" Rows are of different images in {some(names)}: {counts}."
     return Shown(pd.DataFrame([*found.values()]), caption, losses=frozenset(losses))
+
+
+def _on_other_images(
+    measured: Mapping[str, pd.DataFrame], axis: str, axes: Iterable[str]
+) -> dict[str, list[str]]:
+    """{of how many images each of an axis's names is: the columns} of those columns in which two
+    names at one place and seed were measured on different images, as far as these are known.
+
+    Args:
+        measured: {column: the results that its means are of}.
+        axis: whose names stand beside one another.
+        axes: of the study.
+    """
+    found: dict[str, list[str]] = {}
+    places = [one for one in axes if one != axis]
+    for column, rows in measured.items():
+        known = rows[rows["fingerprint"] != ""]
+        together = known.groupby([*places, "seed"])[["fingerprint", "n"]]
+        apart = known[(together.transform("nunique") > 1).any(axis=1)]
+        if len(apart):
+            counts = apart.groupby(axis, sort=False)["n"].min()
+            text = ", ".join(f"{name} {n:,}" for name, n in counts.items())
+            found.setdefault(text, []).append(column)
+    return found
 
 
 def _chosen(results: Results) -> Shown:

@@ -191,7 +191,7 @@ def _unfinished(results: Results) -> Iterator[str]:
         text = (
             f"As of {last} UTC, {len(results.missing)} of {len(results.plan.tasks)} tasks have not"
         )
-        yield f"{text} finished, and nothing of them is here: {some(results.missing)}."
+        yield f"{text} finished, and no result of them is in this report: {some(results.missing)}."
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:

@@ -19,6 +19,7 @@ from ..recipe.records import Kind
 from ..recipe.records.run import Environment, Measured, NotFinite, Result, SeenImages
 from ..recipe.schema import Recipe
 from ..runs import lock, seen_text
+from ..runs.checkpoint_files import list_checkpoints, step_of
 from . import curves
 from .curves import Curve, Rows
 
@@ -68,9 +69,15 @@ class RunRecord:
         return "running" if self.running else "not finished"
 
     @property
+    def saved_step(self) -> int:
+        """The step of its newest checkpoint, after which it resumes; 0 without one."""
+        return max(map(step_of, list_checkpoints(self.folder / "checkpoints")), default=0)
+
+    @property
     def step(self) -> int:
-        """The last step that a row is of; 0 without rows."""
-        return int(self.rows.steps[-1]) if len(self.rows.steps) else 0
+        """The last step that a row or a checkpoint is of; 0 without any."""
+        logged = int(self.rows.steps[-1]) if len(self.rows.steps) else 0
+        return max(logged, self.saved_step)
 
     @cached_property
     def recipe(self) -> Recipe | None:

@@ -8,7 +8,6 @@ from ..metrics import format_baselines, format_metrics, label, main_metrics
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment, Result
-from ..runs.checkpoint_files import list_checkpoints, step_of
 from . import metric_tables
 from .run_record import RunRecord
 
@@ -55,7 +54,7 @@ def course(record: RunRecord) -> str:
         return f"It is running, at step {record.step:,}{of}{_time_left(record)}{times}."
     if not record.step:
         return f"It has not finished, and has no metrics{times}."
-    kept = max(map(step_of, list_checkpoints(record.folder / "checkpoints")), default=0)
+    kept = record.saved_step
     saved = f"its newest checkpoint is of step {kept:,}" if kept else "it has no checkpoint"
     return f"It stopped after step {record.step:,}{of}{times}; {saved}."
 

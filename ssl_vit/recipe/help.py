@@ -13,6 +13,7 @@ from .tool import ALL, ALSO, ToolOptions, option_name
 
 WIDTH = 100
 EVERY = "all"  # the word after --help for every key of recipes
+A_STUDY = f"recipe={recipe_files.STUDIES}/"  # is no recipe's, whose values --help could have
 
 
 def groups() -> dict[str, str]:
@@ -76,10 +77,13 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     Raises:
         UserError: an argument is wrong.
     """
-    # a plugin that they name has groups of its own from here on
-    values = _values(arguments) if kind.recipes else {}
-    chosen = [word for word in arguments if word in groups() or word == EVERY]
-    others = [word for word in arguments if "=" not in word and word not in chosen]
+    named = [word for word in arguments if "=" not in word]
+    if kind.recipes == ALSO and any(word.startswith(A_STUDY) for word in arguments):
+        arguments = named
+    # A study's file is no recipe either. A plugin that is named has groups of its own from here on.
+    values = _values(arguments) if kind.recipes == ALL or (kind.recipes and named) else {}
+    chosen = [word for word in named if word in groups() or word == EVERY]
+    others = [word for word in named if word not in chosen]
     if others and not kind.positional:
         text = suggest(others[0], [EVERY, *filter(None, groups())])
         raise UserError(f"{others[0]}: no group of keys; {text}")

@@ -136,7 +136,8 @@ class InitSource:
         if (run / "result.json").exists():
             text = "measured an encoder and made none; give the init= of its recipe.yaml"
             raise UserError(f"{self.option}: that run {text}")
-        raise UserError(f"{self.option}: that run has not finished: it has no export yet")
+        again = f"its command, or its tool with recipe={run / 'recipe.yaml'}, resumes it"
+        raise UserError(f"{self.option}: that run has not finished: it has no export yet; {again}")
 
     def fetch_export(self, *names: str) -> Path | None:
         """The folder of the export; of one on the Hub, those files of it are downloaded. None for

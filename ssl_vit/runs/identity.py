@@ -25,9 +25,11 @@ from ..recipe.recipe_files import read
 from ..recipe.records import Kind
 from ..recipe.records.run import Environment, RunEnvironment, WithRecipe
 from ..recipe.schema import Recipe, defaults, sources
+from . import lock
 from .checkpoint_files import list_checkpoints, step_of
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
+TAKEN = "take another name= or remove it"  # what to do about a folder of another run
 LENGTH = ("optim.steps", "optim.decay")  # in which runs that share their beginning may differ
 
 
@@ -178,13 +180,13 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         _pin(recipe)
         return recipe
     if not recipe.resume:
-        raise UserError(
-            f"resume=false: {folder} holds a run already; take another name= or remove it"
-        )
+        raise UserError(f"resume=false: {folder} holds a run already; {TAKEN}")
     there = _completed_from(folder, recipe)
     if differ := differences(computed_values(there), computed_values(recipe)):
         text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
-        raise UserError(f"name={recipe.name}: {text}; take another name= or remove it")
+        # while it is written nobody is told to remove it
+        hint = "take another name=" if lock.is_held(folder) else TAKEN
+        raise UserError(f"name={recipe.name}: {text}; {hint}")
     return recipe
 
 
@@ -327,7 +329,7 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
             "plugin": f"plugin={recipe.plugin}: the file differs",
             "real": f"eval.real={recipe.eval.real}: the labels differ",
         }[kind]
-        raise UserError(f"{text} from what {folder} was made with; take another name= or remove it")
+        raise UserError(f"{text} from what {folder} was made with; {TAKEN}")
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
@@ -348,5 +350,5 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     """
     if differ := changed_options(recipe, folder):
         found = ", ".join(map(str, differ))
-        text = f"{folder} has finished with other values: {found}; take another name= or remove it"
+        text = f"{folder} has finished with other values: {found}; {TAKEN}"
         raise UserError(f"name={recipe.name}: {text}")

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from helpers.run_pages import make_run
 from ssl_vit.lab.runs import listed
 from ssl_vit.pages.run_record import read_run
@@ -31,6 +33,34 @@ def test_what_an_objective_does_not_use_is_no_setting_of_its_runs(tmp_path: Path
     assert first.settings["mae.rate"] == 0.5 and "supervised.loss" not in first.settings
     assert not {"mae.rate", "mae.width", "target", "corruption.rate"} & tuned.settings.keys()
     assert listed.differing([first, tuned]).keys() == {"objective"}
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumes", "reached"),
+    [((), "before its first checkpoint", 200), ((50, 150), "150", 200), ((203,), "203", 203)],
+)
+def test_a_stopped_run_says_where_it_resumes(
+    saved: tuple[int, ...], resumes: str, reached: int, tmp_path: Path
+) -> None:
+    """It named the last logged step, 200: of a run that was killed too late a one, of one that had
+    saved on a signal too early a one."""
+    folder = make_run(tmp_path / "a", finished=False)
+    for step in saved:
+        (folder / "checkpoints" / f"step-{step:09}").mkdir(parents=True)
+    (run,) = runs(tmp_path)
+    assert run.state.startswith("stopped") and resumes in run.state
+    assert run.step == reached and listed.counted([run]) == "1 stopped"
+
+
+def test_a_list_has_the_compute_of_all_that_the_weights_came_through(tmp_path: Path) -> None:
+    """A fine-tuning and a training from scratch looked equal, though one had a pre-training."""
+    for name, total in (("scratch", 1.5e-5), ("tuned", 1.5e-3)):
+        path = make_run(tmp_path / name) / "result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"total_exaflop": total}))
+    shown = runs(tmp_path)
+    (column,) = [one for one in listed.of_page(shown)[0] if one.head.startswith("exaFLOP")]
+    assert [column.text(run) for run in shown] == ["1.5e-05", "0.0015"]
+    assert column is listed.COLUMNS["total_exaflop"] and "total_exaflop" in listed.IN_TERMINAL
 
 
 def test_a_list_counts_labelled_images_as_the_page_does(tmp_path: Path) -> None:

@@ -119,6 +119,21 @@ def test_own_images_that_are_here_are_counted(planned: Planned, tmp_path: Path) 
     assert record["training_images"] == 99 and "99 images that are here" in row(lines, "length")
 
 
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["images=1000"], "990 images left for training of 1,000 as given"),
+        (["images=1000", "data.validation=0"], "of 1,000 images as given"),
+        ([], "1,268,355 images left for training of 1,281,167 as published"),
+    ],
+)
+def test_images_that_are_not_trained_on_are_not_said_to_be_given(
+    words: list[str], left: str, planned: Planned
+) -> None:
+    """1,268,355 images as given, where 1,281,167 were, of which 1% is held out."""
+    assert left in row(planned("recipe=mpp", "data=imagenet", *words)[1], "length")
+
+
 def test_an_evaluation_is_one_pass_forward(planned: Planned) -> None:
     record, _ = planned("recipe=evaluate", "device=h100")
     assert record["images"] == 60_000  # shapes: 50,000 + 5,000 + 5,000

@@ -308,10 +308,8 @@ def test_what_is_missing_or_left_out_is_said(tmp_path):
     (folder / "final-mpp-2" / "predictions.npz").unlink()
     alter(folder / "pretrain-mpp-1" / "result.json", exaflop=None, total_exaflop=None)
     text = markdown(folder)
-    said = (
-        "As of 2026-01-03T00:00 UTC, 1 of 15 tasks have not finished, and nothing of them is here: "
-    )
-    assert f"{said}final-mae-2." in text
+    said = "As of 2026-01-03T00:00 UTC, 1 of 15 tasks have not finished, and no result of them is"
+    assert f"{said} in this report: final-mae-2." in text
     latex = (folder / "tables.tex").read_text()  # of which one table may be copied
     assert latex.count(f"% {said}") == latex.count(r"\begin{table}") > 1
     assert "final-mpp-1 is left out: its result.json is of another recipe" in text

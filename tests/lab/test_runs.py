@@ -108,13 +108,14 @@ def test_runs_are_listed_with_state_metrics_and_disk(
     assert {one["name"]: one["state"].partition(" (")[0] for one in made} == {
         "first": "finished",
         "fourth": "damaged: export/model.safetensors is missing or damaged",
-        SECOND: "stopped at step 2 of 2",
+        SECOND: "stopped, resumes after step 2 of 2",
         "third": "damaged: result.json is damaged",
     }
     result = content(runs / "first" / "result.json")
     first = next(one for one in made if one["name"] == "first")
     assert first["metrics"] == result["metrics"]
-    assert (first["step"], first["steps"], first["exaflop"]) == (2, 2, result["exaflop"])
+    assert (first["step"], first["steps"]) == (2, 2)
+    assert first["total_exaflop"] == result["total_exaflop"]
     used = subprocess.run(
         ["du", "-s", "--block-size=1", runs / "first"], capture_output=True, check=True, text=True
     )
@@ -138,8 +139,8 @@ def test_runs_are_sorted_by_texts_and_those_without_a_value_come_last(
         ("state", "first"),  # finished, stopped
         ("-state", SECOND),
         ("objective", SECOND),
-        ("exaflop", "first"),
-        ("-exaflop", "first"),
+        ("total_exaflop", "first"),
+        ("-total_exaflop", "first"),
     ):
         assert record(capsys, str(runs), f"sort={sort}")["runs"][0]["name"] == first, sort
     runs_tool.main([str(runs)])
@@ -300,7 +301,7 @@ def test_what_may_be_needed_is_kept(
 
 
 WRONG = {
-    "sort=exaflops": "did you mean exaflop?",
+    "sort=total_exaflops": "did you mean total_exaflop?",
     "sort=loss": "expected a column; choices: name, objective",
     "sort=held out": "expected a column",
     "best=los": "did you mean loss?",

@@ -5,8 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from helpers.made_studies import FROZEN, alter, changed, counted, study
+from helpers.made_studies import FROZEN, Measured, alter, changed, counted, study, with_metric
 from ssl_vit.lab import report, results, tables, verdict
+from ssl_vit.lab.study.tasks import Task
 
 
 @pytest.mark.parametrize("kind", ["object", "str"])
@@ -40,6 +41,34 @@ def test_n_is_of_the_metric_that_the_fewest_seeds_have(tmp_path: Path) -> None:
     found = results.load(study(tmp_path / "s", FROZEN, measured))
     frame = tables.tables(found, verdict.decide(found))["measured by probe"].frame
     assert frame.set_index("arm")["n"].to_dict() == {"mpp": 3, "mae": 2}
+
+
+def test_columns_whose_rows_are_of_different_images_are_named(tmp_path: Path) -> None:
+    """One arm's k-NN was of 609 images and the other's of 500, as their recipes said, and nothing
+    told why their pixels differed. Other places have images of their own."""
+
+    def of_sizes(task: Task) -> Measured:
+        return (
+            {"probe_knn": (0.5, "validation")}
+            if task.tool == "pretrain"
+            else {"knn": (0.5, "test")}
+        )
+
+    sizes = {size: {"pretrain": {"data.share": share}} for size, share in (("s", 0.5), ("l", 1))}
+    runs = {name: one | {"over": ["arm", "size"]} for name, one in FROZEN["runs"].items()}
+    folder = study(tmp_path / "s", changed(FROZEN, axes__size=sizes, runs=runs), of_sizes)
+
+    def caption() -> str:
+        found = results.load(folder)
+        return tables.tables(found, verdict.decide(found))["measured by pretrain"].caption
+
+    for path in folder.glob("pretrain-*-l-*"):  # another place
+        alter(path / "environment.json", data={"train": "t", "validation": "others"})
+        with_metric(path, "probe_knn", n=50)
+    assert "different images" not in caption()
+    for path in folder.glob("pretrain-mae-s-*"):
+        with_metric(path, "probe_knn", n=300)
+    assert "k-NN (validation): mpp 400, mae 300" in caption()
 
 
 def test_differences_by_other_measures_are_of_one_more_look_each(tmp_path: Path) -> None:

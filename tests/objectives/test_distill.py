@@ -304,7 +304,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
         ("", "distill.teacher= is missing"),
         ("distill.teacher=scratch", "distill.teacher=scratch: expected trained weights"),
         ("distill.teacher=nowhere", "distill.teacher=nowhere: no such folder or file"),
-        ("distill.teacher=CUT", "that run has not finished"),
+        ("distill.teacher=CUT", "recipe=CUT/recipe.yaml, resumes it"),
         ("distill.teacher=LARGE", "data.size=16: no multiple of the teacher's patch, 6"),
         ("distill.teacher=LARGE distill.size=20", "distill.size=20: no multiple of the teacher's"),
         (
@@ -321,7 +321,7 @@ def test_what_cannot_be_is_one_line(
     own: str, error: str, places: dict[str, Path], tmp_path: Path
 ) -> None:
     for name, place in places.items():
-        own = own.replace(name, str(place))
+        own, error = (text.replace(name, str(place)) for text in (own, error))
     kept = [word for word in DISTIL if "model" not in own or not word.startswith("model.")]
     with pytest.raises(UserError) as raised:
         ssl_vit.pretrain(altered(kept, *own.split(), f"out={tmp_path}"))

@@ -374,7 +374,7 @@ def test_the_index_of_a_folder(tmp_path, monkeypatch):
     head = own[0]
     second, first = (dict(zip(head, row, strict=True)) for row in own[1:])
     assert (first["run"], first["state"]) == ("first", "finished")
-    assert second["run"] == "second #2" and second["state"] == "stopped at step 200 of 1,000"
+    assert second["run"] == "second #2" and second["state"] == "stopped before its first checkpoint"
     assert second["steps"] == "200"
     assert first["what differs"] == "corruption.rate=0.25"
     assert not {"objective", "data", "model"} & {*head}, "said once, above"

@@ -60,6 +60,16 @@ def test_help_is_of_the_groups_and_has_the_values_of_the_options_given() -> None
     assert "paper/supervised_b16_imagenet21k, paper/supervised_b16_imagenet)" in named  # its bases
 
 
+@pytest.mark.parametrize("tool", ["study", "plan"])
+@pytest.mark.parametrize("study", ["study/gap", "study/worth", "docs/examples/three_arms.yaml"])
+def test_a_study_is_no_recipe_whose_values_help_could_have(tool: str, study: str) -> None:
+    """It was refused, with the advice to use the tool that was used."""
+    assert tool_help(TOOLS[tool], [f"recipe={study}", "images=x"]) == tool_help(TOOLS[tool])
+    if study.startswith("study/"):
+        shown = tool_help(TOOLS[tool], [f"recipe={study}", "optim"])
+        assert shown == tool_help(TOOLS[tool], ["optim"])
+
+
 def test_tools_show_their_help_without_torch() -> None:
     code = (
         "import sys; from ssl_vit.__main__ import TOOLS;"

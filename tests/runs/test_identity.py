@@ -18,6 +18,7 @@ from ssl_vit.jobs import train as train_job
 from ssl_vit.lab.study.request import requested
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.records.run import Result
+from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import recipe_hash
 
@@ -240,6 +241,16 @@ def test_a_recipe_that_was_edited_or_taken_away_is_refused(made: Copy, finished:
     assert f"{path} is missing" in refused(found, made.options)
     path.write_text(text)
     assert (found(made.options)[1] is not None) == finished
+
+
+def test_nobody_is_told_to_remove_what_is_being_written(made: Copy) -> None:
+    """The way out of a name that is taken was to remove a run that went on."""
+    made.unfinish()
+    others = altered(made.options, "optim.lr=0.5")
+    with lock.hold(made.folder, "runs"):
+        line = refused(found, others)
+        assert "take another name=" in line and "remove it" not in line
+    assert "remove it" in refused(found, others)
 
 
 def test_another_may_write_the_run_while_this_one_waits_for_the_lock(

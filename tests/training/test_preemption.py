@@ -53,9 +53,10 @@ def test_a_signal_saves_at_the_next_step_and_the_run_goes_on(
     ("owner", "name"), [(setup.HeldOutEvaluator, "__call__"), (train_job, "print_banner")]
 )
 def test_a_signal_between_steps_or_before_the_first_stops_and_the_run_goes_on(
-    owner: object, name: str, unbroken, tiny, monkeypatch
+    owner: object, name: str, unbroken, tiny, monkeypatch, capsys
 ) -> None:
-    """While held-out images are looked at, or before anything is trained."""
+    """While held-out images are looked at, or before anything is trained. It said "saved" of a run
+    that has no checkpoint."""
     whole = getattr(owner, name)
 
     def interrupted(*given):
@@ -65,6 +66,9 @@ def test_a_signal_between_steps_or_before_the_first_stops_and_the_run_goes_on(
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(owner, name, interrupted)
         run([*tiny, "name=run"])
+    folder = Path(tiny[-1].removeprefix("out=")) / "run"
+    saved = checkpoint.list_checkpoints(folder / "checkpoints")
+    assert (", saved;" in capsys.readouterr().out) == bool(saved)
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 

@@ -75,13 +75,20 @@ class ListedRun:
 
     @property
     def state(self) -> str:
-        """finished, running or stopped at step N, or damaged with the reason."""
+        """finished, running at step N, stopped and where the same command resumes, or damaged with
+        the reason."""
         if self.damage:
             return f"damaged: {self.damage}"
         if self.record.result is not None:
             return "finished"
         of = f" of {self.record.steps:,}" if self.record.steps else ""
-        return f"{'running' if self.record.running else 'stopped'} at step {self.step:,}{of}"
+        if self.record.running:
+            return f"running at step {self.step:,}{of}"
+        if self.record.steps == 0:  # an evaluation, which has no checkpoints
+            return "stopped"
+        if saved := self.record.saved_step:
+            return f"stopped, resumes after step {saved:,}{of}"
+        return "stopped before its first checkpoint"
 
     @property
     def step(self) -> int:
@@ -150,7 +157,7 @@ def named(folder: Path, record: RunRecord) -> ListedRun:
 
 def counted(runs: Sequence[ListedRun]) -> str:
     """How many runs are in each state: 3 finished, 1 running."""
-    states = [run.state.partition(":")[0].partition(" at ")[0] for run in runs]
+    states = [run.state.split()[0].strip(":,") for run in runs]
     return ", ".join(f"{states.count(state):,} {state}" for state in sorted(set(states)))
 
 
@@ -246,7 +253,9 @@ COLUMNS = {
     "learned": Column(
         LEARNED, lambda run: run.learned("test") or None, "of {:,} test images".format
     ),
-    "exaflop": Column("exaFLOP", of_result("exaflop"), "{:.3g}".format),
+    "total_exaflop": Column(
+        "exaFLOP with pre-training", of_result("total_exaflop"), "{:.3g}".format
+    ),
     "time": Column("time", of_result("seconds"), duration),
     "disk": Column("disk", lambda run: run.disk, format_bytes),
     "ended": Column("ended, UTC", lambda run: run.ended, "{:%Y-%m-%d %H:%M}".format),
@@ -284,7 +293,7 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
     rest = [key for key, of in texts.items() if len(of) > 1]
-    columns = [COLUMNS[key] for key in (*rest, "exaflop", "time", "ended", "warnings")]
+    columns = [COLUMNS[key] for key in (*rest, "total_exaflop", "time", "ended", "warnings")]
     metrics = [column for name, split in order for column in _of_metric(name, split, runs)]
     if found := differing(runs):
         lines = [
