@@ -119,9 +119,10 @@ def test_the_best_is_claimed_above_every_other_name(tmp_path):
 
 
 def test_nothing_that_is_distinguished_is_a_result(tmp_path):
-    """How far the differences may reach is said."""
+    """The mean difference, how far it may reach and of how many seeds is said."""
     first, second = frozen(tmp_path / "s", {**LEVEL, "untrained": (224, 220, 226)}).sentences
-    assert first.endswith("distinguished from mae at 95%: mpp minus mae (-2.71 to +2.71).")
+    said = "mpp minus mae (mean +0.00, interval -2.71 to +2.71, 3 seeds)."
+    assert first.endswith(f"distinguished from mae at 95%: {said}")
     assert "from fresh weights at 95% (Bonferroni over 2 comparisons)" in second
 
 
