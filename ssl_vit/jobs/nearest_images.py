@@ -102,9 +102,8 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
     if among.pairs:
         print(f"any two     {_typical(among.pairs, among.images)}")
     for query, found in answers:
-        print(
-            f"nearest     {text_line(query.text)}: cosine similarity, image; its own file left out"
-        )
+        left_out = "its own file left out, copies are not"
+        print(f"nearest     {text_line(query.text)}: cosine similarity, image; {left_out}")
         for one in found:
             print(f"{one.similarity:11.4f} {_name(one, among)}")
         if text := no_nearer(found, among.pairs):

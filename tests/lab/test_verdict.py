@@ -113,7 +113,8 @@ def test_the_best_is_claimed_above_every_other_name(tmp_path):
     assert found.found.size == 3 and best in found.sentences[0]
     found = tuned(tmp_path / "a", {"scratch": (100, 104, 102), **LEVEL}, content)
     assert "best" not in found.sentences[0]
-    assert found.sentences[0].endswith(" mpp minus mae (-4.81 to +4.81).")
+    said = " mpp minus mae (mean +0.00, interval -4.81 to +4.81, 3 seeds)."
+    assert found.sentences[0].endswith(said)
     assert "best" not in tuned(tmp_path / "b").sentences[0]
     assert "best" not in frozen(tmp_path / "c").sentences[0]
 
