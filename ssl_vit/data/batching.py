@@ -4,7 +4,7 @@ Step s takes positions sB .. sB+B-1 of an endless sequence of permuted epochs, s
 computed directly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from .. import rng
 from ..errors import UserError
+from ..formatting import some
 from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
 from . import augment, labels, pixel_values, transforms
@@ -247,13 +248,12 @@ def check_readable(batches: Sequence[Batch], data: Data) -> None:
     """
     unreadable = [text for batch in batches for text in batch.unreadable]
     if unreadable:
-        check_unreadable(
-            len(unreadable), sum(len(batch.key) for batch in batches), data, unreadable[-1]
-        )
+        seen = sum(len(batch.key) for batch in batches)
+        check_unreadable(len(unreadable), seen, data, unreadable)
 
 
 def check_unreadable(
-    unreadable: int, seen: int, data: Data, last: str, different: int | None = None
+    unreadable: int, seen: int, data: Data, names: Collection[str], different: int | None = None
 ) -> None:
     """Check that the share of unreadable images does not exceed data.unreadable, and that not all
     are unreadable. Fewer than 1,000 images count as 1,000, so that a single one does not stop a
@@ -262,7 +262,7 @@ def check_unreadable(
     Args:
         unreadable, seen: how many images could not be read, of how many that were wanted.
         data: whose data.unreadable is the limit.
-        last: names the last one.
+        names: of the different ones.
         different: where images are read more than once, how many different ones these were.
 
     Raises:
@@ -276,4 +276,4 @@ def check_unreadable(
         remedy = "repair or remove them"
         if not none:
             remedy += ", or allow a larger share by data.unreadable="
-        raise UserError(f"data.unreadable={data.unreadable}: {found}; {remedy}; the last: {last}")
+        raise UserError(f"data.unreadable={data.unreadable}: {found}; {remedy}; {some([*names])}")

@@ -5,7 +5,8 @@ import csv
 import io
 import os
 import posixpath
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from .source import Groups, Raw, Source, Store, file_bytes, read_file
 
 FOLDERS = "names of folders"  # as the source of labels
 FOLDER = "folder"  # data.group= of an image's folder
+DATE = re.compile(r"(19|20)\d\d([-_. ]?[01]\d([-_. ]?[0-3]\d)?)?")
+DATES = "all are named as years or dates are"  # why folders may be no classes
 
 
 class FileStore(Store):
@@ -87,6 +90,8 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
     """
     images, of_classes = _images(contents.tree, contents.kind, guesses)
     metadata = read_metadata(root, contents.tree, guesses)
+    if data.labels:
+        guesses += _unused_columns(metadata, data)
     labelled = any(image.label for image in images)
     column = _label_column(root, metadata, data, labelled)
     of_split: dict[str, list[_Image]] = {}
@@ -97,6 +102,9 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         guesses += of_classes if data.labels else []
         reading = Reading("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
         values = {name: [image.label for image in some] for name, some in of_split.items()}
+        if data.labels and are_dates({image.label for image in images} - {""}):
+            what = "where they are no classes, what is measured by them says nothing"
+            guesses.append(f"folders are taken for classes, but {DATES}: {what}")
     else:
         _compare(images, metadata, column, guesses)
         where = f"the metadata in data.path={root}"
@@ -118,6 +126,11 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         )
         for name, some in of_split.items()
     }
+
+
+def are_dates(names: Collection[str]) -> bool:
+    """Whether all names, of which there are some, are those of years, months or days."""
+    return bool(names) and all(map(DATE.fullmatch, names))
 
 
 def _images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], list[str]]:
@@ -220,6 +233,18 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
     if data.label_column is not None:
         return data.label_column if data.label_column in metadata.columns else None
     return next(iter(labels.usual_columns(metadata.columns)), None)
+
+
+def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
+    """A warning where no column of the metadata is called as labels are, and none is named."""
+    unused = [name for name in metadata.columns if name not in ("split", data.group)]
+    if not unused or data.label_column is not None or labels.usual_columns(metadata.columns):
+        return []
+    if len(unused) == 1:
+        text = f"the column {unused[0]} of the metadata is not used"
+        return [f"{text}: data.label_column={unused[0]} takes it for labels"]
+    text = f"the columns {some(unused)} of the metadata are not used"
+    return [f"{text}: data.label_column= takes one of them for labels"]
 
 
 def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]) -> None:

@@ -86,7 +86,7 @@ class Images:
                 self.warn(f"left out: {text}")
         self.said.update(unreadable)
         if unreadable:
-            check_unreadable(len(unreadable), images, self.recipe.data, unreadable[-1])
+            check_unreadable(len(unreadable), images, self.recipe.data, unreadable)
 
     def autocast(self) -> torch.autocast:
         return loop.autocast(self.recipe.compute.precision, self.accelerator)

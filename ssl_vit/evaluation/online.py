@@ -9,7 +9,6 @@ Legend: M images that are measured on, T trials.
 
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from ..callbacks import Row
 from ..data import class_numbers, loaders
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch, Unreadable, check_readable
-from ..data.files import FOLDERS
+from ..data.files import DATES, FOLDERS, are_dates
 from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
 from ..errors import UserError
@@ -35,10 +34,10 @@ from ..models.encoder import Backbone
 from ..objectives.base import Objective
 from ..recipe.probe import CHOSEN
 from ..recipe.records.run import Measured
-from ..recipe.schema import Probe, Recipe
+from ..recipe.schema import Probe, Recipe, more_held_out
 from ..runs.files import write_atomically
 from ..runs.folder import COMPARED, Run
-from ..runs.next_steps import NO_LABELS
+from ..runs.next_steps import NO_CLASSES, NO_LABELS
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from . import probes, split_images
@@ -58,7 +57,6 @@ from .features import (
 RATE_KEY = 8  # of the permutation by which images are drawn that choose a learning rate
 SHARE = 0.03  # of the work of a run, that k-NN takes at most
 FEWEST = 20  # labelled held-out images, of which something can be said
-DATE = re.compile(r"(19|20)\d\d([-_. ]?[01]\d([-_. ]?[0-3]\d)?)?")
 FEW = 5  # images: classes of fewer are hardly classes
 # Images that k-NN learns from and is measured on, at least, where there are as many
 LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
@@ -232,8 +230,8 @@ def label_doubt(source: Source) -> str:
     without doubt, and for other labels."""
     if source.labels.source != FOLDERS:
         return ""
-    if source.classes and all(DATE.fullmatch(name) for name in source.classes):
-        return "all are named as years or dates are"
+    if are_dates(source.classes):
+        return DATES
     label_N = source.label_of(np.arange(len(source)))
     median = float(np.median(np.unique(label_N[label_N >= 0], return_counts=True)[1]))
     if median >= FEW:
@@ -321,12 +319,23 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
     if splits.train.labels.lists is not None:
         return "the images have lists of labels"
     if doubt := label_doubt(splits.train.whole()):
-        return f"the folders may be no classes: {doubt}"
+        return f"{NO_CLASSES}: {doubt}"
+    if train < (neighbors := recipe.probe.neighbors):
+        return f"{train:,} labelled training images are too few for {neighbors} neighbours"
     labelled = int((splits.validation.label_of(held_out_M) >= 0).sum())
-    if train < recipe.probe.neighbors or labelled < FEWEST:
-        few = f"{train:,} labelled training images and {labelled:,} held-out ones"
-        return f"{few} are too few; data.validation= holds out more"
+    if labelled < FEWEST:
+        return f"{labelled:,} labelled held-out images are too few{_more_labelled(recipe, splits)}"
     return ""
+
+
+def _more_labelled(recipe: Recipe, splits: Splits) -> str:
+    """The options that hold out more labelled images, after a semicolon; empty without any."""
+    words = list(filter(None, [more_held_out(recipe)]))
+    partly = len(labelled_images(splits.train)) < len(splits.train)
+    of_all = recipe.data.validation_from != "labelled"
+    if partly and of_all and (words or isinstance(recipe.data.validation, float)):
+        words.append("data.validation_from=labelled")
+    return f"; {' '.join(words)} holds out more" if words else ""
 
 
 def _share(recipe: Recipe, images: int, every: int) -> float:

@@ -6,6 +6,7 @@ import torch
 
 from .. import costs, formatting, metrics
 from ..data import loaders
+from ..data.files import DATES
 from ..data.workers import limit_workers
 from ..evaluation.online import label_doubt
 from ..evaluation.split_images import held_out_images, measured_on
@@ -42,7 +43,7 @@ def _warnings(job: Job) -> Iterator[str]:
     counts, chosen = measured_on(recipe, splits), schema.chosen_on_held_out(recipe)
     yield from formatting.few_images(counts, chosen, schema.more_held_out(recipe))
     doubt = label_doubt(splits.train.whole()) if splits.label_source else ""
-    if doubt and not schema.learns_labels(recipe):
+    if doubt not in ("", DATES) and not schema.learns_labels(recipe):
         what = "where they are none, start another run with data.labels=false"
         yield f"folders are taken for classes, but {doubt}: {what}"
     if job.online and "knn" in job.online.probe.measures:

@@ -279,8 +279,7 @@ class FeatureFolder:
         for text in unreadable:
             print(f"warning: left out: {text_line(text)}", flush=True)
         total = images + len(unreadable)
-        last = unreadable[-1] if unreadable else ""
-        check_unreadable(len(unreadable), total, self.recipe.data, last)
+        check_unreadable(len(unreadable), total, self.recipe.data, unreadable)
         print(f"finished    features of {images:,} of {total:,} images: {self.folder}", flush=True)
 
     def _answer(self, queries: Sequence[Query], read: TokenReader) -> list[Neighbor]:

@@ -102,7 +102,8 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
     if among.pairs:
         print(f"any two     {_typical(among.pairs, among.images)}")
     for query, found in answers:
-        print(f"nearest     {text_line(query.text)}: cosine similarity, image; itself left out")
+        left_out = "its own file left out, copies are not"
+        print(f"nearest     {text_line(query.text)}: cosine similarity, image; {left_out}")
         for one in found:
             print(f"{one.similarity:11.4f} {_name(one, among)}")
         if text := no_nearer(found, among.pairs):
@@ -149,7 +150,7 @@ def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> s
     left = sum(map(len, among.splits.values())) - among.images
     gone = f" ({left:,} more could not be read)" if left else ""
     text = f"Of {among.images:,} images{gone} those with the highest cosine similarity of their"
-    text += " features; the query itself is left out."
+    text += " features; the query's own file is left out, copies of it are not."
     intro: list[Block] = [Text(text), Text(among.about)]
     if among.pairs:
         text = f"For comparison, any two of these images: {_typical(among.pairs, among.images)}."

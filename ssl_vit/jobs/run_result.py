@@ -78,7 +78,7 @@ class RunResult(Result):
 
     @property
     def _labelled(self) -> bool:
-        return self.not_compared != next_steps.NO_LABELS
+        return next_steps.has_labels(self.not_compared)
 
     def _chosen(self) -> str:
         """Of which step the weights are, where checkpoint.best has chosen it."""

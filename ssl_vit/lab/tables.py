@@ -297,7 +297,9 @@ def _chosen(results: Results) -> Shown:
         of = len({str(tasks[name].tried) for name in task.best[0]})
         row = {"run": task.run, **task.at}
         row["chosen"] = ", ".join(f"{key}={value}" for key, value in values.items())
-        row |= {"by": task.best[1], "tries": f"{tried} of {of}", "at an end": ", ".join(edges)}
+        measured = launch.tried_values(task, tasks, results.folder)
+        row |= {"by": task.best[1], "best": measured[0], "second best": "".join(measured[1:2])}
+        row |= {"tries": f"{tried} of {of}", "at an end": ", ".join(edges)}
         found.setdefault(f"{task.run} {task.at}", row)
     caption = "Chosen by held-out images; at an end of what was tried, more may be better."
     return Shown(pd.DataFrame([*found.values()]), caption)

@@ -370,8 +370,11 @@ def _claim(one: Difference, measure: Measure) -> str:
 
 
 def _open(one: Difference, measure: Measure) -> str:
-    """A difference that is not claimed: how far it may reach."""
-    return f"{one.asked} ({_ends(one, measure)})" if one.interval else str(one.asked)
+    """A difference that is not claimed: its mean, and how far it may reach."""
+    if not one.interval:
+        return str(one.asked)
+    mean = f"{one.mean:+.{measure.digits}f}"
+    return f"{one.asked} (mean {mean}, interval {_ends(one, measure)}, {one.n} seeds)"
 
 
 def _ends(one: Difference, measure: Measure) -> str:

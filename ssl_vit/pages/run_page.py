@@ -22,7 +22,7 @@ from ..recipe.names import is_name
 from ..recipe.schema import chosen_on_held_out, defaults, more_held_out
 from ..runs import seen_text
 from ..runs.files import write_atomically
-from ..runs.next_steps import NO_LABELS, NextCommand, next_steps
+from ..runs.next_steps import NextCommand, has_labels, next_steps
 from . import blocks, curves, figure_blocks, metric_tables
 from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
 from .run_record import RunRecord, read_run
@@ -261,7 +261,7 @@ def go_on(record: RunRecord) -> Iterator[Block]:
         command = shell_command("accelerate", "launch", *tool_command(tool), *words)
         steps = [NextCommand("continue from the newest checkpoint", command)]
     else:
-        labelled = record.result.not_compared != NO_LABELS
+        labelled = has_labels(record.result.not_compared)
         exported = (folder / "export").exists()
         steps = next_steps(folder, folder.parent, recipe, labelled) if exported else []
     for step in steps:

@@ -240,6 +240,8 @@ def _sizes(r: Recipe) -> None:
     verb = "are" if len(near) > 1 else "is"
     text = f"no multiple of the patch of {r.model.name or 'the model'}, model.patch={patch}"
     nearest = f"the nearest {verb} {' and '.join(map(str, near))}"
+    if divisors := [side for side in range(2, size // 2 + 1) if size % side == 0]:
+        nearest += f", or model.patch={min(divisors, key=lambda side: abs(side - patch))}"
     r.refuse("data.size", f"{text}; {nearest}", size % patch or size < 2 * patch)
     r.refuse("model.width", f"no multiple of model.heads={heads}", r.model.width % heads)
 

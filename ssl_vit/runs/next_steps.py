@@ -16,8 +16,9 @@ from .identity import recorded
 LABELLED = "LABELLED_IMAGES"  # stands for the place of labelled images
 BOTH = "THESE_AND_LABELLED_IMAGES"  # and for one of a study, which pre-trains on what is there
 SAME = ("data.size", "data.channels", "data.range")  # of images of another place
-# Why features were not compared: the one reason for which another place of images is needed
+# Why features were not compared: the reasons for which another place of images is needed
 NO_LABELS = "the images have no labels"
+NO_CLASSES = "the folders may be no classes"
 
 
 class NextCommand(NamedTuple):
@@ -54,6 +55,11 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
     found = [NextCommand("whether pre-training helps these images", helps)] if helps else []
     found.append(NextCommand("measure the frozen encoder on labels", measured))
     return [*found, NextCommand("fine-tune it on labels", tuned)]
+
+
+def has_labels(not_compared: str | None) -> bool:
+    """Whether a run's images have labels, by the reason why its features were not compared."""
+    return not (not_compared or "").startswith((NO_LABELS, NO_CLASSES))
 
 
 def worth(pretraining: Recipe, labelled: Recipe | None) -> str:

@@ -207,9 +207,8 @@ def _report_unreadable(
             if text not in state.unreadable:
                 callbacks.warn(f"an image was replaced by the next: {text}")
             state.unreadable[text] += 1
-            check_unreadable(
-                state.images_unreadable, state.images_seen, data, text, len(state.unreadable)
-            )
+            names = state.unreadable
+            check_unreadable(state.images_unreadable, state.images_seen, data, names, len(names))
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:

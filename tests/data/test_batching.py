@@ -103,8 +103,16 @@ def test_a_sample_is_mixed_alike_wherever_it_lies_and_only_in_training() -> None
 
 def test_a_larger_share_is_no_remedy_where_no_image_can_be_read() -> None:
     one, all_of_them = (DATA.model_copy(update={"unreadable": share}) for share in (0.01, 1.0))
-    batching.check_unreadable(10, 400, one, "a")  # of 1,000
-    with pytest.raises(UserError, match=r"11 of 400 .* data\.unreadable=; the last: a"):
-        batching.check_unreadable(11, 400, one, "a")
-    with pytest.raises(UserError, match="3 of 3 images cannot be read; repair or remove them; the"):
-        batching.check_unreadable(3, 3, all_of_them, "a")
+    batching.check_unreadable(10, 400, one, ["a"])  # of 1,000
+    with pytest.raises(UserError, match=r"11 of 400 .* data\.unreadable=; a"):
+        batching.check_unreadable(11, 400, one, ["a"])
+    with pytest.raises(UserError, match="3 of 3 images cannot be read; repair or remove them; a"):
+        batching.check_unreadable(3, 3, all_of_them, ["a"])
+
+
+def test_several_of_the_unreadable_images_are_named() -> None:
+    """The last one alone told nothing of what they have in common."""
+    with pytest.raises(UserError) as error:
+        batching.check_unreadable(37, 1000, DATA, [f"{n}.png" for n in range(37)])
+    assert {"0.png", "1.png", "2.png"} <= {*str(error.value).replace(",", "").split()}
+    assert "more" in str(error.value)

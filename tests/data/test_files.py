@@ -12,7 +12,10 @@ from helpers.images import images, png
 from helpers.options import altered
 from helpers.runs import run
 from helpers.sources import content, load, opened, refusal
+from ssl_vit.data import run_splits
+from ssl_vit.data.open import open_splits
 from ssl_vit.data.source import labelled_images
+from ssl_vit.recipe.schema import Data
 
 ROWS = [
     {"file_name": f"{n}.png", "caption": f"no {n}", "label": ["dog", "ant", "bee"][n % 3]}
@@ -109,6 +112,42 @@ def test_a_usual_name_in_another_case_is_a_column_of_labels(tmp_path):
     found, _ = opened(tmp_path)
     assert content(found) == {png(n): n % 2 for n in range(6)}
     assert found.labels.source == "column Label of the metadata"
+
+
+@pytest.mark.parametrize(
+    ("columns", "words", "says"),
+    [
+        (["what"], {}, "data.label_column=what "),
+        (["what", "where"], {}, "what, where "),
+        (["what"], {"label_column": "what"}, ""),
+        (["what"], {"labels": False}, ""),
+        (["what"], {"group": "what"}, ""),
+        (["what", "label"], {}, ""),
+    ],
+)
+def test_metadata_whose_labels_have_another_name_are_not_passed_over_in_silence(
+    tmp_path, columns, words, says
+):
+    """The names of folders were the labels in place of a file of labels."""
+    images(tmp_path, ant=6, bee=6)
+    rows = [{"file_name": f"ant/{n}.png"} | dict.fromkeys(columns, "ab"[n % 2]) for n in range(6)]
+    write(tmp_path, "csv", rows)
+    guesses = load(tmp_path, **words).guesses
+    found = [text for text in guesses if "not used" in text]
+    assert len(found) == bool(says) and says in "".join(found)
+
+
+def test_folders_named_as_months_are_warned_of_in_every_tool(tmp_path):
+    """Evaluations and studies of one's images took months for classes without a word: they read
+    labels through this, or through what opens all splits."""
+    images(tmp_path / "photos", **{"2024-01": 9, "2024-02": 9})
+    data = Data(name="own", path=str(tmp_path / "photos"))
+    unlabelled = data.model_copy(update={"labels": False})
+    for read in (run_splits.load, run_splits.every_part, open_splits):
+        assert sum("years or dates" in text for text in read(data).guesses) == 1
+        assert not read(unlabelled).guesses
+    images(tmp_path / "numbers", **{"2024": 9, "12": 9})
+    assert not load(tmp_path / "numbers").guesses
 
 
 def test_a_missing_number_is_no_class_whatever_a_program_writes_for_it(tmp_path):

@@ -444,8 +444,8 @@ def test_along_an_axis_of_numbers_labels_are_worth_others(tmp_path):
 
 
 def test_what_was_chosen_of_how_many_tries_and_at_which_end(reported):
-    """One of two values that are no numbers is at no end; a pre-training that chose on a seed that
-    is compared is told too."""
+    """And by how much. One of two values that are no numbers is at no end; a pre-training that
+    chose on a seed that is compared is told too."""
     scratch = TUNED["axes"]["arm"]["scratch"]["final"]
     sweep = TUNED["runs"]["final"] | {"seeds": [0], "try": {"optim.lr": [0.01, 0.03, 0.1]}}
     tries = {"optim.lr": [0.001, 0.01], "data.flip": [True, False]}
@@ -474,12 +474,14 @@ def test_what_was_chosen_of_how_many_tries_and_at_which_end(reported):
 
     text = reported(content, measured)
     head, *rows = after(text, "Chosen:", "run")
-    assert head == ["run", "arm", "chosen", "by", "tries", "at an end"]
+    assert head == ["run", "arm", "chosen", "by", "best", "second best", "tries", "at an end"]
     found = {(row[0], row[1]): row[2:] for row in rows}
-    assert found["final", "mpp"] == ["optim.lr=0.03", "accuracy", "3 of 3", ""]
-    assert found["final", "mae"] == ["optim.lr=0.1", "accuracy", "3 of 3", "optim.lr"]
+    assert found["final", "mpp"] == ["optim.lr=0.03", "accuracy", "50.0%", "48.0%", "3 of 3", ""]
+    by_hand = ["accuracy", "50.0%", "43.0%", "3 of 3"]
+    assert found["final", "mae"] == ["optim.lr=0.1", *by_hand, "optim.lr"]
     chosen = "optim.lr=0.001, data.flip=True"
-    assert found["pretrain", "mpp"] == [chosen, "loss", "4 of 4", "optim.lr"]
+    # of a loss the lowest
+    assert found["pretrain", "mpp"] == [chosen, "loss", "2.001", "2.001", "4 of 4", "optim.lr"]
     assert "Seeds that chose values are compared too: 0." in text
 
 

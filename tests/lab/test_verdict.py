@@ -113,15 +113,17 @@ def test_the_best_is_claimed_above_every_other_name(tmp_path):
     assert found.found.size == 3 and best in found.sentences[0]
     found = tuned(tmp_path / "a", {"scratch": (100, 104, 102), **LEVEL}, content)
     assert "best" not in found.sentences[0]
-    assert found.sentences[0].endswith(" mpp minus mae (-4.81 to +4.81).")
+    said = " mpp minus mae (mean +0.00, interval -4.81 to +4.81, 3 seeds)."
+    assert found.sentences[0].endswith(said)
     assert "best" not in tuned(tmp_path / "b").sentences[0]
     assert "best" not in frozen(tmp_path / "c").sentences[0]
 
 
 def test_nothing_that_is_distinguished_is_a_result(tmp_path):
-    """How far the differences may reach is said."""
+    """The mean difference, how far it may reach and of how many seeds is said."""
     first, second = frozen(tmp_path / "s", {**LEVEL, "untrained": (224, 220, 226)}).sentences
-    assert first.endswith("distinguished from mae at 95%: mpp minus mae (-2.71 to +2.71).")
+    said = "mpp minus mae (mean +0.00, interval -2.71 to +2.71, 3 seeds)."
+    assert first.endswith(f"distinguished from mae at 95%: {said}")
     assert "from fresh weights at 95% (Bonferroni over 2 comparisons)" in second
 
 

@@ -253,7 +253,12 @@ def test_too_few_hours_are_refused_once_with_what_was_measured(
     with pytest.raises(UserError, match=r"hours=0\.01: .* needs [\d.]+ hours") as error:
         requested([*words, "hours=0.01", "--check"])
     assert len(timed) == 8
-    assert re.search(r"^measured .*GPUs .*pretrain 1 s", capsys.readouterr().out, re.MULTILINE)
+    said = capsys.readouterr().out
+    assert re.search(r"^measured .*GPUs .*pretrain 1 s", said, re.MULTILINE)
+    # before the minutes of timing, or amidst them: the images, and that the hours are too few
+    words_of_lines = [line.split()[0] for line in said.splitlines()]
+    assert words_of_lines[0] == "images" and said.count("hours=0.01") == 1
+    assert "timed" in words_of_lines[words_of_lines.index("warning") :]
     needed = str(error.value).partition(" needs ")[2].split()[0]
     requested([*words, f"hours={needed}", "--check"])
     assert len(timed) == 8 and not (tmp_path / "worth" / "worth.json").exists()

@@ -184,6 +184,15 @@ def test_the_error_names_key_value_and_reason(options: str, line: str, answers) 
     assert found.startswith(line) and "\n" not in found
 
 
+@pytest.mark.parametrize(
+    ("size", "patch", "fits"), [(32, 64, "16"), (60, 8, "6"), (33, 8, "11"), (31, 8, "")]
+)
+def test_a_patch_that_does_not_fit_into_an_image_may_be_smaller(size, patch, fits) -> None:
+    """Larger images were the only remedy. Of a prime side no patch divides it."""
+    found = error_of(f"recipe=mpp data.size={size} model.patch={patch}")
+    assert found.partition("or model.patch=")[2] == fits
+
+
 def test_every_relation_and_every_kind_of_ignored_option_is_among_these(answers) -> None:
     ends: set[int] = set()
     for function in ast.walk(ast.parse(Path(check.__file__).read_text())):

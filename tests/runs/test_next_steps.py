@@ -15,7 +15,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.jobs import cli
 from ssl_vit.recipe import recipe_files
-from ssl_vit.runs.next_steps import next_steps
+from ssl_vit.runs.next_steps import NO_CLASSES, NO_LABELS, has_labels, next_steps
 
 # So that a command takes seconds, not minutes
 FASTER = {
@@ -95,6 +95,12 @@ def test_test_images_without_labels_are_none_and_learned_ones_are_not_tested_on(
     assert "data.test=0.2" in next_commands(own)["evaluate"]
     learned = run(altered(words, "recipe=supervised", "name=learned")).folder
     assert any("LABELLED" in word for word in next_commands(learned)["evaluate"])
+
+
+def test_of_folders_that_may_be_no_classes_other_labels_are_asked_for() -> None:
+    """The next commands measured encoders by the months of photographs."""
+    assert has_labels(None) and has_labels("the images have lists of labels")
+    assert not has_labels(NO_LABELS) and not has_labels(f"{NO_CLASSES}: all are named as years")
 
 
 def test_what_was_fine_tuned_is_looked_at_and_compared(first: Path, tmp_path: Path) -> None:

@@ -127,8 +127,7 @@ def measured(job: Job, name: str) -> str:
 
 
 def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:
-    """What a task takes of those that it chooses among. A setting of which fewer seeds have
-    finished than of another is left out: it may have failed where it is worst.
+    """What a task takes of those that it chooses among.
 
     Returns:
         The values whose measure, averaged over seeds, is best, the first among equals; of how many
@@ -139,10 +138,41 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
         UserError: no setting has a finite value, or it is not of held-out images.
     """
     assert task.best is not None
+    tried = {str(tasks[name].tried): tasks[name].tried for name in task.best[0]}
+    means = _mean_scores(task, tasks, folder)
+    chosen = tried[max(means, key=lambda setting: means[setting])]
+    edges = []
+    for key, value in chosen.items():
+        numbers = {one[key] for one in tried.values() if type(one[key]) in (int, float)}
+        if len(numbers) > 1 and value in (min(numbers), max(numbers)):
+            edges.append(key)
+    return chosen, len(means), edges
+
+
+def tried_values(task: Task, tasks: Tasks, folder: Path) -> list[str]:
+    """The measure of each setting that `best_values` chooses among, in words, the best first.
+
+    Raises:
+        UserError: as `best_values`.
+    """
+    assert task.best is not None
+    metric = find_metric(task.best[1])
+    means = sorted(_mean_scores(task, tasks, folder).values(), reverse=True)
+    return [metric.text(mean if metric.higher else -mean) for mean in means]
+
+
+def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
+    """{setting: its `score`, averaged over seeds} of those that have a finite one. A setting of
+    which fewer seeds have finished than of another is left out: it may have failed where it is
+    worst.
+
+    Raises:
+        UserError: as `best_values`.
+    """
+    assert task.best is not None
     among, by = task.best
     where = f"run {task.run}: best: by={by}"
-    tried = {str(tasks[name].tried): tasks[name].tried for name in among}
-    scores: dict[str, list[float]] = {setting: [] for setting in tried}
+    scores: dict[str, list[float]] = {str(tasks[name].tried): [] for name in among}
     for name in among:
         if not finished(folder, name):
             continue
@@ -161,13 +191,7 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
     }
     if not means:
         raise UserError(f"{where}: none of {len(among)} runs has a finite one")
-    chosen = tried[max(means, key=lambda setting: means[setting])]
-    edges = []
-    for key, value in chosen.items():
-        numbers = {one[key] for one in tried.values() if type(one[key]) in (int, float)}
-        if len(numbers) > 1 and value in (min(numbers), max(numbers)):
-            edges.append(key)
-    return chosen, len(means), edges
+    return means
 
 
 def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:

@@ -209,18 +209,25 @@ def build(
         raise UserError(f"{folder}: a study of other options is going on; take another name=")
     began = time.perf_counter()
     question = ask(given)
+    there = [*image_lines(question.images)]
+    print(*there, sep="\n", flush=True)  # before minutes go by
     beside = parallel if own.launcher == "local" else 1
+
+    def exceeds(clocks: Clocks) -> str:
+        return too_few_hours(question, hours, clocks, parallel, time.perf_counter() - began)
+
     # nor does a check write beside what goes on
-    clocks = measure(question, beside, None if goes_on else folder)
+    clocks = measure(question, beside, None if goes_on else folder, exceeds)
     spent = time.perf_counter() - began
+    timed = timing_line(clocks, spent)
     try:
         extent, lines = spend(question, hours, clocks, parallel, own.anyway, spent)
     except UserError:  # by what the hours are too few
-        print(*facts(question, clocks, spent), sep="\n", flush=True)
+        print(timed, flush=True)
         raise
     takes = (spent + seconds(question, extent, clocks, parallel)) / 3600
     study = content(question, extent, max(hours, math.ceil(100 * takes) / 100), parallel)
-    lines = [*facts(question, clocks, spent), *lines, *power(question.images.test)]
+    lines = [*there, timed, *lines, *power(question.images.test)]
     found = Worth(words=words, study=study, lines=lines, parallel=parallel)
     if not own.check:
         folder.mkdir(parents=True, exist_ok=True)
@@ -516,6 +523,25 @@ def _longest(extent: Extent, most: int, hours: float, cost: Callable[[Extent], f
     return extent._replace(steps=extent.steps + fit)
 
 
+def too_few_hours(
+    question: Question, hours: float, clocks: Clocks, parallel: int, spent: float
+) -> str:
+    """That the hours are too few by what is timed so far, in words; empty while they may do. What
+    is not timed yet counts as nothing.
+
+    Args:
+        question, hours, parallel, spent: as of `spend`.
+        clocks: of the runs that are timed.
+    """
+    nothing = dict.fromkeys(("pretrain", "own", "tune", "final"), Clock(0.0, 0.0))
+    extent = Extent(min(RATES), FEWEST, question.least_steps)
+    needed = (spent + seconds(question, extent, {**nothing, **clocks}, parallel)) / 3600
+    if needed <= hours:
+        return ""
+    least = f"at least {math.ceil(10 * needed) / 10:g} are needed"
+    return f"hours={hours:g} are too few: {least}; the rest is timed to say how many"
+
+
 def seconds(question: Question, extent: Extent, clocks: Clocks, parallel: int) -> float:
     """How long the study takes with so many runs at once, each started as soon as those that it
     needs have finished and a place is free."""
@@ -534,7 +560,12 @@ def _tasks(question: Question, extent: Extent) -> Tasks:
     return plan(read.build(content(question, extent, 0), NAME), {}, {})
 
 
-def measure(question: Question, parallel: int, folder: Path | None = None) -> Clocks:
+def measure(
+    question: Question,
+    parallel: int,
+    folder: Path | None = None,
+    exceeds: Callable[[Clocks], str] = lambda _: "",
+) -> Clocks:
     """Time the study's runs on this machine, as many at once as it will run: a step of each, as
     tools/plan.py --probe does, and all else (start, evaluations, checkpoints, test, export, page)
     by whole runs of a few steps.
@@ -544,6 +575,7 @@ def measure(question: Question, parallel: int, folder: Path | None = None) -> Cl
         parallel: how many runs at once.
         folder: of the study, which keeps each timing: a call after one that was cut off, or was
             given too few hours, takes those that were made on such a machine. None: none are kept.
+        exceeds: what is to be said of the timings so far; it is printed once.
 
     Raises:
         UserError: a run fails.
@@ -554,6 +586,7 @@ def measure(question: Question, parallel: int, folder: Path | None = None) -> Cl
     )
     found: dict[str, Clock] = {}
     made: set[str] = set()
+    warning = ""
     print(f"timing      each kind of run here, for minutes, on {_machine()}", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         # later runs start from the weights of those that were timed before
@@ -576,6 +609,8 @@ def measure(question: Question, parallel: int, folder: Path | None = None) -> Cl
             for run, own in runs.items():
                 took = _kept(run, own, out, parallel, folder)
                 found[run] = Clock(step, max(0.0, took - steps * step))
+            if not warning and (warning := exceeds(found)):
+                print(f"warning     {warning}", flush=True)
         remove(out)  # after an early end the weights are there for the next call
     return found
 
@@ -643,9 +678,8 @@ def _timed(words: Sequence[str], out: str, parallel: int) -> tuple[float, list[s
     return took, [(text.strip().splitlines() or [""])[-1] for text, _ in texts]
 
 
-def facts(question: Question, clocks: Clocks, spent: float) -> Iterator[str]:
-    """What there is, and what was measured."""
-    images = question.images
+def image_lines(images: Images) -> Iterator[str]:
+    """Which images there are."""
     labelled = images.labelled + images.validation + images.test
     of_these = (
         f"of {labelled:,} labelled ones in {images.classes} classes {images.labelled:,} train"
@@ -654,11 +688,15 @@ def facts(question: Question, clocks: Clocks, spent: float) -> Iterator[str]:
     yield f"images      {images.train:,} that pre-training sees; {of_these}, {held_out}"
     yield from (f"            {text}" for text in images.notes)
     yield from (f"warning     {text}" for text in images.guesses)
+
+
+def timing_line(clocks: Clocks, spent: float) -> str:
+    """What was measured."""
     steps = [f"{run} {clock.step:.3g} s" for run, clock in clocks.items() if clock.step]
     rest = [f"{run} {clock.rest:.0f} s" for run, clock in clocks.items()]
     text = f"a step of {', '.join(steps)}; all else of a run: {', '.join(rest)}"
     busy = f"at a load average of {os.getloadavg()[0]:.1f}"
-    yield f"measured    in {spent:.0f} s on {_machine()} {busy}: {text}"
+    return f"measured    in {spent:.0f} s on {_machine()} {busy}: {text}"
 
 
 def power(test: int) -> Iterator[str]:
