@@ -327,7 +327,8 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
             "plugin": f"plugin={recipe.plugin}: the file differs",
             "real": f"eval.real={recipe.eval.real}: the labels differ",
         }[kind]
-        raise UserError(f"{text} from what {folder} was made with; take another name= or remove it")
+        choices = "take another name= or remove that folder"
+        raise UserError(f"{text} from what {folder} was made with; {choices}")
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
