@@ -18,7 +18,7 @@ from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
-from ssl_vit.recipe import declaration, plugins, schema
+from ssl_vit.recipe import declaration, plugins, recipe_files, schema
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.identity import computed_values, counts, differences
 from ssl_vit.recipe.load import recipe_file, resolve
@@ -286,6 +286,37 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     assert "run" in done.stdout
     with pytest.raises(UserError, match=f"plugin={file}: no such Python file"):
         resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={file}"])
+
+
+TARGET_KEYS = """
+from ssl_vit.recipe.declaration import Group, TargetDeclaration, declare
+from ssl_vit.recipe.keys import Keys, key
+
+class GradientOptions(Keys):
+    cells: int = key(2, "Cells of a patch.", gt=0, le=4)
+
+class Gradient(TargetDeclaration):
+    name, options = "gradient", Group("gradient", GradientOptions)
+    def build(self, settings, encoder):
+        raise NotImplementedError
+
+declare(Gradient())
+"""
+
+
+def test_a_recipe_with_a_targets_options_is_read_without_its_plugin(
+    tmp_path: Path, tiny: list[str]
+) -> None:
+    """Nothing that starts from such a run could read it: "unknown key gradient.cells"."""
+    file, written = tmp_path / "gradient.py", tmp_path / "recipe.yaml"
+    file.write_text(TARGET_KEYS)
+    recipe = resolve(altered(tiny, f"plugin={file}", "target=gradient", "gradient.cells=3"))
+    written.write_text(schema.dump(recipe))
+    values = recipe.values()
+    declaration.withdraw("gradient")
+    assert recipe_files.read(written).values() == values
+    written.write_text(schema.dump(recipe).replace("batch:", "bach:"))
+    assert "optim.bach" in refused(recipe_files.read, written)
 
 
 NOTE = 'note: str = key("", "What to remember.", effect="run")'
