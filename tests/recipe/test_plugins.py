@@ -380,6 +380,9 @@ WRONG = [
     ('name = "turned"', 'name = ""', "the declaration of an objective lacks its name"),
     ('name = "turned"', 'name = "mae"', "objective=mae: declared twice"),
     ('title = "Which way up"', 'shared = ("view",)', "shared=view: did you mean views"),
+    ('title = "Which way up"', 'pool = "mean"', "objective=turned: pool=mean: expected token or"),
+    ("declare(Turned())", "declare(Turned)", "declare(Turned): expected an instance"),
+    ("declare(Turned())", "declare(Turned(", "turned.py: '(' was never closed (turned.py, line"),
     ("declare(Turned())", "declare(Turned())\nraise OSError('broken')", "broken"),
     # became a method of recipes
     *(('Group("turned"', f'Group("{one}"', NO_GROUP) for one in ("values", "trains", "a.b")),
@@ -418,6 +421,8 @@ NOT_SO = [
     ("turned", LOSS, "", "Network: metrics upright: expected loss among them"),
     ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt: .*did you mean upright"),
     ("turned", "loss.mean(), {", "loss.mean().detach(), {", "Network: the loss has no gradient"),
+    ("turned", "return Network()", "Network()", "Turned: build gives NoneType; expected Objective"),
+    ("brightness", "return MeanB", "MeanB", "Brightness: build gives NoneType; expected Target"),
     ("brightness", "def render(", "def draw(", "MeanBrightness: expected a method render"),
     (*ACCURACY, r"metrics: accuracy: shape \(\d+, 8, 1\); expected"),
     ("brightness", "b (h w) 1", "b h w", "ground_truth: shape .*; expected"),
@@ -467,5 +472,7 @@ def test_a_share_above_one_ends_the_run(tmp_path: Path, tiny: list[str]) -> None
     file = tmp_path / "turned.py"
     text = OWN_KEYS.replace('"upright", "upright ones"', '"above", unit="share"')
     file.write_text(text.replace('"upright": (upright,', '"above": (upright + 3 * count,'))
-    with pytest.raises(UserError, match=r"metric above: 3\.\d+; expected 0 to 1"):
+    with pytest.raises(
+        UserError, match=rf"^{file}: Network: metric above: 3\.\d+; expected 0 to 1"
+    ):
         trained(altered(tiny, f"plugin={file}", "objective=turned", "name=run"))
