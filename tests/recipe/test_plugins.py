@@ -173,6 +173,19 @@ def test_a_loss_of_tokens_has_no_feature_that_is_known(
     assert ("the plugin declares no pool" in capsys.readouterr().out) is said
 
 
+def test_an_encoder_that_is_not_trained_is_told(
+    tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    """Its head alone was trained without a word."""
+    file = tmp_path / "turned.py"
+    frozen = "super().__init__(encoder.requires_grad_(False))"
+    file.write_text(OWN_KEYS.replace("super().__init__(encoder)", frozen))
+    for objective in ("turned", "mpp"):
+        trained(altered(tiny, f"plugin={file}", f"objective={objective}", f"name={objective}"))
+        told = f"{file}: Network: no weight of the encoder is trained" in capsys.readouterr().out
+        assert told is (objective == "turned")
+
+
 def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
     plugin: Path, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
