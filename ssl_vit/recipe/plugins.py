@@ -69,7 +69,8 @@ def run_plugin(plugin: str | None) -> None:
         for declared in declaration.all_declared():
             if declared not in before:
                 declaration.withdraw(declared.name)
-        # the repr of a SyntaxError is a tuple
-        text = str(error) if isinstance(error, UserError | SyntaxError) else repr(error)
+        text = str(error) if isinstance(error, UserError) else repr(error)
+        if isinstance(error, SyntaxError):  # whose repr is a tuple
+            text = f"SyntaxError: {error}"
         raise UserError(f"plugin={plugin}: {' '.join(text.split())}") from None
     sys.modules[name] = module

@@ -395,7 +395,7 @@ WRONG = [
     ('title = "Which way up"', 'shared = ("view",)', "shared=view: did you mean views"),
     ('title = "Which way up"', 'pool = "mean"', "objective=turned: pool=mean: expected token or"),
     ("declare(Turned())", "declare(Turned)", "declare(Turned): expected an instance"),
-    ("declare(Turned())", "declare(Turned(", "turned.py: '(' was never closed (turned.py, line"),
+    ("declare(Turned())", "declare(Turned(", "SyntaxError: '(' was never closed (turned.py, line"),
     ("declare(Turned())", "declare(Turned())\nraise OSError('broken')", "broken"),
     # became a method of recipes
     *(('Group("turned"', f'Group("{one}"', NO_GROUP) for one in ("values", "trains", "a.b")),
