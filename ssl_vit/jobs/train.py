@@ -17,6 +17,7 @@ from ..evaluation import split_images
 from ..hub import background
 from ..inspection.base import predictions
 from ..metrics import Baseline
+from ..objectives.base import own_place
 from ..recipe.declaration import is_plugins
 from ..recipe.records.run import Result
 from ..runs import console
@@ -121,7 +122,8 @@ def _measure_baselines(job: Job) -> None:
 
 def _try_plugin(job: Job) -> None:
     """Call what a plugin gives before the first step: the loss, and the figure that is drawn when
-    the run ends. Warn where the loss is of another feature than the one that is probed.
+    the run ends. Warn where the loss is of another feature than the one that is probed, and where
+    it trains no encoder.
 
     Raises:
         UserError: its output or its rendered patches are not as an objective's.
@@ -141,6 +143,9 @@ def _try_plugin(job: Job) -> None:
             text = "the loss is not of encoder.feature, and the plugin declares no pool"
         probed = f"probed and exported is that by {recipe.pool}, the declaration's pool"
         job.run.warn(f"{text}; {probed}")
+    trained = any(weight.requires_grad for weight in job.objective.encoder.parameters())
+    if not trained and accelerator.is_main_process:
+        job.run.warn(f"{own_place(job.objective)}: no weight of the encoder is trained")
 
 
 def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
@@ -284,6 +289,7 @@ def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinit
         samples_of,
         callbacks.warn,
         job.accelerator.is_main_process,
+        own_place(job.objective) if recipe.plugin else "",
     )
 
 

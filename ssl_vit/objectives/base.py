@@ -30,7 +30,7 @@ def sums(**values: Tensor) -> Metrics:
     for name, value_B in values.items():
         if value_B.ndim != 1:
             text = f"shape {(*value_B.shape,)}; expected (B,), a value of each image"
-            raise UserError(f"sums({name}=...): {text}")
+            raise UserError(f"{_caller()}: sums({name}=...): {text}")
         images = torch.full((), float(len(value_B)), dtype=torch.float64, device=value_B.device)
         found[name] = (value_B.detach().double().sum(), images)
     return found
@@ -45,7 +45,8 @@ def both_views(batch: Batch) -> Tensor:
     found = 1 if batch.views is None else batch.views.shape[1]
     if batch.views is None or found != VIEWS:
         text = f"{found} view of each image; expected {VIEWS}"
-        raise UserError(f'{text}, which shared=("views",) of its declaration gives')
+        expected = 'which shared=("views",) of its declaration gives'
+        raise UserError(f"{_caller()}: {text}, {expected}")
     return batch.views
 
 
@@ -59,6 +60,12 @@ class Output(NamedTuple):
 def place(kind: type) -> str:
     """File and name of a class; opens errors."""
     return f"{getattr(sys.modules.get(kind.__module__), '__file__', '')}: {kind.__name__}"
+
+
+def _caller() -> str:
+    """File and name of the method that has called a function of this file; opens its errors."""
+    code = sys._getframe(2).f_code
+    return f"{code.co_filename}: {code.co_qualname}"
 
 
 class Complete(nn.Module, ABC):
@@ -139,8 +146,8 @@ class Objective(Complete):
     # In evaluation
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Compute from training images what `baselines` needs. Called once, before the first
-        step."""
+        """Compute what `baselines` needs from training images, cropped and augmented, without
+        views. Called once, before the first step."""
 
     def baselines(self, batch: Batch) -> Metrics:
         """What a trained model must beat on this batch, by the names of rows of metrics.Baseline;
@@ -193,7 +200,7 @@ def check_output(objective: Objective, output: Output) -> None:
     """
 
     def refuse(text: str) -> NoReturn:
-        raise UserError(f"{_own(objective)}: {text}")
+        raise UserError(f"{own_place(objective)}: {text}")
 
     if not isinstance(output, Output):
         refuse(f"forward gives {type(output).__name__}; expected Output(loss, metrics)")
@@ -219,7 +226,7 @@ def check_gradient(objective: Objective, loss: Tensor) -> None:
     """
     if not loss.requires_grad:
         text = "the loss has no gradient; expected one of weights, not of detach() or no_grad()"
-        raise UserError(f"{_own(objective)}: {text}")
+        raise UserError(f"{own_place(objective)}: {text}")
 
 
 def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
@@ -233,11 +240,11 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
         if row is None:
             near = suggest(name, [one.name for one in all_baselines()])
             text = "neither one of the package nor in the declaration's metrics"
-            raise UserError(f"{_own(objective)}: baseline {name}: {text}; {near}")
-        check_share(name, value, row.compared_with[0])
+            raise UserError(f"{own_place(objective)}: baseline {name}: {text}; {near}")
+        check_share(objective, name, value, row.compared_with[0])
 
 
-def check_share(name: str, value: float, metric: str = "") -> None:
+def check_share(objective: Objective, name: str, value: float, metric: str = "") -> None:
     """Check that a value of a metric, or of a baseline of `metric`, is between 0 and 1 if that is a
     share.
 
@@ -246,10 +253,11 @@ def check_share(name: str, value: float, metric: str = "") -> None:
     """
     above = max(-value, value - 1)  # of a mean in float32 by rounding
     if find_metric(metric or name).unit == SHARE and above > 1e-6:
-        raise UserError(f"metric {name}: {value:.4g}; expected 0 to 1, as its unit is SHARE")
+        text = f"metric {name}: {value:.4g}; expected 0 to 1, as its unit is SHARE"
+        raise UserError(f"{own_place(objective)}: {text}")
 
 
-def _own(objective: Objective) -> str:
+def own_place(objective: Objective) -> str:
     """Place of the plugin's class: the objective, or its target."""
     kinds = (type(one) for one in objective.modules() if isinstance(one, Complete))
     return place(next(filter(is_plugins, kinds), type(objective)))

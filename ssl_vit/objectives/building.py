@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ..errors import UserError
 from ..models.encoder import Backbone, Encoder
 from ..recipe import declaration
-from ..recipe.declaration import G
+from ..recipe.declaration import G, ObjectiveDeclaration, TargetDeclaration
 from ..recipe.images import BYTES
 from ..recipe.schema import Recipe
-from .base import Objective
+from .base import Objective, place
 from .targets.patch_targets import Target
 
 
@@ -53,9 +54,14 @@ class Settings:
         return declaration.find_group(self.groups, kind)
 
     def build_target(self, encoder: Encoder) -> Target:
-        """What is predicted of a patch of the encoder."""
+        """What is predicted of a patch of the encoder.
+
+        Raises:
+            UserError: a plugin's declaration builds something else.
+        """
         declared = declaration.target(self.target)
         found = cast(Target, declared.build(self, encoder))
+        _check_built(declared, found, Target)
         found.drawn = declared.drawn
         return found
 
@@ -65,8 +71,23 @@ def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -
     `classes` classes.
 
     Raises:
-        UserError: it is not declared.
+        UserError: it is not declared, or a plugin's declaration builds something else.
     """
     declared = declaration.objective(part or settings.objective)
     encoder.pool = settings.pool
-    return cast(Objective, declared.build(settings, encoder, classes))
+    found = cast(Objective, declared.build(settings, encoder, classes))
+    _check_built(declared, found, Objective)
+    return found
+
+
+def _check_built(
+    declared: ObjectiveDeclaration | TargetDeclaration, built: object, kind: type
+) -> None:
+    """Check that a declaration has built one of that type.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if not isinstance(built, kind):
+        text = f"build gives {type(built).__name__}; expected {kind.__name__}"
+        raise UserError(f"{place(type(declared))}: {text}")

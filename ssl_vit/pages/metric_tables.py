@@ -226,7 +226,11 @@ def _place(measure: str) -> int:
 
 def _task_verdict(found: Sequence[Reading]) -> str:
     """Which baselines of its own task the model beats, and which it does not; of few images, and of
-    several sets of them, also on which."""
+    several sets of them, also on which. None where a metric of that task is not finite: of such a
+    network the others say nothing."""
+    for one in found:
+        if not math.isfinite(one.value) and not one.name.startswith(PROBED):
+            return f"No verdict on its own task: {label(one.name)} is not finite."
     own = [(one, other) for one in found for other in one.beside if not other.place]
     several = len({one.split for one, _ in own}) > 1
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, AHEAD, LOST, OPEN, FEW)}

@@ -30,6 +30,7 @@ ADDED = "plugin=FILE.py adds others"  # ends errors of names
 # that see smaller ones beside them, `data.mixup` (and data.cutmix) of those that learn from images
 # blended in pairs (Batch.partner_label), `probe.` of the evaluation.
 SHARED = ("corruption", "target", "views", "views.local", "data.mixup", "probe")
+POOLS = ("token", "avg")
 
 
 @dataclass(frozen=True)
@@ -197,9 +198,13 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     """Add an objective or a target.
 
     Raises:
-        UserError: another one has its name, it has none, `shared` names what is not shared, or a
-            baseline is compared with what has no row.
+        UserError: it is a class or something else, another one has its name, it has none, `shared`
+            names what is not shared, `pool` is no pool, or a baseline is compared with what has no
+            row.
     """
+    if not isinstance(found, ObjectiveDeclaration | TargetDeclaration):
+        called = getattr(found, "__name__", type(found).__name__)
+        raise UserError(f"declare({called}): expected an instance, as declare({called}())")
     known: dict[str, Any] = _OBJECTIVES if isinstance(found, ObjectiveDeclaration) else _TARGETS
     what = "objective" if known is _OBJECTIVES else "target"
     if not found.name:
@@ -210,6 +215,8 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     for name in getattr(found, "shared", ()):
         if name not in SHARED:
             raise UserError(f"objective={found.name}: shared={name}: {suggest(name, SHARED)}")
+    if isinstance(found, ObjectiveDeclaration) and found.pool not in POOLS:
+        raise UserError(f"objective={found.name}: pool={found.pool}: expected token or avg")
     own = [row.name for row in found.metrics if isinstance(row, Metric)]
     for row in found.metrics:
         for name in row.compared_with if isinstance(row, Baseline) else ():

@@ -44,7 +44,8 @@ def run_plugin(plugin: str | None) -> None:
     name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise UserError(f"plugin={plugin}: no such Python file")
+        text = "no such Python file; of one that has moved give the new place"
+        raise UserError(f"plugin={plugin}: {text}")
     content = file_hash(path)
     if name in sys.modules:
         if sys.modules[name].__dict__[CONTENT] != content:
@@ -69,5 +70,7 @@ def run_plugin(plugin: str | None) -> None:
             if declared not in before:
                 declaration.withdraw(declared.name)
         text = str(error) if isinstance(error, UserError) else repr(error)
+        if isinstance(error, SyntaxError):  # whose repr is a tuple
+            text = f"SyntaxError: {error}"
         raise UserError(f"plugin={plugin}: {' '.join(text.split())}") from None
     sys.modules[name] = module

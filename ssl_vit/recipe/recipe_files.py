@@ -209,8 +209,9 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
     own = flatten(mapping)
-    # without its plugin an objective's own keys are not known here
-    foreign = own.get("objective") not in (None, *declaration.objectives())
+    # without its plugin the own keys of an objective or a target are not known here
+    known = {"objective": declaration.objectives(), "target": declaration.targets()}
+    foreign = any(own.get(key) not in (None, *names) for key, names in known.items())
     for key in own:
         if not foreign or key.split(".")[0] in Recipe.model_fields:
             words.check_key(key, f"{path}: ")

@@ -29,7 +29,7 @@ from . import lock
 from .checkpoint_files import list_checkpoints, step_of
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
-TAKEN = "take another name= or remove it"  # what to do about a folder of another run
+TAKEN = "take another name= or remove that folder"  # what to do about a folder of another run
 LENGTH = ("optim.steps", "optim.decay")  # in which runs that share their beginning may differ
 
 

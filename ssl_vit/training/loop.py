@@ -265,7 +265,7 @@ def _read(state: State, on_nonfinite: Callable[[list[int]], None]) -> Row:
     assert state.sums is not None and state.norms is not None
     averaged = means(state.names, state.sums, state.accelerator)
     for name, (value, _) in averaged.items():
-        check_share(name, value)
+        check_share(state.objective, name, value)
     norm, count = state.norms.tolist()
     flags = torch.stack(state.skipped).tolist()
     skipped = [step for step, flag in enumerate(flags, state.step - len(flags)) if flag]

@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..runs.files import write_atomically
 
 MAY_HELP = "a lower optim.lr= or a longer optim.warmup= may help"
+UNTRAINED = "no update was made before, so look at the images, the initial weights and the loss"
 
 
 @dataclass(eq=False, repr=False)
@@ -25,6 +26,7 @@ class NonFinitePolicy:
         path: the file, not_finite.json in the run folder.
         samples_of: step -> the indices of its samples.
         is_main: whether this process writes and warns.
+        plugin: file and class of a plugin's loss; empty of the package's.
 
     Raises:
         UserError: `action` is "stop".
@@ -35,6 +37,7 @@ class NonFinitePolicy:
     samples_of: Callable[[int], list[int]]
     warn: Callable[[str], None]
     is_main: bool
+    plugin: str = ""
 
     def __call__(self, steps: list[int]) -> None:
         if self.is_main:
@@ -47,7 +50,9 @@ class NonFinitePolicy:
             f"samples are in {self.path}"
         )
         if self.action == "stop":
-            raise UserError(f"optim.nonfinite=stop: {text}; {MAY_HELP}")
+            of_plugin = f" of {self.plugin}" if self.plugin else ""
+            hint = MAY_HELP if steps[0] else f"{UNTRAINED}{of_plugin}"
+            raise UserError(f"optim.nonfinite=stop: {text}; {hint}")
         if self.is_main:
             self.warn(text)
 

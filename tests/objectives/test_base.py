@@ -1,6 +1,7 @@
 """What an export keeps of an objective, and which say rightly that their steps do not depend on the
 share of the run that is done."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from helpers.encoders import net
 from helpers.exports import of_timm
 from helpers.options import TINY, altered
 from ssl_vit.data.batching import Batch
+from ssl_vit.errors import UserError
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
-from ssl_vit.objectives.base import Objective, Output
+from ssl_vit.objectives.base import Objective, Output, sums
 from ssl_vit.objectives.targets.patch_targets import Target
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
@@ -37,6 +39,12 @@ def test_heads_are_all_but_encoders_of_images() -> None:
     with torch.no_grad():
         names = WithText().heads()
     assert {name.partition(".")[0] for name in names} == {"text_encoder", "head"}
+
+
+def test_a_wrong_shape_names_the_method_that_gave_it() -> None:
+    """Which of several files the line was about was not said."""
+    with pytest.raises(UserError, match=f"^{re.escape(__file__)}: test_a_wrong.*sums.two="):
+        sums(one=torch.ones(2), two=torch.ones(2, 3))
 
 
 TARGETS = [f"mpp target={name} model.patch=8" for name in sorted(declaration.targets())]

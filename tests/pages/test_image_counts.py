@@ -200,6 +200,22 @@ def test_a_baseline_that_is_not_finite_is_not_beaten() -> None:
     assert verbs(entries, {"validation": 200}) == []
 
 
+def test_a_network_whose_loss_is_not_finite_beats_nothing() -> None:
+    """Beside `loss nan` stood that its accuracy beats the commonest class."""
+    entries = {
+        "loss": Measured(value=1.0, split="validation", n=900),
+        "accuracy": Measured(value=0.9, split="validation", n=900),
+        "chance": Measured(value=0.1, split="validation", n=900),
+    }
+    broken = entries | {"loss": Measured(value=float("nan"), split="validation", n=900)}
+    said = [
+        metric_tables.verdict(metric_tables.readings(one, {"validation": 900}))
+        for one in (entries, broken)
+    ]
+    assert "beats" in said[0] and "beats" not in said[1]
+    assert "loss is not finite" in said[1]
+
+
 def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
     """ "The model beats the training colours' entropy (4.136 against 4.136)"."""
     entries = {

@@ -18,7 +18,7 @@ from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
-from ssl_vit.recipe import declaration, plugins, schema
+from ssl_vit.recipe import declaration, plugins, recipe_files, schema
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.identity import computed_values, counts, differences
 from ssl_vit.recipe.load import recipe_file, resolve
@@ -173,6 +173,19 @@ def test_a_loss_of_tokens_has_no_feature_that_is_known(
     assert ("the plugin declares no pool" in capsys.readouterr().out) is said
 
 
+def test_an_encoder_that_is_not_trained_is_told(
+    tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    """Its head alone was trained without a word."""
+    file = tmp_path / "turned.py"
+    frozen = "super().__init__(encoder.requires_grad_(False))"
+    file.write_text(OWN_KEYS.replace("super().__init__(encoder)", frozen))
+    for objective in ("turned", "mpp"):
+        trained(altered(tiny, f"plugin={file}", f"objective={objective}", f"name={objective}"))
+        told = f"{file}: Network: no weight of the encoder is trained" in capsys.readouterr().out
+        assert told is (objective == "turned")
+
+
 def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
     plugin: Path, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +301,37 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
         resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={file}"])
 
 
+TARGET_KEYS = """
+from ssl_vit.recipe.declaration import Group, TargetDeclaration, declare
+from ssl_vit.recipe.keys import Keys, key
+
+class GradientOptions(Keys):
+    cells: int = key(2, "Cells of a patch.", gt=0, le=4)
+
+class Gradient(TargetDeclaration):
+    name, options = "gradient", Group("gradient", GradientOptions)
+    def build(self, settings, encoder):
+        raise NotImplementedError
+
+declare(Gradient())
+"""
+
+
+def test_a_recipe_with_a_targets_options_is_read_without_its_plugin(
+    tmp_path: Path, tiny: list[str]
+) -> None:
+    """Nothing that starts from such a run could read it: "unknown key gradient.cells"."""
+    file, written = tmp_path / "gradient.py", tmp_path / "recipe.yaml"
+    file.write_text(TARGET_KEYS)
+    recipe = resolve(altered(tiny, f"plugin={file}", "target=gradient", "gradient.cells=3"))
+    written.write_text(schema.dump(recipe))
+    values = recipe.values()
+    declaration.withdraw("gradient")
+    assert recipe_files.read(written).values() == values
+    written.write_text(schema.dump(recipe).replace("batch:", "bach:"))
+    assert "optim.bach" in refused(recipe_files.read, written)
+
+
 NOTE = 'note: str = key("", "What to remember.", effect="run")'
 SHARED_KEYS = OWN_KEYS.replace("le=2)", f"le=2)\n    {NOTE}").replace(
     'title = "Which way up"', 'title, shared = "Which way up", ("corruption",)'
@@ -349,6 +393,9 @@ WRONG = [
     ('name = "turned"', 'name = ""', "the declaration of an objective lacks its name"),
     ('name = "turned"', 'name = "mae"', "objective=mae: declared twice"),
     ('title = "Which way up"', 'shared = ("view",)', "shared=view: did you mean views"),
+    ('title = "Which way up"', 'pool = "mean"', "objective=turned: pool=mean: expected token or"),
+    ("declare(Turned())", "declare(Turned)", "declare(Turned): expected an instance"),
+    ("declare(Turned())", "declare(Turned(", "SyntaxError: '(' was never closed (turned.py, line"),
     ("declare(Turned())", "declare(Turned())\nraise OSError('broken')", "broken"),
     # became a method of recipes
     *(('Group("turned"', f'Group("{one}"', NO_GROUP) for one in ("values", "trains", "a.b")),
@@ -387,6 +434,8 @@ NOT_SO = [
     ("turned", LOSS, "", "Network: metrics upright: expected loss among them"),
     ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt: .*did you mean upright"),
     ("turned", "loss.mean(), {", "loss.mean().detach(), {", "Network: the loss has no gradient"),
+    ("turned", "return Network()", "Network()", "Turned: build gives NoneType; expected Objective"),
+    ("brightness", "return MeanB", "MeanB", "Brightness: build gives NoneType; expected Target"),
     ("brightness", "def render(", "def draw(", "MeanBrightness: expected a method render"),
     (*ACCURACY, r"metrics: accuracy: shape \(\d+, 8, 1\); expected"),
     ("brightness", "b (h w) 1", "b h w", "ground_truth: shape .*; expected"),
@@ -436,5 +485,7 @@ def test_a_share_above_one_ends_the_run(tmp_path: Path, tiny: list[str]) -> None
     file = tmp_path / "turned.py"
     text = OWN_KEYS.replace('"upright", "upright ones"', '"above", unit="share"')
     file.write_text(text.replace('"upright": (upright,', '"above": (upright + 3 * count,'))
-    with pytest.raises(UserError, match=r"metric above: 3\.\d+; expected 0 to 1"):
+    with pytest.raises(
+        UserError, match=rf"^{file}: Network: metric above: 3\.\d+; expected 0 to 1"
+    ):
         trained(altered(tiny, f"plugin={file}", "objective=turned", "name=run"))

@@ -21,6 +21,7 @@ from ssl_vit.data import batching
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.recipe.operation import Checkpoint
 from ssl_vit.training import checkpoint
+from ssl_vit.training.nonfinite import NonFinitePolicy
 
 LENGTH = 50_000  # training images of the embedded set
 BAD = 8  # a step of 12, counted from 0; a checkpoint is saved just before it
@@ -70,6 +71,19 @@ def test_stop_names_the_step_dumps_its_samples_and_keeps_the_checkpoint(
     assert json.loads((folder / "not_finite.json").read_text()) == {"steps": {"8": samples(BAD)}}
     assert saved_steps(folder) == [4, 8] and rows(folder)[-1]["step"] == 8
     assert run([*tiny, "name=run", "optim.nonfinite=skip"]).result() is not None
+
+
+def test_a_loss_that_is_not_finite_before_the_first_update_is_not_the_learning_rates(
+    tiny: list[str], tmp_path: Path, poison: Callable[..., None]
+) -> None:
+    """A lower rate was advised, which changes nothing there; of a plugin its class is named."""
+    poison(*samples(0))
+    line = refused(run, [*tiny, "name=run"])
+    assert line.startswith("optim.nonfinite=stop: step 0: ") and "optim.lr=" not in line
+    path = tmp_path / "not_finite.json"
+    policy = NonFinitePolicy("stop", path, samples, lambda text: None, True, "own.py: Own")
+    assert "own.py: Own" in refused(policy, [0])
+    assert "own.py: Own" not in refused(policy, [3])
 
 
 def test_skip_leaves_that_update_out_and_nothing_else(tiny, poison, monkeypatch) -> None:

@@ -141,8 +141,8 @@ class Target(Complete):
         is the mean over the patch's outputs."""
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        """Compute statistics of training images, uint8 (B, 3, H, W) each, for `baselines`; by
-        default none."""
+        """Compute statistics of training images, cropped and augmented, uint8 (B, 3, H, W) each,
+        for `baselines`; by default none."""
 
     @abstractmethod
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
