@@ -344,7 +344,7 @@ def latex(report: Report) -> str:
     texts, begin, about = [], "\\begin{table}\n", (report.results, report.verdict)
     notes = [*report.verdict.sentences, *(text for text, _ in _seen(*about)), *_limits(*about)]
     notes += report.results.plan.report.get("notes", ())
-    comments = "".join(f"% {text_line(one)}\n" for one in notes)
+    comments = "".join(f"% {text_line(one)}\n" for one in ("needs \\usepackage{booktabs}", *notes))
     for name, shown in report.tables.items():
         frame = as_text(shown)
         caption = text_line(f"{report.title} ({name}). {shown.caption}").translate(LATEX)
