@@ -75,11 +75,12 @@ class _Image(NamedTuple):
 
 class Metadata(NamedTuple):
     """The rows of metadata files by the path (`composed`) of their image below the root, those that
-    a later one of the same file replaced, and the columns."""
+    a later one of the same file replaced, the columns, and which files are not used, and why."""
 
     row_of: dict[str, dict[str, Any]]
     replaced: list[tuple[str, dict[str, Any]]]
     columns: list[str]
+    unused: list[str]
 
 
 def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
@@ -165,11 +166,12 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
     found: dict[str, dict[str, Any]] = {}
     replaced: list[tuple[str, dict[str, Any]]] = []
     columns: dict[str, None] = {}
+    unused: list[str] = []
     for folder in tree.folders:  # sorted, so the outer ones come first
         for name in folder.of("metadata"):
             rows = _rows(root / join(folder.path, name))
             if rows and not isinstance(rows[0].get("file_name"), str):
-                guesses.append(f"{join(folder.path, name)} has no column file_name and is not used")
+                unused.append(f"{join(folder.path, name)} has no column file_name and is not used")
                 continue
             columns |= dict.fromkeys(key for row in rows for key in row)
             own: dict[str, dict[str, Any]] = {}
@@ -182,7 +184,9 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
             found |= own
     if "split" in columns:
         guesses.append("the column split of the metadata is not used: folders tell the splits")
-    return Metadata(found, replaced, [key for key in columns if key not in (None, "file_name")])
+    guesses += unused
+    own_columns = [key for key in columns if key not in (None, "file_name")]
+    return Metadata(found, replaced, own_columns, unused)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -228,8 +232,8 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
     }
     for key, (name, there) in known.items():
         if name is not None and name not in there:
-            text = f"{key}={name}: data.path={root} has no such column"
-            raise UserError(f"{text}; {suggest(name, there)}")
+            reasons = [f"{key}={name}: data.path={root} has no such column", *metadata.unused]
+            raise UserError(f"{'; '.join(reasons)}; {suggest(name, there)}")
     if data.label_column is not None:
         return data.label_column if data.label_column in metadata.columns else None
     return next(iter(labels.usual_columns(metadata.columns)), None)

@@ -79,7 +79,8 @@ class OnlineProbes:
         accelerator: of the run.
         class_names: where the classes have some.
         paired: as of `compared`.
-        images: how many labelled training images, and held-out ones, these are of all processes.
+        images: how many labelled training images, and labelled held-out ones, these are of all
+            processes.
         first: place of the first of the held-out images in their order.
         every: steps between two evaluations.
         share: of the run's work, that they take.
@@ -112,7 +113,7 @@ class OnlineProbes:
         measures, (train, held_out) = self.probe.measures, self.images
         return (
             f"{'k-NN' if measures == ['knn'] else ', '.join(measures)} of {held_out:,}"
-            f" held-out images by {train:,} labelled training images, every {self.every:,}"
+            f" labelled held-out images by {train:,} training images, every {self.every:,}"
             f" steps: about {self.share:.1%} of the work"
         )
 
@@ -278,6 +279,8 @@ def prepare(
         if recipe.probe.every:
             raise
         return None, str(error)
+    rows = loaders.held_out_rows(splits.validation, held_out, first)
+    measured = int((splits.validation.label_of(rows) >= 0).sum())
 
     def batches(source: Source, count: int, first: int = 0) -> list[Batch]:
         found = loaders.held_out_batches(
@@ -296,7 +299,7 @@ def prepare(
         accelerator,
         splits.train.classes,
         paired=not chosen_on and recipe.data.group is None and recipe.data.validation != 0,
-        images=(train, held_out),
+        images=(train, measured),
         first=first,
         every=every,
         share=_share(recipe, train + held_out, every),

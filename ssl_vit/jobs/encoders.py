@@ -203,7 +203,8 @@ def named_split(name: str, splits: Mapping[str, Source]) -> str:
     filled = [each for each, source in splits.items() if len(source)]
     chosen = layout.choose(name, filled)
     if chosen is None:
-        text = f"split={name}: no such split with images; {suggest(name, filled)}"
+        text = f"split={name}: no such split with images; {suggest(name, filled)}; without split="
+        text += " the test images, else the held-out ones"
         roles = {layout.role(one) for one in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
             text += "; without one a run holds out a share of train"

@@ -73,12 +73,14 @@ def load_trained(
     export_files.check_digest(path.parent, path.name, f"init={source.place}")
     made = recipe_files.read(run / "recipe.yaml")
     if made.objective not in declaration.objectives():
-        return None, f"objective={made.objective} is a plugin's; add plugin=FILE"
+        text = "a figure of its predictions, if it has one, needs plugin=FILE"
+        return None, f"objective={made.objective} is a plugin's; {text}"
     part = next((one for one in made.declared.trained(made) if wanted(one)), None)
     if part is None:
         return None, ""
     if part.predicts_patches and made.target not in declaration.targets():
-        return None, f"target={made.target} is a plugin's; add plugin=FILE"
+        text = "figures=reconstruction with plugin=FILE shows its predictions"
+        return None, f"target={made.target} is a plugin's; {text}"
     with _damaged(f"init={source.place}: {path}"):
         heads = _of_part(load_file(path), part.name)
         classes = made.data.classes

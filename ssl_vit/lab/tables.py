@@ -10,7 +10,7 @@ import pandas as pd
 
 from .. import stats
 from ..errors import UserError
-from ..formatting import some, text_line
+from ..formatting import FEW_IMAGES, some, text_line
 from ..metrics import COMMONEST, PROBE_BASELINES, find_baseline, find_metric, label
 from .compare import Comparison, Difference, along, compare, numbers
 from .results import Results
@@ -139,8 +139,9 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
     caption = "Pairs of the same seed; n counts seeds that go on from one pre-training once. At a"
     caption += " level above 95% a whole family of comparisons holds with 95%."
     if any(row["over"] != SEEDS for row in rows):
-        caption += " Over seeds and images: the wider of Student's t over the seeds and a bootstrap"
-        caption += " over seeds and test images together."
+        caption += (
+            " Over seeds and images: the outer ends of Student's t and of a bootstrap over both."
+        )
     return Shown(pd.DataFrame(rows), caption, "interval", measure.digits)
 
 
@@ -257,6 +258,9 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
         caption += " What is predicted differs between objectives and targets; so does its loss."
     axis, every = verdict.rule.axis or "run", {name: pd.concat(of) for name, of in measured.items()}
+    few = {name: of["n"].min() for name, of in every.items() if of["n"].min() < FEW_IMAGES}
+    if few:
+        caption += f" Of few images: {', '.join(f'{name} {n:.0f}' for name, n in few.items())}."
     for counts, names in _on_other_images(every, axis, results.plan.axes).items():
         caption += f" Rows are of different images in {some(names)}: {counts}."
     return Shown(pd.DataFrame([*found.values()]), caption, losses=frozenset(losses))

@@ -79,7 +79,7 @@ class SignalHandler:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.interactive and self.reason and number == signal.SIGINT:
-            raise KeyboardInterrupt("a second Ctrl-C; not saved")
+            raise KeyboardInterrupt("at once; the same call resumes from the newest checkpoint")
         self.request_stop(signal.Signals(number).name)
 
 

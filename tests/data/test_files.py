@@ -93,6 +93,8 @@ def test_json_of_another_kind_is_passed_over_with_a_word(tmp_path):
     source, said = opened(tmp_path)
     assert len(source.classes) == 2
     assert any("metadata.json has no column file_name" in line for line in said)
+    says = "no such column; metadata.json has no column file_name"
+    assert says in refusal(tmp_path, label_column="license")
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,19 @@ def test_images_that_tell_nothing_of_features_are_not_probed_and_that_is_said(
     assert not any("knn" in name for name in result.metrics)
 
 
+def test_what_is_measured_in_between_counts_labelled_images(
+    short: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """An interval of as many images as there were, of which 60% had no label."""
+    images(root := tmp_path / "own", a=100, b=100, _=100)
+    words = [f"data.path={root}", "data.validation=0.5", "name=run"]
+    result = result_of(run(altered(short, *KNN, *words)))
+    n = result.metrics["probe_knn"].n
+    assert n is not None and 60 < n < 140
+    lines = [one for one in capsys.readouterr().out.splitlines() if "probe at step" in one]
+    assert lines and all(f"(n = {n} images)" in one for one in lines)
+
+
 def verdict(split: str = "test", **beside: tuple[float, Difference | None]) -> str:
     """Of a k-NN accuracy of 0.3 beside others, and their differences."""
     metrics = {"knn": Measured(value=0.3, split=split, n=100)}

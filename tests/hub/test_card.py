@@ -18,7 +18,7 @@ from helpers.reports import table
 from ssl_vit.hub import card, push
 from ssl_vit.models import encoder, weights
 from ssl_vit.objectives.supervised import SupervisedOptions
-from ssl_vit.recipe.records.run import Measured, Result, Trunk
+from ssl_vit.recipe.records.run import Measured, Result, SeenImages, Trunk
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import proportion
 
@@ -58,6 +58,16 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
     assert row[2].startswith(f"{proportion(found.value, images).low:.2%} to ")
     for content in files.values():
         assert str(tmp_path).encode() not in content and str(ROOT).encode() not in content
+
+
+def test_the_card_says_which_of_its_images_were_seen_before(run: Run) -> None:
+    """The letters of a shape stood there, and the caution did not."""
+    result = result_of(run)
+    counts = {"of": {"test": 100}, "images": {"test": 80}, "labels": {"test": 80}}
+    result.seen = [SeenImages(run="earlier", **counts)]
+    run.finish(result)
+    bold = re.findall(r"^\*\*(.*)\*\*$", card.write(run, run.export), re.MULTILINE)
+    assert any("was trained on 80 of 100" in line for line in bold) and min(map(len, bold)) > 9
 
 
 def test_the_front_matter_is_what_the_hub_reads(run: Run) -> None:

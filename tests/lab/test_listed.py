@@ -35,6 +35,17 @@ def test_what_an_objective_does_not_use_is_no_setting_of_its_runs(tmp_path: Path
     assert listed.differing([first, tuned]).keys() == {"objective"}
 
 
+def test_a_list_has_what_is_to_be_beaten_beside_each_figure(tmp_path: Path) -> None:
+    """The best of several losses looked good, though a trivial prediction beat it."""
+    make_run(tmp_path / "a")
+    (one,) = runs(tmp_path)  # 50%; the commonest colour 7%, the neighbours' mean 45%
+    assert one.to_beat("accuracy_masked") == 0.45 and one.to_beat("loss") is None
+    assert listed.metric_text(one, "accuracy_masked").endswith("; to beat 45.00%")
+    columns, _ = listed.of_page([one])
+    shown = {column.head: column.text(one) for column in columns}
+    assert shown["accuracy masked to beat, held-out"] == "45.00%"
+
+
 @pytest.mark.parametrize(
     ("saved", "resumes", "reached"),
     [((), "before its first checkpoint", 200), ((50, 150), "150", 200), ((203,), "203", 203)],

@@ -30,7 +30,16 @@ IMAGES = Images({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
 MAE = resolve(["recipe=mae", "data.path=/no/such/place"], here=False)
 # 128 images a step: 10 steps an epoch
 ASKED = Question(
-    "mae", "", {"data.path": "/no"}, {}, IMAGES, MAE, {"model": "vit_n8"}, "avg", 1.0, 0.5
+    "mae",
+    "",
+    {"data.path": "/no", "compute.threads": "1"},
+    {},
+    IMAGES,
+    MAE,
+    {"model": "vit_n8"},
+    "avg",
+    1.0,
+    0.5,
 )
 FURTHER = Question("dino", "/an/encoder", {}, {}, IMAGES, MAE, {}, "token", 1.0, 0.5)
 TRAINED = ("pretrain", "own", "tune", "final")
@@ -223,7 +232,8 @@ def test_runs_are_timed_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     with pytest.raises(UserError, match="cut off"):
         worth.measure(ASKED, 2, tmp_path)
     fails = False  # what was timed before is not timed again
-    clocks = worth.measure(ASKED, 2, tmp_path)
+    again = ASKED._replace(shared=dict(reversed([*ASKED.shared.items()])))  # in another order
+    clocks = worth.measure(again, 2, tmp_path)
     trained, tuned = Clock(2, 84), Clock(2, 92)
     by_hand = {"pretrain": trained, "own": trained, "tune": tuned, "final": Clock(2, 122)}
     assert clocks == by_hand | {"frozen": Clock(0, 100)}
@@ -310,7 +320,7 @@ def test_the_least_difference_is_told_as_assumed() -> None:
     assert found == [
         [str(n), *(f"{least_difference(sd, n):.1f}" for sd in (0.3, 0.7, 1.2))] for n in (3, 5, 8)
     ]
-    assert lines[0].startswith("assumed") and "400 test images alone 6.3" in lines[-1]
+    assert lines[0].startswith("assumed") and "6.3 points by the 400 test images" in lines[0]
 
 
 # Images

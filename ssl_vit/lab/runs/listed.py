@@ -122,6 +122,14 @@ class ListedRun:
         beside = self.measured[metric].beside if metric in self.measured else []
         return next((one.value for one in beside if one.place == FRESH), None)
 
+    def to_beat(self, metric: str) -> float | None:
+        """The best of its other baselines on the same images; None where none was measured."""
+        one = self.measured.get(metric)
+        values = [other.value for other in one.beside if other.place != FRESH] if one else []
+        if not one or not values:
+            return None
+        return max(values) if one.row.higher else min(values)
+
     def learned(self, split: str) -> int:
         """Of how many images of a split its initial weights had learned the labels; 0 where that is
         not recorded."""
@@ -268,12 +276,14 @@ SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learn
 
 
 def metric_text(run: ListedRun, metric: str) -> str:
-    """The value of a metric, the number of images that it was measured on, what fresh weights reach
-    there, and what makes it no measure of new images."""
+    """The value of a metric, the number of images that it was measured on, what fresh weights and
+    the best of its other baselines reach there, and what makes it no measure of new images."""
     one = run.measured[metric]
     text = one.row.text(one.value, page=True) + (f" (n = {one.images:,})" if one.images else "")
     if (fresh := run.fresh(metric)) is not None:
         text = f"{text}; fresh weights {one.row.text(fresh, page=True)}"
+    if (best := run.to_beat(metric)) is not None:
+        text = f"{text}; to beat {one.row.text(best, page=True)}"
     if run.learned(one.split):
         return f"{text} ({LEARNED}: no sound comparison)"
     if any(one.unknown for one in run.record.seen):
@@ -306,8 +316,8 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
 
 
 def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Column]:
-    """Of one split; with the number of images where it is one for all runs. That of fresh weights,
-    where it was measured, stands beside it."""
+    """Of one split; with the number of images where it is one for all runs. Those of fresh weights
+    and of the best of its other baselines, where they were measured, stand beside it."""
     of = [run for run in runs if metric in run.measured]
     counts = {run.count(metric) for run in of if run.measured[metric].split == split}
     head = f"{label(metric)}, {SPLIT_NAMES[split]}"
@@ -322,10 +332,15 @@ def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Colum
     def fresh(run: ListedRun) -> float | None:
         return None if value(run) is None else run.fresh(metric)
 
+    def to_beat(run: ListedRun) -> float | None:
+        return None if value(run) is None else run.to_beat(metric)
+
     number = partial(find_metric(metric).text, page=True)
-    beside = Column(f"{label(metric)} of fresh weights, {SPLIT_NAMES[split]}", fresh, number)
-    measured = any(fresh(run) is not None for run in of)
-    return [Column(head, value, number), *([beside] if measured else [])]
+    columns = [Column(head, value, number)]
+    for what, found in (("of fresh weights", fresh), ("to beat", to_beat)):
+        if any(found(run) is not None for run in of):
+            columns.append(Column(f"{label(metric)} {what}, {SPLIT_NAMES[split]}", found, number))
+    return columns
 
 
 class RankedGroup(NamedTuple):

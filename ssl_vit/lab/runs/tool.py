@@ -33,8 +33,8 @@ class RunTable:
         rows: the texts of that table, its head first; none with best= or clean=.
         groups: with best=, `runs` that compare, the best first, and the `facts` that they share.
         record: what --json prints beside the runs.
-        frame: the runs as a pandas table: name, state, a column for each metric and for each option
-            that differs between them.
+        frame: the runs as a pandas table: name, state, a column for each metric of the model, whose
+            baselines the runs' pages have, and for each option that differs between them.
     """
 
     runs: list[ListedRun]

@@ -618,7 +618,7 @@ def measure(
 def _kept(what: str, words: Sequence[str], out: Path, parallel: int, folder: Path | None) -> float:
     """The seconds of a tool as `_timed` finds them, of a plan those of its steps; from the study's
     folder where they are there."""
-    key = f"{_machine()}, {parallel} at once: {' '.join(words)}"
+    key = f"{_machine()}, {parallel} at once: {' '.join([words[0], *sorted(words[1:])])}"
     path = folder and folder / TIMINGS
     kept: dict[str, float] = {}
     if path and path.exists():
@@ -702,15 +702,15 @@ def timing_line(clocks: Clocks, spent: float) -> str:
 def power(test: int) -> Iterator[str]:
     """The least difference that can be found, before anything is known of the differences, also by
     so many test images alone."""
-    yield "assumed     the least difference, in points, that is claimed with a probability of 80%,"
-    yield "            by the seeds and the standard deviation of the differences over seeds:"
+    alone = 100 * 2.8 * math.sqrt(ASSUMED_APART / test)
+    yield (
+        f"assumed     the least difference that is claimed with a probability of 80%: {alone:.1f}"
+        f" points by the {test:,} test images, if one arm alone is right on"
+        f" {format_share(ASSUMED_APART)} of them;"
+    )
+    yield "            by seeds, and the standard deviation of differences over seeds, in points:"
     head = ["seeds", *(f"sd {sd:g}" for sd in ASSUMED_SDS)]
     rows = [
         [str(n), *(f"{least_difference(sd, n):.1f}" for sd in ASSUMED_SDS)] for n in ASSUMED_SEEDS
     ]
     yield from (f"            {line}" for line in plain_table(head, rows))
-    alone = 100 * 2.8 * math.sqrt(ASSUMED_APART / test)
-    yield (
-        f"            by the {test:,} test images alone {alone:.1f}, where one arm"
-        f" alone is right on {format_share(ASSUMED_APART)} of them"
-    )
