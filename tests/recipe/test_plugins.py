@@ -84,7 +84,9 @@ def test_a_target_of_ones_own(plugin: Path, tiny: list[str], capsys: pytest.Capt
     assert resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={plugin}"]).plugin == str(plugin)
     declaration.withdraw("brightness")
     draw_figures.main([f"init={run.folder}", "figures=[filters,reconstruction]", "images=2"])
-    line = "left out    reconstruction: run: target=brightness is a plugin's; figures=reconstruction"
+    line = (
+        "left out    reconstruction: run: target=brightness is a plugin's; figures=reconstruction"
+    )
     assert line in capsys.readouterr().out
 
 
