@@ -42,7 +42,7 @@ BUDGETS = {
         "models": 1180,
         "objectives": 2650,
         "pages": 950,
-        "recipe": 2250,
+        "recipe": 2260,
         "results": 140,
         "robustness": 220,
         "runs": 1190,
