@@ -3,7 +3,7 @@ the encoder ready to be inspected."""
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -194,17 +194,19 @@ def _tested(data: Data) -> tuple[Source, str, Sequence[str]]:
     return splits.validation, held_out, splits.guesses
 
 
-def named_split(name: str, splits: Mapping[str, Source]) -> str:
-    """The split with images that `split=` names.
+def named_split(name: str, splits: Mapping[str, Sized]) -> str:
+    """The split with images that `split=` names; where no split is a test's, test is the validation
+    split, as for runs.
 
     Raises:
         UserError: there is none.
     """
     filled = [each for each, source in splits.items() if len(source)]
     chosen = layout.choose(name, filled)
+    if chosen is None and layout.role(name) == "test":
+        chosen = layout.choose("validation", filled)
     if chosen is None:
-        text = f"split={name}: no such split with images; {suggest(name, filled)}; without split="
-        text += " the test images, else the held-out ones"
+        text = f"split={name}: no such split with images; {suggest(name, filled)}"
         roles = {layout.role(one) for one in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
             text += "; without one a run holds out a share of train"

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 import ssl_vit
 from helpers.options import SHORT, TINY, altered
+from ssl_vit.errors import UserError
 from ssl_vit.jobs import encoders
 
 
@@ -20,3 +22,12 @@ def test_fresh_weights_at_another_size_are_the_runs_own(tmp_path: Path) -> None:
         networks.append(encoders.load_subject(one, images, 4, 2).encoder)
     for name, value in networks[0].state_dict().items():
         torch.testing.assert_close(value, networks[1].state_dict()[name], msg=name)
+
+
+def test_where_no_split_is_a_tests_the_validation_split_is() -> None:
+    """As for runs: split=test was refused of train/ and val/."""
+    splits = {name: range(count) for name, count in (("train", 3), ("val", 2), ("other", 1))}
+    assert encoders.named_split("test", splits) == "val"
+    with pytest.raises(UserError, match="split=test: no such split"):
+        encoders.named_split("test", {"train": splits["train"]})
+    assert encoders.named_split("test", splits | {"eval": range(1)}) == "eval"
