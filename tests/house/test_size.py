@@ -37,7 +37,7 @@ BUDGETS = {
         "house": 500,
         "hub": 1130,
         "inspection": 390,
-        "jobs": 2580,
+        "jobs": 2590,
         "lab": 4670,
         "models": 1180,
         "objectives": 2650,

@@ -67,7 +67,10 @@ def test_the_card_says_which_of_its_images_were_seen_before(run: Run) -> None:
     result.seen = [SeenImages(run="earlier", **counts)]
     run.finish(result)
     bold = re.findall(r"^\*\*(.*)\*\*$", card.write(run, run.export), re.MULTILINE)
-    assert any(line.startswith("earlier was trained on 80 of 100") for line in bold) and min(map(len, bold)) > 9
+    assert (
+        any(line.startswith("earlier was trained on 80 of 100") for line in bold)
+        and min(map(len, bold)) > 9
+    )
 
 
 def test_the_front_matter_is_what_the_hub_reads(run: Run) -> None:
