@@ -134,7 +134,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             values.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
         if "parameters" in cell["metadata"].get("tags", []):
             names["PRETRAINING"] = dict(word.split("=", 1) for word in TINY)
-            tuning = [*TUNE, "eval.test=false", "eval.images=24", "data.share=0.01", "data.size=16"]
+            tuning = [*TUNE, "data.test=0.01", "eval.images=24", "data.share=0.01", "data.size=16"]
             names["TUNING"] = dict(word.split("=", 1) for word in tuning)
     assert names["result"].steps == 12 and names["tuned"].steps == 2
     assert any(value is True for value in values)  # the same features

@@ -319,7 +319,7 @@ def test_the_sizes_named_as_nearest_are_accepted_and_none_is_nearer(size, patch)
     if size in fits:
         assert resolve([*words, f"data.size={size}"]).data.size == size
         return
-    named = re.search(r"nearest (?:is|are) (.*)$", refusal(*words, f"data.size={size}"))[1]
+    named = re.search(r"nearest (?:is|are) ([\d and]+)", refusal(*words, f"data.size={size}"))[1]
     near = [int(side) for side in named.split(" and ")]
     below = [side for side in fits if side < size]
     above = [side for side in fits if side > size]

@@ -110,8 +110,11 @@ def test_a_fine_tuning_recipe_is_its_row_of_table_4(data, steps, rates, dev, war
 
 
 def test_a_size_that_h14_cannot_be_cut_into_names_both_that_it_can() -> None:
+    """And the patch next to its own that divides the size."""
     words = ["recipe=paper/finetune_imagenet", "init=scratch", "model=vit_h14"]
-    with pytest.raises(UserError, match=r"data\.size=384: .* the nearest are 378 and 392$"):
+    with pytest.raises(
+        UserError, match=r"data\.size=384: .* the nearest are 378 and 392, or model\.patch=12$"
+    ):
         resolve(words, here=False)
 
 

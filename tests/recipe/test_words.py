@@ -205,10 +205,8 @@ def test_a_text_alone_is_a_path_where_the_tool_takes_one(tmp_path: Path) -> None
     ("kind", "key", "word"),
     [
         (PretrainOptions, "json", "--json"),
-        (StudyOptions, "check", "--check"),
         (StudyOptions, "only", "only=1"),
         (ReportOptions, "json", "--json"),
-        (StudyOptions, "check", "check=true"),
     ],
 )
 def test_what_is_for_the_command_line_is_refused(kind: type, key: str, word: str) -> None:

@@ -249,8 +249,8 @@ def test_nobody_is_told_to_remove_what_is_being_written(made: Copy) -> None:
     others = altered(made.options, "optim.lr=0.5")
     with lock.hold(made.folder, "runs"):
         line = refused(found, others)
-        assert "take another name=" in line and "remove it" not in line
-    assert "remove it" in refused(found, others)
+        assert "take another name=" in line and "or remove" not in line
+    assert "remove that folder" in refused(found, others)
 
 
 def test_another_may_write_the_run_while_this_one_waits_for_the_lock(
