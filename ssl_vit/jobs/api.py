@@ -98,8 +98,8 @@ def export(options: Options = (), /, **keywords: Any) -> Path:
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
-    """A run folder: `recipe`, the records `result()` and `environment()`, `rows()` of metrics.jsonl,
-    and the paths `folder`, `export`, `figures`. As init= it stands for its folder.
+    """A run folder: `recipe`, the records `result()` and `environment()`, `rows()` of
+    metrics.jsonl, and the paths `folder`, `export`, `figures`. As init= it stands for its folder.
 
     Raises:
         UserError: the folder has no recipe.yaml, or one that cannot be read.
