@@ -22,6 +22,7 @@ from ..objectives.base import Objective
 from ..recipe import declaration, export_files, recipe_files
 from ..recipe.declaration import ObjectiveDeclaration
 from ..recipe.init_source import InitSource
+from ..recipe.plugins import content_of
 from ..recipe.records import read
 from ..recipe.records.run import Environment
 from ..recipe.schema import build
@@ -81,6 +82,10 @@ def load_trained(
     if part.predicts_patches and made.target not in declaration.targets():
         text = "figures=reconstruction with plugin=FILE shows its predictions"
         return None, f"target={made.target} is a plugin's; {text}"
+    now = {content_of(type(one)) for one in (made.declared, declaration.targets().get(made.target))}
+    was = (read(run / "environment.json", Environment).plugin or {}).get("file")
+    if was and now - {"", was}:
+        return None, "the plugin's file differs from what the run was made with"
     with _damaged(f"init={source.place}: {path}"):
         heads = _of_part(load_file(path), part.name)
         classes = made.data.classes

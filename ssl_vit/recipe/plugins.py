@@ -32,6 +32,11 @@ def check_plugin(given: Values, plugin: str | None, path: Path) -> None:
         raise UserError(f"plugin={plugin}: {text}; add plugin={plugin} if you trust that file")
 
 
+def content_of(kind: type) -> str:
+    """The hash of the plugin's file that a class is of; empty of the package's."""
+    return str(getattr(sys.modules.get(kind.__module__), CONTENT, ""))
+
+
 def run_plugin(plugin: str | None) -> None:
     """Run a plugin's file, once per process: it declares objectives or targets.
 

@@ -17,7 +17,7 @@ BUDGETS = {
         "evaluation": 1300,
         "hub": 510,
         "inspection": 520,
-        "jobs": 2730,
+        "jobs": 2740,
         "lab": 4750,
         "models": 1130,
         "objectives": 2180,

@@ -88,6 +88,15 @@ def test_a_target_of_ones_own(plugin: Path, tiny: list[str], capsys: pytest.Capt
         "left out    reconstruction: run: target=brightness is a plugin's; figures=reconstruction"
     )
     assert line in capsys.readouterr().out
+    # one that was changed drew other predictions and truths without a word
+    for name, more, drawn in (("same", "", True), ("changed", "# changed", False)):
+        file = plugin.with_name(f"{name}_{plugin.name}")
+        file.write_text(plugin.read_text() + more)
+        for one in [*filter(declaration.is_plugins, map(type, declaration.all_declared()))]:
+            declaration.withdraw(one.name)
+        words = [f"init={run.folder}", "figures=[filters,reconstruction]", "images=2"]
+        draw_figures.main([*words, f"plugin={file}"])
+        assert ("plugin's file differs" not in capsys.readouterr().out) is drawn
 
 
 def test_the_help_of_target_has_the_sentence_of_each(plugin: Path, tiny: list[str]) -> None:
