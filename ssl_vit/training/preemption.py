@@ -56,11 +56,11 @@ class SignalHandler:
         self.interactive = hasattr(sys, "ps1")
         if threading.current_thread() is threading.main_thread():
             if not self.interactive:
-                self._exit_on_second()
+                self._watch()
             self.before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
 
-    def _exit_on_second(self) -> None:
+    def _watch(self) -> None:
         reading, self.writing = os.pipe()
         os.set_blocking(self.writing, False)
         self.wakeup = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
