@@ -18,7 +18,7 @@ BUDGETS = {
         "hub": 510,
         "inspection": 520,
         "jobs": 2740,
-        "lab": 4750,
+        "lab": 4760,
         "models": 1130,
         "objectives": 2180,
         "pages": 1060,

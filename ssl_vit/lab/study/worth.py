@@ -193,13 +193,8 @@ def build(
     """
     hours = HOURS if own.hours is None else own.hours
     path, words = folder / FILE, [*words_of(given), f"hours={hours:g}"]
-    if path.exists():
-        before = records.require(path, Worth, "remove it to plan anew")
-        if before.words == words:
-            if before.parallel != parallel:
-                text = f"parallel={before.parallel}, which hours={hours:g} is of; not planned anew"
-                before.lines.insert(0, f"planned     for {text} for parallel={parallel}")
-            return before
+    if (before := _planned(path, words, hours, parallel)) is not None:
+        return before
     if not time_runs:
         text = "is planned by runs that are timed; neither dry=true nor tools/plan.py starts them"
         other = "tools/study.py --check does, on a cluster in a job like those of its tasks"
@@ -233,6 +228,18 @@ def build(
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(found.content(), indent=1) + "\n")
     return found
+
+
+def _planned(path: Path, words: Sequence[str], hours: float, parallel: int) -> Worth | None:
+    """What was planned in a file for the same words, with a line where it was for another pace;
+    None where nothing was."""
+    before = records.require(path, Worth, "remove it to plan anew") if path.exists() else None
+    if before is None or before.words != words:
+        return None
+    if before.parallel != parallel:
+        text = f"parallel={before.parallel}, which hours={hours:g} is of; not planned anew"
+        before.lines.insert(0, f"planned     for {text} for parallel={parallel}")
+    return before
 
 
 def ask(given: Mapping[str, str]) -> Question:
