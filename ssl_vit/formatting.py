@@ -229,6 +229,15 @@ def count_of_images(count: int) -> str:
     return count_of(count, "images")
 
 
+def copies_text(copies: Any) -> str:
+    """Say how many images are distinct (a `Copies`), to follow their number; empty where all
+    are."""
+    if copies is None:
+        return ""
+    text = f", {copies.distinct:,} distinct"
+    return text + (f", {copies.relabelled:,} with several labels" if copies.relabelled else "")
+
+
 def format_held_out(measured_on: Mapping[str, int] | None) -> str:
     """The held-out images in words, with their number where `measured_on` (as for few_images) has
     it: runs of older versions have none."""

@@ -2,7 +2,7 @@
 has no row is shown by its name. No torch here."""
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 SHARE = "share"  # of independent cases, in per cent: it has an interval
@@ -19,9 +19,12 @@ KINDS = ("masked", "random", "kept")
 MASKED = KINDS[0]
 # Measured of a classifier on test images: nothing may be chosen by them
 TESTED = ("top1", "top5", "real")
+# Probes of a frozen encoder in the one order in which they are shown. The first that was measured
+# heads reports, and has the verdict: few-shot depends on a draw of images, so it comes last
+PROBES = ("linear", "attentive", "knn", "few_shot_5", "miou")
 # Which stand in lists of runs, and after these an objective's own shares. The first that a run has
 # stands in its line of the runs tool and in the first sentences of its page
-MAIN = ("top1", "linear", "attentive", "few_shot_5", "knn", "miou", "accuracy_masked", "accuracy")
+MAIN = ("top1", *PROBES, "accuracy_masked", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,34 @@ def main_metrics() -> list[str]:
     """Those that lists of runs show, the loss, which every objective has, last."""
     own = [row.name for row in all_metrics() if row.unit == SHARE and row not in _TASK_METRICS]
     return [*MAIN, *own, "loss"]
+
+
+def place(name: str) -> int:
+    """Return the place of a measure in the one order of measures: that of MAIN, with any number of
+    shots where 5-shot is, then all others. A probe in a training run has its measure's place."""
+    known = "few_shot_5" if is_few_shot(name) else _last(name).removeprefix(PROBED)
+    return MAIN.index(known) if known in MAIN else len(MAIN)
+
+
+def is_few_shot(name: str) -> bool:
+    """Return whether a measure is a few-shot accuracy, with any number of shots."""
+    return _last(name).removeprefix(PROBED).startswith("few_shot_")
+
+
+def is_of_frozen(name: str) -> bool:
+    """Return whether a measure is a probe's of a frozen encoder, in a training run too. Such
+    measures compare between objectives."""
+    return place(name) in range(MAIN.index(PROBES[0]), MAIN.index(PROBES[-1]) + 1)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return those of the measures that lists of runs show, in the one order of measures: the loss
+    comes last."""
+    rest = main_metrics()
+    shown = [name for name in names if place(name) < len(MAIN) or _last(name) in rest]
+    return sorted(
+        shown, key=lambda name: (place(name), _last(name) in rest and rest.index(_last(name)), name)
+    )
 
 
 def _find(name: str) -> Metric | None:

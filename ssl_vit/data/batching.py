@@ -48,9 +48,9 @@ class Batch(NamedTuple):
             views; None for others.
         local: uint8 (B, L, 3, S, S), smaller ones (views.local); None without.
         mask: int32 (B, H, W), the class of each pixel, of images with masks (masks.py).
-        content: of training images int64 (B,), the hash of each image's contents (contents.py);
-            where they are mixed in pairs (B, 2), the partner's second. No tensor: one more takes
-            0.5 ms on its way from a worker.
+        content: int64 (B,), the hash of each image's contents (contents.py); where they are mixed
+            in pairs (B, 2), the partner's second. No tensor: one more takes 0.5 ms on its way from
+            a worker.
     """
 
     image: Tensor
@@ -174,8 +174,7 @@ class ImageDataset(Dataset):
                 label_B[place] = labels.UNLABELLED if unlabelled else label
             images.append(image)
             places.append(place)
-            if self.train:
-                contents.append(self.content(*used))
+            contents.append(self.content(*used))
         samples = Samples(wanted.index[places], wanted.key[places])
         return Batch(
             **self.prepared(images, samples),
@@ -183,7 +182,7 @@ class ImageDataset(Dataset):
             index=torch.from_numpy(samples.index),
             key=torch.from_numpy(samples.key),
             unreadable=tuple(unreadable),
-            content=signed(contents) if self.train else None,
+            content=signed(contents),
         )
 
     def fetch(self, rows: np.ndarray) -> tuple[Sequence[Any], np.ndarray]:

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 import xxhash
 
+from ..recipe.records.run import Copies
+from ..stats import effective_number
 from .source import Source
 
 READ_AT_ONCE = 256  # images
@@ -33,6 +35,25 @@ def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
         raw, _ = source.fetch(rows[start : start + READ_AT_ONCE])
         found.append(signed(map(content_hash, raw)))
     return np.concatenate(found)
+
+
+def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
+    """Count how often the same image is among some.
+
+    Args:
+        hashes_M: of the images' contents.
+        label_M: int64 (M,) or, of lists of labels, (M, L).
+
+    Returns:
+        None where all images are distinct.
+    """
+    copies_C = np.unique(hashes_M, return_counts=True)[1]
+    if len(copies_C) == len(hashes_M):
+        return None
+    labelled = np.unique(np.column_stack([hashes_M, label_M]), axis=0)[:, 0]
+    relabelled = int((np.unique(labelled, return_counts=True)[1] > 1).sum())
+    effective = effective_number(copies_C)
+    return Copies(distinct=len(copies_C), effective=effective, relabelled=relabelled)
 
 
 def distinct(hashes: np.ndarray) -> np.ndarray:

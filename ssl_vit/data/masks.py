@@ -88,6 +88,9 @@ class MaskedImages(ImageDataset):
         image, mask = raw
         return super().decode(image), decode(mask)
 
+    def content(self, row: int, raw: tuple[Any, Any]) -> int:
+        return super().content(row, raw[0])
+
     def prepared(self, images: list[tuple[Tensor, Tensor]], samples: Samples) -> dict[str, Any]:
         """
         Raises:

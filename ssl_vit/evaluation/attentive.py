@@ -25,6 +25,7 @@ from ..errors import UserError
 from ..formatting import count_of_images, format_bytes
 from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
+from ..recipe.records.run import Copies
 from ..runs import console, environment
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from . import features, probes
@@ -43,9 +44,10 @@ def describe(network: Backbone, images: Images) -> str:
     return f"learns from {count_of_images(count)}: {tokens} tokens each, {held} in memory"
 
 
-def measure(network: Backbone, images: Images) -> tuple[Tensor, Tensor]:
+def measure(network: Backbone, images: Images) -> tuple[Tensor, Tensor, Copies | None]:
     """Whether the probe is right of each test image, and whether their commonest class is: bool
-    (1, M), in the order of the split, on the CPU. All processes call it.
+    (1, M), in the order of the split, on the CPU; and how often the same image is among them. All
+    processes call it.
 
     Raises:
         UserError: the tokens of the training images do not fit into memory, or every rate diverges.
@@ -60,10 +62,11 @@ def measure(network: Backbone, images: Images) -> tuple[Tensor, Tensor]:
         with images.autocast():
             return stored(network.tokens(image_BCHW.to(accelerator.device), probe.layer))
 
-    def classify(source: Source, fitted: AttentiveProbe) -> features.Features:
+    def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
         """Each rate's class (M, G) of the labelled images, and their label (M,)."""
         readers = {ENCODER: lambda image: fitted.logits(read(image).float()).argmax(2)}
-        return features.extract(readers, images.batches(source), accelerator)[ENCODER]
+        found, copies = features.extract(readers, images.batches(source), accelerator)
+        return found[ENCODER], copies
 
     source = _train(images)
     shape = network.patches + network.prefix, network.width
@@ -76,11 +79,11 @@ def measure(network: Backbone, images: Images) -> tuple[Tensor, Tensor]:
         return train(tokens, heads, images.classes, probe, device).to(torch.device("cpu"))
 
     fitted = broadcast_from_main(accelerator, fit).to(accelerator.device)
-    dev_KG, dev_label_K = classify(images.splits.validation, fitted)
+    (dev_KG, dev_label_K), _ = classify(images.splits.validation, fitted)
     right_G = (dev_KG == dev_label_K[:, None]).double().mean(0).tolist()
     best = probes.best_rate("attentive", probe.rates, right_G, fitted.weight_GHAC.flatten(1, 2))
-    predicted_M1, label_M = classify(images.test, fitted.only(best))
-    return (predicted_M1[:, 0] == label_M)[None].cpu(), features.commonest(label_M)
+    (predicted_M1, label_M), copies = classify(images.test, fitted.only(best))
+    return (predicted_M1[:, 0] == label_M)[None].cpu(), features.commonest(label_M), copies
 
 
 def _train(images: Images) -> Source:

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.pixel_values import normalisation
-from ..metrics import COMMONEST, FRESH, PIXELS, START
+from ..metrics import COMMONEST, FRESH, PIXELS, START, place
 from ..models.encoder import Backbone, build_backbone
 from ..models.weights import copy_weights
-from ..recipe.records.run import Difference, Measured
+from ..recipe.records.run import Copies, Difference, Draws, Measured
 from ..recipe.schema import Data, Model, Recipe
-from ..stats import paired_difference
+from ..stats import Interval, over_draws, paired_difference, proportion
 from .features import ENCODER, Reader, Right, accuracy
 
 SIDE = 8  # pixels of the images whose nearest neighbours need no network
@@ -53,8 +53,42 @@ def pixel_reader(data: Data) -> Reader:
     return read
 
 
+def interval(right_TM: Tensor, copies: Copies | None) -> Interval:
+    """Return the 95% interval of an accuracy: over test images and, if there are several draws of
+    few-shot images, over the draws too."""
+    value, images = accuracy(right_TM), right_TM.shape[1]
+    over_images = proportion(value, copies.effective if copies else images)
+    return over_draws(right_TM.double().mean(1).tolist(), over_images)
+
+
+def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
+    """Return an accuracy as result.json has it, with its copies and draws."""
+    found = Measured(value=accuracy(right_TM), split=split, n=right_TM.shape[1])
+    if copies:
+        found.copies = copies
+    if len(right_TM) > 1:
+        low, high = interval(right_TM, copies)
+        found.draws = Draws(count=len(right_TM), low=low, high=high)
+    return found
+
+
+def difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:
+    """Return the accuracy of an encoder minus that of a baseline, on the same images and the same
+    draws of few-shot images, with its interval over both. A baseline with one draw, such as the
+    commonest class, is compared with every draw."""
+    apart_M = right_TM.double().mean(0) - other_TM.double().mean(0)
+    mean, images = paired_difference(apart_M.numpy(), copies.effective if copies else None)
+    apart_T = (right_TM.double() - other_TM.double()).mean(1)
+    low, high = over_draws(apart_T.tolist(), images, least=-1.0)
+    return Difference(mean=mean, low=low, high=high)
+
+
 def compared(
-    right: Mapping[str, Right], split: str, prefix: str = "", paired: bool = True
+    right: Mapping[str, Right],
+    split: str,
+    copies: Copies | None,
+    prefix: str = "",
+    paired: bool = True,
 ) -> dict[str, Measured]:
     """The metrics of an encoder's probes and, after each, those of what it is compared with.
 
@@ -62,22 +96,21 @@ def compared(
         right: {ENCODER, FRESH, START, PIXELS or COMMONEST: {measure: (T, M)}}, empty where nothing
             was probed; a measure of the encoder that another one lacks is not compared with it.
         split: which images these are.
+        copies: how often the same image is among them.
         prefix: of the metrics' names.
         paired: whether differences are measured: not where these images chose the encoder's
             weights, were trained on, or are no independent cases.
     """
     found: dict[str, Measured] = {}
-    for measure, right_TM in right.get(ENCODER, {}).items():
-        name, images = prefix + measure, right_TM.shape[1]
-        found[name] = Measured(value=accuracy(right_TM), split=split, n=images)
+    for measure, right_TM in sorted(right.get(ENCODER, {}).items(), key=lambda one: place(one[0])):
+        name = prefix + measure
+        found[name] = measured(right_TM, split, copies)
         for beside in (FRESH, START, PIXELS, COMMONEST):
             other_TM = right.get(beside, {}).get(measure)
             if other_TM is None:
                 continue
-            one = Measured(value=accuracy(other_TM), split=split, n=images)
-            if paired and beside != COMMONEST:
-                apart_M = right_TM.double().mean(0) - other_TM.double().mean(0)
-                mean, (low, high) = paired_difference(apart_M.numpy())
-                one.difference = Difference(mean=mean, low=low, high=high)
-            found[beside + name] = one
+            baseline = measured(other_TM, split, copies)
+            if paired:
+                baseline.difference = difference(right_TM, other_TM, copies)
+            found[beside + name] = baseline
     return found

@@ -14,35 +14,38 @@ import numpy as np
 import torch
 
 from ..data.batching import Batch
+from ..data.contents import count_copies
 from ..data.source import Source
 from ..errors import UserError
 from ..objectives.base import Objective
 from ..recipe import records
+from ..recipe.records.run import Measured
 from ..runs.files import write_atomically
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
+from . import beside
 
 IMAGENET = 50_000  # images of its validation split
 
 
 class Predictions(NamedTuple):
     """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none, or
-    lists of labels (M, L), as `data.labels.padded`; `top5` (M, K), best first. `classes` is how
-    many the classifier knows."""
+    lists of labels (M, L), as `data.labels.padded`; `top5` (M, K), best first; `content` (M,), the
+    hash of each image's content. `classes` is how many the classifier knows."""
 
     index: np.ndarray  # type: ignore[assignment]
     label: np.ndarray
     top5: np.ndarray
+    content: np.ndarray
     classes: int = 0
 
     def save(self, path: Path, source: Source) -> None:
         """As .npz, with `image` (M,): the files of the images, or their names, in the split."""
         image = np.array([source.file_of(row) for row in self.index.tolist()], np.str_)
-        content = io.BytesIO()
-        np.savez_compressed(
-            content, index=self.index, label=self.label, top5=self.top5, image=image
-        )
-        write_atomically(path, content.getvalue())
+        arrays = {name: getattr(self, name) for name in ("index", "label", "top5", "content")}
+        file = io.BytesIO()
+        np.savez_compressed(file, image=image, **arrays)
+        write_atomically(path, file.getvalue())
 
 
 @torch.no_grad()
@@ -50,24 +53,26 @@ def predict(
     objective: Objective, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> Predictions:
     """The classifier's predictions for the batches of all processes, gathered on each of them."""
-    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    parts: list[tuple[np.ndarray | None, ...]] = []
     classes = 0
     for batch in batches:
         logits_BC = objective.logits(to_device(batch, accelerator.device)).float()
         classes = logits_BC.shape[1]
         top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
-        parts.append((batch.index.numpy(), batch.label.numpy(), top_BK))
+        parts.append((batch.index.numpy(), batch.label.numpy(), top_BK, batch.content))
     everyone = accelerator.gather_parts(parts)
-    index, label, top5 = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
-    order = index.argsort()
+    arrays = [np.concatenate(each) for each in zip(*everyone, strict=True)]
+    order = arrays[0].argsort()
+    index, label, top5, content = (array[order] for array in arrays)
     most = max(accelerator.gather_parts([classes]))  # a process may have had no image
-    return Predictions(index[order], label[order], top5[order], most)
+    return Predictions(index, label, top5, content, most)
 
 
-def accuracies(predictions: Predictions, classes: int) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)} of top-1 and, with more than five classes, top-5, over the images with a
+def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> dict[str, Measured]:
+    """The test metrics: top-1 and, with more than five classes, top-5, over the images with a
     class: of lists, the share whose highest class, or any of the five, is one of their labels; and
-    what top-1 is (`majority_top1`) if the commonest class is always named."""
+    what top-1 is (`majority_top1`) if the commonest class is always named, with the difference to
+    it if `paired` (as of `beside.compared`)."""
     label_ML = predictions.label.reshape(len(predictions.label), -1)
     known_M = (label_ML >= 0).any(1)
     if not known_M.any():
@@ -75,16 +80,20 @@ def accuracies(predictions: Predictions, classes: int) -> dict[str, tuple[float,
     label_ML, top_MK = label_ML[known_M], predictions.top5[known_M]
     correct_MK = (top_MK[:, :, None] == label_ML[:, None]).any(2)
     ranks = {"top1": 1} | ({"top5": 5} if classes > 5 else {})
-    right = {name: correct_MK[:, :rank].any(1).mean() for name, rank in ranks.items()}
+    right = {name: correct_MK[:, :rank].any(1) for name, rank in ranks.items()}
     row, place = np.nonzero(label_ML >= 0)
     named = np.unique(np.stack([row, label_ML[row, place]]), axis=1)[1]  # once by each image
-    right["majority_top1"] = np.bincount(named).max() / len(label_ML)
-    return {name: (float(share), len(label_ML)) for name, share in right.items()}
+    right["majority_top1"] = (label_ML == np.bincount(named).argmax()).any(1)
+    copies = count_copies(predictions.content[known_M], label_ML)
+    right_1M = {name: torch.from_numpy(right_M)[None] for name, right_M in right.items()}
+    found = {name: beside.measured(each, "test", copies) for name, each in right_1M.items()}
+    if paired:
+        difference = beside.difference(right_1M["top1"], right_1M["majority_top1"], copies)
+        found["majority_top1"].difference = difference
+    return found
 
 
-def real_accuracy(
-    predictions: Predictions, source: Source, path: str
-) -> dict[str, tuple[float, int]]:
+def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[str, Measured]:
     """Accuracy on ImageNet-ReaL's labels (Beyer et al., 2020): the share of images whose top-1
     class is one of their labels. Images without a label are left out, and those that cannot be
     read, in whose places others stand.
@@ -108,9 +117,13 @@ def real_accuracy(
             " (ILSVRC2012_val_00000001.JPEG)"
         )
     read_M = np.any(predictions.label.reshape(len(numbers), -1) >= 0, axis=1)
-    right = []
-    for number, first, read in zip(numbers, predictions.top5[:, 0].tolist(), read_M, strict=True):
-        labels = seen[int(number[1]) - 1] if number and read else []
-        if labels:
-            right.append(first in labels)
-    return {"real": (float(np.mean(right)), len(right))} if right else {}
+    labels = [
+        seen[int(number[1]) - 1] if number and read else []
+        for number, read in zip(numbers, read_M, strict=True)
+    ]
+    known = np.flatnonzero([len(each) > 0 for each in labels])
+    if not len(known):
+        return {}
+    right_M = torch.tensor([int(predictions.top5[row, 0]) in labels[row] for row in known])
+    copies = count_copies(predictions.content[known], predictions.label[known])
+    return {"real": beside.measured(right_M[None], "test", copies)}

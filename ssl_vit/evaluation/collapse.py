@@ -42,7 +42,7 @@ class CollapseEvaluator:
         # in bfloat16 features that are nearly the same differ by rounding, in every direction
         with torch.autocast(device.type, enabled=False):
             readers = {"": feature_reader(objective.exported, self.pool, None)}
-            _, _, features = gathered(readers, self.batches, self.accelerator)
+            _, _, _, features = gathered(readers, self.batches, self.accelerator)
             assign: Any = getattr(objective, "assignments", lambda batches: {})
             found = assign(to_device(batch, device) for batch in self.batches)
             shares = {name: self._information(p_XK) for name, p_XK in found.items()}

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ..data import masks
 from ..data.batching import Batch
+from ..data.contents import NO_HASHES, count_copies
 from ..data.source import Source
 from ..errors import UserError
 from ..metrics import FRESH
@@ -64,11 +65,12 @@ class FittedSegmenter(NamedTuple):
 
 class Counts(NamedTuple):
     """`marginals` of a split: of the weights' predictions (G, 3, C), of the commonest class (3, C),
-    and of the first weights in each image (M, 3, C)."""
+    and of the first weights in each image (M, 3, C); and the hash of each image's content (M,)."""
 
     total_G3C: Tensor
     commonest_3C: Tensor
     image_M3C: Tensor
+    content_M: np.ndarray
 
 
 def measure(network: Backbone, images: Images) -> Counts:
@@ -115,14 +117,18 @@ def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
     totals = {"": own.total_G3C, "majority_": own.commonest_3C[None]}
     totals |= {} if fresh is None else {FRESH: fresh.total_G3C}
     values = {start: scores(total_G3C) for start, total_G3C in totals.items()}
+    # a mask is no label: copies with other masks are not counted
+    copies = count_copies(own.content_M, np.zeros_like(own.content_M))
+    images = len(own.image_M3C)
     found = {
-        start + name: Measured(value=float(of[name][0]), split="test", n=len(own.image_M3C))
+        start + name: Measured(value=float(of[name][0]), split="test", n=images).with_copies(copies)
         for name in SCORES
         for start, of in values.items()
     }
-    if fresh is not None and paired and len(own.image_M3C) >= FEWEST:
+    distinct = copies.distinct if copies else images
+    if fresh is not None and paired and distinct >= FEWEST:
         for name in SCORES:
-            low, high = difference(own.image_M3C, fresh.image_M3C, name)
+            low, high = difference(own, fresh, name)
             mean = found[name].value - found[FRESH + name].value
             found[FRESH + name].difference = Difference(mean=mean, low=low, high=high)
     return found
@@ -249,11 +255,13 @@ def count(
     total_G3C = torch.zeros(len(fitted.weight_GAC), 3, task.classes, dtype=torch.int64)
     commonest_3C = torch.zeros_like(total_G3C[0])
     parts_M3C = [total_G3C[:0]]
+    contents = [NO_HASHES]
     for batch in batches:
         if not len(batch.image):
             continue
         x_BND = read(batch.image)
-        assert batch.mask is not None
+        assert batch.mask is not None and batch.content is not None
+        contents.append(batch.content)
         mask_BSS = batch.mask.to(x_BND.device)
         for g, weight_AC in enumerate(fitted.weight_GAC):
             pred_BSS = upsampled(x_BND, fitted.scale, weight_AC, task, mask_BSS.shape[-1]).argmax(1)
@@ -265,9 +273,9 @@ def count(
                 parts_M3C.append(image_B3C)
         alike_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
         commonest_3C += marginals(mask_BSS, alike_BSS, task)
-    own = (total_G3C, commonest_3C, torch.cat(parts_M3C))
-    totals, commonest, of_images = zip(*gather_object([own]), strict=True)
-    return Counts(sum(totals), sum(commonest), torch.cat(of_images))
+    own = (total_G3C, commonest_3C, torch.cat(parts_M3C), np.concatenate(contents))
+    totals, commonest, of_images, content = zip(*gather_object([own]), strict=True)
+    return Counts(sum(totals), sum(commonest), torch.cat(of_images), np.concatenate(content))
 
 
 def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
@@ -285,12 +293,12 @@ def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
     return dict(zip(SCORES, found, strict=True))
 
 
-def difference(one_M3C: Tensor, other_M3C: Tensor, name: str) -> Interval:
+def difference(one: Counts, other: Counts, name: str) -> Interval:
     """The percentile interval of the first one's score of this name less the second one's, on the
-    same images, resampled together."""
-    one_MK, other_MK = (counted.flatten(1).double().numpy() for counted in (one_M3C, other_M3C))
+    same images, whose distinct contents are resampled together."""
+    one_MK, other_MK = (each.image_M3C.flatten(1).double().numpy() for each in (one, other))
 
     def score(sum_RK: np.ndarray) -> np.ndarray:
-        return scores(torch.from_numpy(sum_RK).unflatten(1, one_M3C.shape[1:]))[name]
+        return scores(torch.from_numpy(sum_RK).unflatten(1, one.image_M3C.shape[1:]))[name]
 
-    return resampled_difference(one_MK, other_MK, score)
+    return resampled_difference(one_MK, other_MK, score, content_M=one.content_M)

@@ -11,13 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.batching import Batch
+from ..data.batching import Batch, is_labelled
+from ..data.contents import count_copies
 from ..data.source import Source
 from ..errors import UserError
 from ..formatting import count_of_images
 from ..metrics import COMMONEST, PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..models.full_precision import full_precision
+from ..recipe.records.run import Copies
 from ..recipe.schema import Probe
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
@@ -25,6 +27,9 @@ from . import probes
 from .images import Images
 from .probes import SEED, Features
 
+# Draws of few-shot images without probe.trials: where the features of all training images are there
+# for other probes, and where the features of each draw are extracted for few-shot alone
+DRAWS, DRAWS_ALONE = 10, 3
 ENCODER = ""  # the name of the encoder's reader, beside FRESH, START and PIXELS
 
 # uint8 images (B, 3, H, W) -> features (B, D), or of tokens (B, T, D)
@@ -40,35 +45,51 @@ def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
 
 def extract(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
-) -> dict[str, Features]:
+) -> tuple[dict[str, Features], Copies | None]:
     """Each reader's features, and the labels, of the labelled images in all processes' batches, in
-    the order of the split, on the device. The caller enters autocast."""
-    _, label_N, found = gathered(readers, batches, accelerator)
+    the order of the split, on the device; and how often the same image is among these images. The
+    caller enters autocast."""
+    _, label_N, content_N, found = gathered(readers, batches, accelerator)
     known_N = label_N >= 0
     device = accelerator.device
     label_L = torch.from_numpy(label_N[known_N]).to(device)
-    return {
+    features = {
         name: (torch.from_numpy(x_ND[known_N]).to(device), label_L) for name, x_ND in found.items()
     }
+    return features, count_copies(content_N[known_N], label_N[known_N])
 
 
 @torch.no_grad()
 def gathered(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Index (N,), ascending, label (N,) and each reader's features (N, D) of all processes'
-    batches."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Index (N,), ascending, label (N,), content (N,) and each reader's features (N, D) of all
+    processes' batches."""
     parts = []
     for batch in batches:
         image_BCHW = to_device(batch, accelerator.device).image
         features = [read(image_BCHW).float().cpu().numpy() for read in readers.values()]
-        parts.append((batch.index.numpy(), batch.label.numpy(), *features))
-    index, label_N, *found = (
+        parts.append((batch.index.numpy(), batch.label.numpy(), batch.content, *features))
+    index, label_N, content_N, *found = (
         np.concatenate(arrays) for arrays in zip(*accelerator.gather_parts(parts), strict=True)
     )
     order = index.argsort()
     by_name = {name: x_ND[order] for name, x_ND in zip(readers, found, strict=True)}
-    return index[order], label_N[order], by_name
+    return index[order], label_N[order], content_N[order], by_name
+
+
+def copies_in(
+    batches: Iterable[Batch], accelerator: WatchedAccelerator, labelled: bool = False
+) -> Copies | None:
+    """Count how often the same image is in the batches of all processes, or among their labelled
+    images; None where all are distinct. All processes call it."""
+    parts = []
+    for batch in batches:
+        assert batch.content is not None
+        kept_B = is_labelled(batch.label).numpy() | (not labelled)
+        parts.append((batch.content[kept_B], batch.label.numpy()[kept_B]))
+    content_N, label_N = map(np.concatenate, zip(*accelerator.gather_parts(parts), strict=True))
+    return count_copies(content_N, label_N)
 
 
 def with_shots_that_fit(probe: Probe, source: Source, classes: int) -> tuple[Probe, str]:
@@ -112,10 +133,11 @@ def sample_few_shot(
     place_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
     label_L = torch.from_numpy(label_N[place_L])
     while True:
-        picks = _picks(label_L, probe, images.classes, source.classes)
+        draws = probe.trials or DRAWS_ALONE
+        picks = _picks(label_L, probe, images.classes, source.classes, draws)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         batches = images.batches(source, place_L[row_S])
-        _, read_S, found = gathered(readers, batches, accelerator)
+        _, read_S, _, found = gathered(readers, batches, accelerator)
         if read_S.min() >= 0:
             break
         label_L[row_S[read_S < 0]] = images.classes  # of which none is picked
@@ -128,11 +150,11 @@ def sample_few_shot(
     return drawn, places
 
 
-def _picks(label_N: Tensor, probe: Probe, classes: int, names: Sequence[str]) -> Picks:
+def _picks(label_N: Tensor, probe: Probe, classes: int, names: Sequence[str], draws: int) -> Picks:
     return {
         (shots, trial): probes.sample_shots(label_N, shots, classes, SEED + trial, names)
         for shots in probe.shots
-        for trial in range(probe.trials)
+        for trial in range(draws)
     }
 
 
@@ -159,16 +181,6 @@ def run_probes(
     def right(*predictions: Tensor) -> Tensor:
         return torch.stack([pred_N == test_N for pred_N in predictions]).cpu()
 
-    if "few_shot" in probe.measures:
-        rows = _picks(label_N, probe, classes, names) if picks is None else picks
-        for shots in probe.shots:
-            chosen = [rows[shots, trial] for trial in range(probe.trials)]
-            with exact:
-                predictions = [
-                    probes.least_squares(train_ND[row_S], label_N[row_S], test_ND, classes=classes)
-                    for row_S in chosen
-                ]
-            yield f"few_shot_{shots}", right(*predictions)
     if "linear" in probe.measures:
         with exact:
             classified = probes.linear_probe(seen, classes, probe)
@@ -177,6 +189,17 @@ def run_probes(
         with exact:
             nearest = probes.knn(train_ND, label_N, test_ND, classes=classes, k=probe.neighbors)
         yield "knn", right(nearest)
+    if "few_shot" in probe.measures:
+        if picks is None:
+            picks = _picks(label_N, probe, classes, names, probe.trials or DRAWS)
+        for shots in probe.shots:
+            chosen = [rows for (each, _), rows in picks.items() if each == shots]
+            with exact:
+                predictions = [
+                    probes.least_squares(train_ND[row_S], label_N[row_S], test_ND, classes=classes)
+                    for row_S in chosen
+                ]
+            yield f"few_shot_{shots}", right(*predictions)
 
 
 def all_right(

@@ -28,12 +28,12 @@ from ..data.files import DATES, FOLDERS, are_dates
 from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..formatting import count_of_images
+from ..formatting import copies_text, count_of_images
 from ..metrics import FRESH, PIXELS, PROBE, PROBED, START
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
 from ..recipe.probe import CHOSEN
-from ..recipe.records.run import Measured
+from ..recipe.records.run import Copies, Measured
 from ..recipe.schema import Probe, Recipe, more_held_out
 from ..runs.files import write_atomically
 from ..runs.folder import COMPARED, Run
@@ -49,6 +49,7 @@ from .features import (
     Right,
     accuracy,
     all_right,
+    copies_in,
     extract,
     feature_reader,
     run_probes,
@@ -81,6 +82,7 @@ class OnlineProbes:
         paired: as of `compared`.
         images: how many labelled training images, and labelled held-out ones, these are of all
             processes.
+        copies: how often the same image is among these held-out images.
         first: place of the first of the held-out images in their order.
         every: steps between two evaluations.
         share: of the run's work, that they take.
@@ -99,6 +101,7 @@ class OnlineProbes:
     class_names: Sequence[str] = ()
     paired: bool = True
     images: tuple[int, int] = (0, 0)
+    copies: Copies | None = None
     first: int = 0
     every: int = 1
     share: float = 0.0
@@ -113,16 +116,16 @@ class OnlineProbes:
         measures, (train, held_out) = self.probe.measures, self.images
         return (
             f"{'k-NN' if measures == ['knn'] else ', '.join(measures)} of {held_out:,}"
-            f" labelled held-out images by {train:,} training images, every {self.every:,}"
-            f" steps: about {self.share:.1%} of the work"
+            f" labelled held-out images{copies_text(self.copies)} by {train:,} training images,"
+            f" every {self.every:,} steps: about {self.share:.1%} of the work"
         )
 
     def names(self) -> list[str]:
         """The names of the accuracies that it measures."""
         few_shot = [f"few_shot_{shots}" for shots in self.probe.shots]
         measured = self.probe.measures
-        found = few_shot if "few_shot" in measured else []
-        return found + [name for name in ("linear", "knn") if name in measured]
+        found = [name for name in ("linear", "knn") if name in measured]
+        return found + (few_shot if "few_shot" in measured else [])
 
     def chosen_on(self, images: int) -> int:
         """Of so many training images, on how many the linear probe chooses its learning rate, and
@@ -193,12 +196,13 @@ class OnlineProbes:
     def metrics(self, split: str) -> dict[str, Measured]:
         """Of the last evaluation, beside what it is compared with."""
         right = {ENCODER: self.right, **self.beside}
-        return compared(right, split, PROBED, self.paired)
+        return compared(right, split, self.copies, PROBED, self.paired)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
         """{split: {reader: features}}, with some of the training images as `validation`, where
         something is chosen on them."""
-        train, test = (extract(readers, b, self.accelerator) for b in (self.train, self.held_out))
+        batches = (self.train, self.held_out)
+        train, test = (extract(readers, each, self.accelerator)[0] for each in batches)
         n = len(next(iter(train.values()))[1])
         count = self.chosen_on(n)
         if not count:
@@ -289,10 +293,11 @@ def prepare(
         check_readable(found, recipe.data)
         return found
 
+    held_out_batches = batches(splits.validation, held_out, first)
     found = OnlineProbes(
         run,
         batches(labelled_images(splits.train), train),
-        batches(splits.validation, held_out, first),
+        held_out_batches,
         probe,
         recipe.probe.pool or recipe.pool,
         classes,
@@ -300,6 +305,7 @@ def prepare(
         splits.train.classes,
         paired=not chosen_on and recipe.data.group is None and recipe.data.validation != 0,
         images=(train, measured),
+        copies=copies_in(held_out_batches, accelerator, labelled=True),
         first=first,
         every=every,
         share=_share(recipe, train + held_out, every),

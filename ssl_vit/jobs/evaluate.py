@@ -22,7 +22,7 @@ from ..objectives.supervised.network import Supervised
 from ..recipe import recipe_files, records
 from ..recipe.init_source import InitSource
 from ..recipe.probe import ATTENTIVE, CHOSEN, SEGMENTATION, TOKENS, Probe
-from ..recipe.records.run import Environment, Result, SeenImages
+from ..recipe.records.run import Copies, Environment, Result, SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
 from ..runs import console, seen_text
 from ..runs.environment import environment
@@ -72,19 +72,19 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             console.table([("attentive", attentive.describe(network, images))])
 
     paired = not (recipe.data.group or _chose_here(recipe, facts["data"]))
-    right = _of_features(readers, images, probe)
+    right, copies = _of_features(readers, images, probe)
     # what is read for fresh weights is not counted as the run's
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     if ATTENTIVE in recipe.probe.measures:
         for name, one in networks.items():
             tell = run.warn if accelerator.is_main_process else None
             with features.failing_left_out(name, UserError, tell):
-                found, commonest = attentive.measure(one, images_of[name])
+                found, commonest, copies = attentive.measure(one, images_of[name])
                 for reader, own in {name: found, COMMONEST: commonest}.items():
                     right[reader] = {**right.get(reader, {}), ATTENTIVE: own}
-    metrics = compared(right, "test", paired=paired)
+    metrics = compared(right, "test", copies, paired=paired)
     if head:
-        metrics |= finish.measured(heads.measure_head(head, images), "test")
+        metrics |= heads.measure_head(head, images, paired)
     if measures_masks(recipe):
         counts = {name: dense.measure(one, images_of[name]) for name, one in networks.items()}
         metrics |= dense.compared(counts, paired)
@@ -213,13 +213,13 @@ def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
 
 def _of_features(
     readers: features.Readers, images: Images, probe: Probe
-) -> dict[str, features.Right]:
-    """{reader: which test images each probe of features is right of}, on rank 0; nothing on others,
-    and where no such probe is asked for."""
+) -> tuple[dict[str, features.Right], Copies | None]:
+    """{reader: which test images each probe of features is right of}, and how often the same image
+    is among them, on rank 0; nothing on others, and where no such probe is asked for."""
     splits = images.splits
     probed = _probes(images.recipe) - TOKENS
     if not probed:
-        return {}
+        return {}, None
     named = {"train": splits.train, "validation": splits.validation, "test": images.test}
     if probed.isdisjoint(CHOSEN):
         del named["validation"]
@@ -230,11 +230,14 @@ def _of_features(
             del named["train"]
             seen["train"], picks = features.sample_few_shot(readers, images, probe)
         for name, source in named.items():
-            seen[name] = features.extract(readers, images.batches(source), images.accelerator)
+            batches = images.batches(source)
+            # the test split comes last
+            seen[name], copies = features.extract(readers, batches, images.accelerator)
     if not images.accelerator.is_main_process:
-        return {}
+        return {}, None
     names = splits.train.classes
-    return features.all_right(seen, probe, images.classes, images.warn, picks, names)
+    right = features.all_right(seen, probe, images.classes, images.warn, picks, names)
+    return right, copies
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:

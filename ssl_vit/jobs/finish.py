@@ -10,8 +10,10 @@ import torch
 
 from .. import costs, inspection
 from ..data import class_numbers
+from ..data.batching import is_labelled
 from ..data.run_splits import Splits
 from ..evaluation import classify, split_images
+from ..evaluation.features import copies_in
 from ..evaluation.images import Images
 from ..formatting import count_of_images
 from ..models import weights
@@ -24,8 +26,6 @@ from ..training import loop
 from ..training.preemption import StopConsensus
 from . import best_checkpoint, seen_images
 from .setup import Job, loop_settings
-
-Metrics = dict[str, tuple[float, int]]  # name -> value, number of cases
 
 
 def finish(job: Job, consensus: StopConsensus) -> Result | None:
@@ -46,6 +46,7 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
         if not job.held_out.latest:  # a failure ends the run: a result has held-out metrics
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
                 dict(job.held_out(job.state.step, {}, trained.eval()))
+        held_out = _held_out(job)
         tested = _test(job, trained.eval(), consensus.alone)
         # by names, as one is read again in each epoch
         unreadable = {*job.accelerator.gather_parts([*job.state.unreadable])}
@@ -54,15 +55,14 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
         if unreadable:
             text = f"{count_of_images(len(unreadable))} of the training split could not be read"
             job.run.warn(f"{text}: the next were learned from in their places")
-        result = _write(job, trained, tested, best)
+        result = _write(job, trained, held_out, tested, best)
         if job.pusher:
             job.pusher.finish(consensus.is_requested)
         return result
 
 
-def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metrics:
-    """{name: (value, n)} on every image of the test split, with eval.test; writes
-    predictions.npz."""
+def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> dict[str, Measured]:
+    """The metrics on every image of the test split, with eval.test; writes predictions.npz."""
     source = job.splits.test
     recipe = job.recipe
     if source is None:
@@ -77,13 +77,19 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metr
         predictions = classify.predict(trained, images.batches(source), job.accelerator)
     if job.accelerator.is_main_process:
         predictions.save(job.run.predictions, source)
-    metrics = classify.accuracies(predictions, classes)
+    metrics = classify.accuracies(predictions, classes, paired=recipe.data.group is None)
     if recipe.eval.real:
         metrics |= classify.real_accuracy(predictions, source, recipe.eval.real)
     return metrics
 
 
-def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> Result:
+def _write(
+    job: Job,
+    trained: Objective,
+    held_out: dict[str, Measured],
+    tested: dict[str, Measured],
+    best: Best | None,
+) -> Result:
     """Write the export, the figures, result.json and the page; the content of result.json."""
     run, recipe, state = job.run, job.recipe, job.state
     run.check_not_moved()
@@ -95,7 +101,7 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
         few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
         inspection.save_figures(trained, few, run.figures)
     if job.trackers:
-        values = {name: value for name, (value, _) in tested.items()}
+        values = {name: entry.value for name, entry in tested.items()}
         job.trackers.finish(state.step, values)
     split = split_images.held_out_split(recipe)
     probed = job.online.metrics(split) if job.online else {}
@@ -105,7 +111,7 @@ def _write(job: Job, trained: Objective, tested: Metrics, best: Best | None) -> 
     result = write_result(
         run,
         job.splits,
-        measured(job.held_out.latest, split) | probed | measured(tested, "test"),
+        held_out | probed | tested,
         seen=[*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen],
         images=state.step * recipe.optim.batch,
         shared=shared,
@@ -204,9 +210,20 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
         run.warn(f"no {what}: {error!r}")
 
 
-def measured(metrics: Metrics, split: str) -> dict[str, Measured]:
-    """Metrics of a split as result.json has them."""
-    return {name: Measured(value=value, n=n, split=split) for name, (value, n) in metrics.items()}
+def _held_out(job: Job) -> dict[str, Measured]:
+    """Return the objective's metrics on the held-out images as result.json has them. All processes
+    call it."""
+    batches = job.held_out.batches
+    copies = copies_in(batches, job.accelerator)
+    of_labelled = copies_in(batches, job.accelerator, labelled=True)
+    split = split_images.held_out_split(job.recipe)
+    labelled = sum(job.accelerator.gather_parts([int(is_labelled(b.label).sum()) for b in batches]))
+    found = {}
+    for name, (value, n) in job.held_out.latest.items():
+        # a metric of labels alone is of fewer images
+        own = of_labelled if n == labelled else copies
+        found[name] = Measured(value=value, n=n, split=split).with_copies(own)
+    return found
 
 
 def _added(one: float | None, other: float | None) -> float | None:

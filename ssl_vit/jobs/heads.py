@@ -24,7 +24,7 @@ from ..recipe.declaration import ObjectiveDeclaration
 from ..recipe.init_source import InitSource
 from ..recipe.plugins import content_of
 from ..recipe.records import read
-from ..recipe.records.run import Environment
+from ..recipe.records.run import Environment, Measured
 from ..recipe.schema import build
 from ..runs.identity import read_record
 
@@ -164,8 +164,8 @@ def load_head(net: Backbone, init: InitSource, test: Source) -> Head:
     return Head(objective, numbers_in_head(names_of_head(init), test, init.place))
 
 
-def measure_head(head: Head, images: Images) -> dict[str, tuple[float, int]]:
-    """{name: (value, n)}: top-1, top-5 and, with eval.real, ReaL.
+def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured]:
+    """Measure top-1, top-5 and, with eval.real, ReaL; `paired` as of `beside.compared`.
 
     Raises:
         UserError: labels go by their number, and there are more than the head knows.
@@ -179,7 +179,7 @@ def measure_head(head: Head, images: Images) -> dict[str, tuple[float, int]]:
         known = f"the head of init={recipe.init} knows {found.classes} classes"
         labels = f"data={recipe.data.name} has labels up to {found.label.max()}"
         raise UserError(f"probe.measures=top1: {known}, {labels}")
-    metrics = classify.accuracies(found, found.classes)
+    metrics = classify.accuracies(found, found.classes, paired)
     if recipe.eval.real:
         metrics |= classify.real_accuracy(found, test, recipe.eval.real)
     return metrics

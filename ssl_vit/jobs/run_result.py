@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..formatting import count_of_images, duration, format_held_out
+from ..formatting import copies_text, count_of_images, duration, format_held_out
 from ..metrics import PROBED, format_metrics
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
@@ -62,10 +62,7 @@ class RunResult(Result):
         readings = metric_tables.readings(self.metrics, self.measured_on)
         for one in readings:  # of a training run those of probes
             if not self.steps or one.name.startswith(PROBED):
-                text = metric_tables.beside_text(one)
-                draws = "few_shot" in one.name and recipe.probe.trials > 1
-                text += f"; mean of {recipe.probe.trials} draws" if draws else ""
-                yield f"{one.row.words:<11} {text}"
+                yield f"{one.row.words:<11} {metric_tables.beside_text(one)}"
         if recipe.fine_tunes:
             said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
             yield f"scratch     {said}{'; ' if command else ''}{command}"
@@ -73,6 +70,8 @@ class RunResult(Result):
             command = next_steps.evaluation(self.folder, self.folder.parent, recipe, self._labelled)
             yield f"features    not compared with fresh weights; on images with labels: {command}"
         yield from self._seen()
+        if recipe.fine_tunes and (said := metric_tables.classifier_verdict(readings)):
+            yield f"verdict     {said}"
         if not recipe.fine_tunes:
             yield from self._verdict(recipe, metric_tables.verdict(readings))
 
@@ -93,12 +92,14 @@ class RunResult(Result):
         splits: dict[str, dict[str, float]] = {}
         for name, entry in self.metrics.items():
             splits.setdefault(entry.split, {})[name] = entry.value
-        counts: dict[str, int] = {}  # without images that could not be read
+        counts: dict[str, tuple[int, str]] = {}  # without images that could not be read
         for one in metric_tables.readings(self.metrics, self.measured_on):
-            counts[one.split] = max(one.images, counts.get(one.split, 0))
+            count = one.images, copies_text(self.metrics[one.name].copies)
+            counts[one.split] = max(count, counts.get(one.split, (0, "")))
         for split, values in splits.items():
             name = "held out" if split == "validation" else split
-            of = f" (n = {count_of_images(counts[split])})" if counts.get(split) else ""
+            images, distinct = counts.get(split, (0, ""))
+            of = f" (n = {count_of_images(images)}{distinct})" if images else ""
             if split == "test":
                 of += self._test_interval()
             own = {

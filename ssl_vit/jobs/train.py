@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -315,7 +316,8 @@ def _callbacks(job: Job) -> list[Callback]:
     images = split_images.held_out_images(job.recipe, job.splits)
     if job.trackers:
         callbacks.append(job.trackers)
-    steps, probed = job.recipe.optim.steps, job.online.images[1] if job.online else 0
+    steps, online = job.recipe.optim.steps, job.online
+    probed = partial(online.metrics, split_images.held_out_split(job.recipe)) if online else None
     callbacks.append(console.progress(job.state.step, steps, images, probed))
     callbacks.append(_PageWriter(job.run.folder))
     if job.pusher:

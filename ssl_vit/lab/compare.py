@@ -31,7 +31,18 @@ EXACT = 1e-12  # of a value along an axis: below this, a difference is rounding
 UNEQUAL = 1.1  # ratio of the compute of two names from which they differ in it
 POINTS = 2001  # at which an interval is looked for: steps of 0.2% over two decades
 Place = tuple[tuple[str, str], ...]  # (axis, name), ...
-Correct = Mapping[str, np.ndarray]  # {task: booleans (M,), whether its first class is the label}
+
+
+class Outcomes(NamedTuple):
+    """A classifier on the labelled test images.
+
+    Attributes:
+        right_M: whether its first class is the label, booleans.
+        content_M: a hash of each image's content.
+    """
+
+    right_M: np.ndarray
+    content_M: np.ndarray
 
 
 class Comparison(NamedTuple):
@@ -194,7 +205,7 @@ def difference(
     both: "DataFrame",
     family: int = 1,
     scale: float = 1.0,
-    correct: Correct | None = None,
+    correct: Mapping[str, Outcomes] | None = None,
 ) -> Difference | None:
     """The difference of some pairs; None without any.
 
@@ -203,7 +214,8 @@ def difference(
         both: as `pairs` gives them.
         family: how many comparisons there are: all intervals hold with 95% (Bonferroni).
         scale: that the values are multiplied by (100: percent).
-        correct: of the runs whose predictions are there; the measure is their top-1.
+        correct: {run: its test}, of the runs whose predictions are there; the measure is their
+            top-1. The copies of an image are resampled together.
     """
     if both.empty:
         return None
@@ -212,11 +224,20 @@ def difference(
     found = stats.summarize([scale * fmean(apart.iloc[own]) for own in groups], family)
     folders = [*zip(both["folder_a"], both["folder_b"], strict=True)]
     rows = [
-        np.mean([correct[a].astype(int) - correct[b] for a, b in (folders[i] for i in own)], 0)
+        np.mean(
+            [
+                correct[a].right_M.astype(int) - correct[b].right_M
+                for a, b in (folders[i] for i in own)
+            ],
+            0,
+        )
         for own in groups
         if correct and correct.keys() >= {name for i in own for name in folders[i]}
     ]
-    resampled = stats.resampled_interval(np.stack(rows), family=family) if rows else None
+    resampled = None
+    if correct and rows:
+        content_M = next(correct[a].content_M for a, _ in folders if a in correct)
+        resampled = stats.resampled_interval(np.stack(rows), family=family, content_M=content_M)
     if resampled is None or found.interval is None:
         return Difference(asked, *found)
     low, high = (scale * end for end in resampled)

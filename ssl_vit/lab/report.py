@@ -13,7 +13,15 @@ import numpy as np
 import pandas as pd
 
 from .. import stats
-from ..formatting import FEW_IMAGES, few_images, figure_label, plain_table, some, text_line
+from ..formatting import (
+    FEW_IMAGES,
+    copies_text,
+    few_images,
+    figure_label,
+    plain_table,
+    some,
+    text_line,
+)
 from ..metrics import COMMONEST
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
@@ -290,6 +298,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     broken = results.table[~np.isfinite(results.table["value"])]
     if len(broken):
         yield f"Values that are not finite are left out, of {some([*broken['folder'].unique()])}."
+    yield from _copies(results, verdict)
     if (rows["n"] < FEW_IMAGES).any():
         text = f"Measured on {rows['n'].min()} images: on fewer than {FEW_IMAGES} an accuracy is"
         yield f"{text} uncertain by 10 points or more, whatever the seeds agree on."
@@ -307,6 +316,18 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         yield f"Seeds that chose values are compared too: {some([*map(str, sorted(seeds))])}."
     if any("data.share" in one and "data.share_seed" not in one for one in options):
         yield "All seeds learn from one draw of the labels; what another draw gives is not known."
+
+
+def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
+    """Yield a line if the images that runs are measured on contain the same image several
+    times."""
+    measure = verdict.measure
+    metrics = [results.finished[task].result.metrics for task in verdict.rows["folder"]]
+    known = [each[measure.name] for each in metrics if measure and measure.name in each]
+    for text in sorted(
+        {f"{one.n:,} images{copies_text(one.copies)}" for one in known if one.copies}
+    ):
+        yield f"Measured on {text}: intervals over images resample distinct ones."
 
 
 def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from ..pages import metric_tables
 from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
+from .compare import Outcomes
 from .run_folder import HINT
 from .study import launch, record
 from .study.read import COLUMNS, UNTRAINED
@@ -83,28 +84,30 @@ class Results:
             kept &= self.table["folder"].isin(own)
         return self.table[kept]
 
-    def correct(self, tasks: Collection[str]) -> dict[str, np.ndarray]:
-        """{task: booleans (M,), whether its first class is the label} of those of some tasks that
-        have their predictions.
+    def correct(self, tasks: Collection[str]) -> dict[str, Outcomes]:
+        """{task: which test images it classifies right} of those of some tasks that have their
+        predictions.
 
         Raises:
             UserError: one is damaged, of other images or labels than another of the same
                 fingerprint, or of another run than the value beside it.
         """
-        found = {}
+        found: dict[str, Outcomes] = {}
         firsts: dict[str, tuple[Path, np.ndarray, np.ndarray]] = {}
         rows = self.table[self.table["folder"].isin(tasks) & (self.table["metric"] == PREDICTED)]
         for name, value, images in rows[["folder", "value", "fingerprint"]].itertuples(index=False):
             path = self.folder / name / "predictions.npz"
             if not path.exists():
                 continue
-            index, label, right = read_predictions(path)
+            index, label, tested = read_predictions(path)
             other, *known = firsts.setdefault(images, (path.parent, index, label))
             if not all(map(np.array_equal, known, (index, label))):
                 raise UserError(f"{path}: its images are not those of {other.name}; {HINT}")
-            found[name] = right[(label >= 0).any(1)]
-            if abs(found[name].mean() - value) > 1e-6:
-                text = f"has a top1 of {found[name].mean():.4f}, result.json of {value:.4f}"
+            labelled_M = (label >= 0).any(1)
+            found[name] = Outcomes(*(each[labelled_M] for each in tested))
+            top1 = found[name].right_M.mean()
+            if abs(top1 - value) > 1e-6:
+                text = f"has a top1 of {top1:.4f}, result.json of {value:.4f}"
                 raise UserError(f"{path} {text}: one of them is of another run; {HINT}")
         return found
 
@@ -193,18 +196,19 @@ def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> No
                 raise UserError(f"{text} of the same options; they cannot share a table")
 
 
-def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:
     """The predictions.npz of a run: of every test image its index (M,), its labels (M, L), and
-    whether the first class predicted is one of them (M,).
+    whether the first class predicted is one of them.
 
     Raises:
         UserError: it is damaged.
     """
     # numpy and zipfile raise errors of many kinds on damaged files
     with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
-        index, label, top5 = arrays["index"], arrays["label"], arrays["top5"]
-        whole = all(np.issubdtype(one.dtype, np.integer) for one in (index, label, top5))
-        if whole and index.shape == label.shape[:1] == top5[:, 0].shape:
+        found = [arrays[name] for name in ("index", "label", "top5", "content")]
+        index, label, top5, content = found
+        whole = all(np.issubdtype(one.dtype, np.integer) for one in found)
+        if whole and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
             label_ML = label.reshape(len(index), -1)
-            return index, label_ML, (top5[:, :1] == label_ML).any(1)
+            return index, label_ML, Outcomes((top5[:, :1] == label_ML).any(1), content)
     raise UserError(f"{path}: is damaged; {HINT}")

@@ -16,17 +16,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from ..errors import UserError, suggest
 from ..formatting import NAMED, SPLIT_NAMES, some
-from ..metrics import NUMBER, PROBED, find_metric, has_direction, is_of_model, label
+from ..metrics import (
+    MAIN,
+    NUMBER,
+    PROBED,
+    find_metric,
+    has_direction,
+    is_of_frozen,
+    is_of_model,
+    label,
+    place,
+)
 from ..recipe import records
 from ..recipe.init_source import SCRATCH
 from ..runs.files import write_atomically
 from . import engine
-from .compare import FEWEST, Comparison, Difference, Rule, difference, on_different_images, pairs
+from .compare import (
+    FEWEST,
+    Comparison,
+    Difference,
+    Outcomes,
+    Rule,
+    difference,
+    on_different_images,
+    pairs,
+)
 from .results import BESIDE, PREDICTED, Results
 from .study.tasks import Task, Tasks
 
@@ -205,7 +223,7 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     if results.rows(rule.test).empty:
         return None
     tested = rows[rows["split"] == "test"]
-    name = rule.measure or (rows if tested.empty else tested)["metric"].iloc[0]
+    name = rule.measure or min((rows if tested.empty else tested)["metric"], key=_order)
     splits = {*rows[rows["metric"] == name]["split"]}
     if not splits:
         text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
@@ -217,6 +235,13 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     split = next((one for one in ("test", "validation", "train") if one in splits), min(splits))
     in_percent = (100, " points", 2) if row.in_per_cent else ()
     return Measure(name, split, label(name), 1 if row.higher else -1, *in_percent)
+
+
+def _order(metric: str) -> int:
+    """The place of an evaluation's measure in the one order; probes in a training run stay behind
+    the metrics of its task."""
+    is_probe = is_of_frozen(metric) and not metric.startswith(PROBED)
+    return place(metric) if is_probe else len(MAIN)
 
 
 def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
@@ -318,7 +343,7 @@ def _looks(before: Sequence[str], family: Asked, measure: Measure) -> list[str]:
     return [*before, *([seen] if any(map(len, family.values())) and seen not in before else [])]
 
 
-def _family(asked: Asked, looks: int, measure: Measure, correct: dict[str, np.ndarray]) -> Family:
+def _family(asked: Asked, looks: int, measure: Measure, correct: dict[str, Outcomes]) -> Family:
     size = max(1, len(asked)) * max(1, looks)
     every = {
         one: difference(one, both, size, measure.scale, correct) for one, both in asked.items()

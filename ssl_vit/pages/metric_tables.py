@@ -4,25 +4,26 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..formatting import FEW_IMAGES, SPLIT_NAMES
+from ..formatting import FEW_IMAGES, SPLIT_NAMES, copies_text
 from ..metrics import (
-    COMMONEST,
     COMMONEST_CLASS,
     FRESH,
-    MAIN,
     PIXELS,
     PROBE_BASELINES,
     PROBED,
     SHARE,
+    TESTED,
     Metric,
     compared_with,
     find_baseline,
     find_metric,
+    is_few_shot,
     is_of_model,
     label,
+    place,
 )
 from ..recipe.records.run import Difference, Measured
-from ..stats import Interval, proportion
+from ..stats import Interval
 from .blocks import Table
 
 Images = Mapping[str, int] | None  # {split: how many were measured on}, as result.json has it
@@ -34,7 +35,7 @@ NOT_KNOWN = "whether pre-training helped is not known"
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
 AHEAD = "is ahead, without an interval, of"  # as by a loss, which is not kept by image
 FEW = "is measured on too few images to be compared with"
-NO_BETTER = f"no better than naming {COMMONEST_CLASS}"  # though better than fresh weights
+NO_BETTER = f"no better than always naming {COMMONEST_CLASS}"
 
 
 class Reading(NamedTuple):
@@ -42,10 +43,12 @@ class Reading(NamedTuple):
 
     Attributes:
         name, value, split: of the metric; `row` what it is.
-        images: as how many independent images it counts; 0 where that is not known.
+        images: how many images it is of; 0 where that is not known.
         where: which images these are, as `9 held-out images`.
-        of_few: whether these are known to be fewer than FEW_IMAGES.
-        interval: of a share of these; None without images, and for other metrics.
+        of_few: whether these are known to be fewer than FEW_IMAGES distinct ones.
+        interval: of a share, over distinct images and, of few-shot, over draws; None without
+            images, and for other metrics.
+        draws: of few-shot: how many draws of images it is the mean of; 0 of other metrics.
         beside: the baselines that it is compared with, in the order of their measuring.
     """
 
@@ -57,6 +60,7 @@ class Reading(NamedTuple):
     where: str
     of_few: bool
     interval: Interval | None
+    draws: int
     beside: list["Comparison"]
 
 
@@ -88,15 +92,17 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
         row, finite = find_metric(name), math.isfinite(entry.value)
         images = independent_cases(entry.n, entry.split, measured_on) if finite else 0
         has_interval = row.unit == SHARE and images > 0 and 0 <= entry.value <= 1
+        distinct = entry.copies.distinct if entry.copies else images
         found[name] = Reading(
             name=name,
             row=row,
             value=entry.value,
             split=entry.split,
             images=images,
-            where=_where(entry.split, images),
-            of_few=finite and entry.split in (measured_on or {}) and images < FEW_IMAGES,
-            interval=proportion(entry.value, images) if has_interval else None,
+            where=_where(entry.split, images) + copies_text(entry.copies),
+            of_few=finite and entry.split in (measured_on or {}) and distinct < FEW_IMAGES,
+            interval=entry.interval(images) if has_interval else None,
+            draws=entry.draws.count if entry.draws else int(is_few_shot(name)),
             beside=[],
         )
     for name, entry in metrics.items():
@@ -147,7 +153,8 @@ def results(found: Sequence[Reading]) -> Table:
     for one in found:
         ends = f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else "-"
         value = one.row.text(one.value, page=True)
-        rows.append([label(one.name), value, ends, one.split, f"{one.images:,}"])
+        images = one.where.partition(" images")[2]
+        rows.append([label(one.name), value, ends, one.split, f"{one.images:,}{images}"])
     return Table(["measure", "value", "95% interval", "split", "n"], rows)
 
 
@@ -178,37 +185,47 @@ def beside_text(one: Reading) -> str:
             low, high = 100 * apart.low, 100 * apart.high
             part += f": {100 * apart.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
         parts.append(part)
+    if one.draws:
+        one_draw = "one draw, and the interval does not cover others"
+        parts.append(f"mean of {one.draws} draws" if one.draws > 1 else one_draw)
     return "; ".join(parts)
 
 
 def verdict(found: Sequence[Reading]) -> str:
     """What the baselines say of a model: of its features against those of fresh weights, and of its
     own task; empty where nothing was compared."""
-    return " ".join(filter(None, (_features_verdict(found), _task_verdict(found))))
+    parts = (_features_verdict(found), _task_verdict(found), classifier_verdict(found))
+    return " ".join(filter(None, parts))
 
 
 def _features_verdict(found: Sequence[Reading]) -> str:
-    """Whether features of the encoder are better or worse than those of fresh weights, by the
-    paired difference in the first of MAIN that was measured: of several, each at 95%, one is soon
-    beyond zero by chance. Empty where none was measured, and none where the images that are
-    measured on chose the weights."""
-    compared = [(one, other) for one in found for other in one.beside if other.place == FRESH]
-    if not compared:
+    """Say whether features of the encoder are better or worse than those of fresh weights, and
+    whether they are no better than always naming the commonest class, by the paired differences in
+    the first measure (`metrics.place`): of several, each at 95%, one is soon beyond zero by chance.
+    Empty where nothing was compared. There is no verdict where the images that are measured on
+    chose the weights."""
+    probed = [one for one in found if any(other.place for other in one.beside)]
+    # an encoder with fresh weights is compared with the commonest class alone
+    compared = [one for one in probed if any(other.place == FRESH for other in one.beside)]
+    if not probed:
         return ""
-    one, fresh = min(compared, key=lambda pair: _place(pair[0].name))
-    if fresh.difference is None:
-        return f"No verdict on its features: {NO_VERDICT}."
-    commonest = [other.verb for other in one.beside if other.place == COMMONEST]
-    # fresh weights that are below the commonest class are easily beaten
-    no_better = any(verb not in (WON, AHEAD) for verb in commonest)
-    verb = NO_BETTER if fresh.verb == WON and no_better else fresh.verb
+    one = min(compared or probed, key=lambda reading: place(reading.name))
     said = {
         WON: "are better than untrained ones",
         LOST: "are worse than untrained ones",
         OPEN: "cannot be told from untrained ones",
-        NO_BETTER: f"are {NO_BETTER}",
     }
-    text = f"{one.row.words} features of this encoder {said[verb]}."
+    claims = []
+    for fresh in (other for other in one.beside if other.place == FRESH):
+        if fresh.difference is None:
+            return f"No verdict on its features: {NO_VERDICT}."
+        claims.append(said[fresh.verb])
+    if is_no_better(one):
+        # untrained ones that are below the commonest class are easily beaten
+        claims = [*(claim for claim in claims if claim != said[WON]), f"are {NO_BETTER}"]
+    if not claims:
+        return ""
+    text = f"{one.row.words} features of this encoder {' and '.join(claims)}."
     beside = [other for each in found for other in each.beside if other.place == PIXELS]
     pixels = {other.verb for other in beside if other.difference}
     if LOST in pixels:
@@ -218,10 +235,20 @@ def _features_verdict(found: Sequence[Reading]) -> str:
     return text
 
 
-def _place(measure: str) -> int:
-    """Of a probe's measure among MAIN."""
-    name = measure.removeprefix(PROBED)
-    return MAIN.index(name) if name in MAIN else len(MAIN)
+def is_no_better(one: Reading) -> bool:
+    """Return whether a classifier or probe is measured to be no better than always naming the
+    commonest class: the interval of the difference includes zero or lies below."""
+    return any(
+        other.called.endswith(COMMONEST_CLASS) and other.verb in (OPEN, LOST)
+        for other in one.beside
+    )
+
+
+def classifier_verdict(found: Sequence[Reading]) -> str:
+    """Say that a classifier is no better on test images than always naming the commonest class;
+    empty where it is."""
+    top1 = [one for one in found if one.name == TESTED[0] and is_no_better(one)]
+    return f"{top1[0].row.words} is {NO_BETTER} ({top1[0].where})." if top1 else ""
 
 
 def _task_verdict(found: Sequence[Reading]) -> str:

@@ -104,6 +104,8 @@ def results(record: RunRecord) -> Iterator[Block]:
     """Every metric with its interval, and the baselines."""
     recipe = record.recipe
     readings = metric_tables.readings(record.metrics(), record.measured_on)
+    if record.result is None:  # how often an image is among these is recorded at the end
+        readings = [reading._replace(interval=None) for reading in readings]
     table = metric_tables.results(readings)
     if not table.rows:
         return
@@ -123,7 +125,8 @@ def results(record: RunRecord) -> Iterator[Block]:
     if any(row[2] != "-" for row in table.rows):
         yield Text(
             "Intervals are Wilson's, of a share of n independent images; of a share of patches,"
-            " which in one image are alike, as wide as for so many images. Those of differences are"
+            " which in one image are alike, as wide as for so many images. Copies of an image count"
+            " once. Intervals of few-shot also cover the draws of images. Those of differences are"
             " of pairs, the same images for both (Agresti and Min, 2005). They are about this one"
             " network: what another seed would give is not in them."
         )

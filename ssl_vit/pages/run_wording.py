@@ -4,7 +4,7 @@ import math
 from datetime import UTC, datetime
 
 from ..formatting import duration, format_held_out, rounded_count, sharded
-from ..metrics import format_baselines, format_metrics, label, main_metrics
+from ..metrics import format_baselines, format_metrics, in_order, label
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment, Result
@@ -101,10 +101,11 @@ def outcome(record: RunRecord) -> str:
     # of a training run held-out ones stand beside their baselines
     probed = record.values.get("objective") == "probe"
     first = {one.name: one for one in readings if probed or one.split == "test"}
-    main = [first[name] for name in main_metrics() if name in first]
+    main = [first[name] for name in in_order([*first])]
     found = [f"{label(one.name)}: {metric_tables.beside_text(one)}." for one in main[:1]]
     if record.recipe is not None and record.recipe.fine_tunes:
         text = f"{metric_tables.NOT_KNOWN}: it was not compared with tuned training from scratch."
+        found += filter(None, [metric_tables.classifier_verdict(readings)])
         found.append(text[0].upper() + text[1:])
     else:
         found += filter(None, [metric_tables.verdict(readings)])

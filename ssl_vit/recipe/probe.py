@@ -31,7 +31,8 @@ class Probe(Keys):
             as the encoder's export says.
         layer: Block whose output is the feature, from 1; null: the last one, after the final norm.
         shots: Few-shot: labelled images per class.
-        trials: Few-shot: choices of those images to average over.
+        trials: Few-shot: draws of those images to average over; null: 10 where linear or knn use
+            the features of all training images, else 3.
         rates: Linear and attentive probe, segmentation: learning rates to choose from.
         steps: Linear and attentive probe, segmentation: steps.
         batch: Linear and attentive probe, segmentation: batch size.
@@ -51,7 +52,7 @@ class Probe(Keys):
     pool: Literal["token", "avg"] | None = key(None)
     layer: int | None = key(None, gt=0)
     shots: list[Count] = key([1, 5, 10, 25])
-    trials: Count = key(3)
+    trials: Count | None = key(None)
     rates: list[Annotated[float, Field(gt=0, le=1e9)]] = key([0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
     steps: Count = key(2000)
     batch: int = key(1024, gt=0, le=2**22)

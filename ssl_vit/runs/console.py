@@ -4,7 +4,7 @@ plain lines."""
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,9 +13,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from ..callbacks import Callback, Row
-from ..formatting import count_of_images, duration
+from ..formatting import copies_text, count_of_images, duration
 from ..metrics import FRESH, HELD_OUT, PROBE, find_metric, format_metrics, is_of_model, main_metrics
-from ..stats import proportion
+from ..recipe.records.run import Measured
 from . import notebook
 
 LINE_INTERVAL = 5.0  # seconds between plain lines, at least
@@ -58,7 +58,7 @@ class _Progress(Callback, ABC):
     start: int
     steps: int
     images: int | None = None
-    probed: int = 0
+    probed: Callable[[], Mapping[str, Measured]] | None = None
     word: str = "step"  # what it counts
 
     def on_row(self, row: Row) -> None:
@@ -81,8 +81,8 @@ class _Progress(Callback, ABC):
         print(text, flush=True)
 
     def _measured(self, row: Row) -> Iterator[str]:
-        """A line of the held-out metrics of a row, and one of each of its probes: value, interval,
-        and that of fresh weights."""
+        """A line of the held-out metrics of a row, and one of each of its probes, in the order of
+        measures: value, interval, and that of fresh weights."""
         values = {
             name.removeprefix(HELD_OUT): value
             for name, value in row.items()
@@ -92,17 +92,19 @@ class _Progress(Callback, ABC):
             of = "" if self.images is None else f" (n = {count_of_images(self.images)})"
             measured = format_metrics(values, values)  # baselines stand among them
             yield f"held out at step {row['step']}: {measured}{of}"
-        for name in row:
-            if not name.startswith(PROBE) or not is_of_model(name):
+        is_probed = any(name.startswith(PROBE) for name in row)
+        probes = self.probed() if self.probed and is_probed else {}
+        for name, probe in probes.items():
+            if not is_of_model(name):
                 continue
-            text = f"{find_metric(name).words} {row[name]:.1%}"
-            if self.probed and 0 <= row[name] <= 1:
-                low, high = proportion(row[name], self.probed)
+            text = f"{find_metric(name).words} {probe.value:.1%}"
+            if probe.n:
+                low, high = probe.interval(probe.n)
                 text += f" ({low:.1%} to {high:.1%})"
-            fresh = row.get(f"{PROBE}{FRESH}{name.removeprefix(PROBE)}")
-            if fresh is not None:
-                text += f"; fresh weights {fresh:.1%}"
-            yield f"probe at step {row['step']}: {text} (n = {count_of_images(self.probed)})"
+            if fresh := probes.get(f"{FRESH}{name}"):
+                text += f"; fresh weights {fresh.value:.1%}"
+            n = f"{count_of_images(probe.n or 0)}{copies_text(probe.copies)}"
+            yield f"probe at step {row['step']}: {text} (n = {n})"
 
 
 @dataclass(eq=False, repr=False)
@@ -201,7 +203,10 @@ class NotebookBar(ProgressLines):
 
 
 def progress(
-    start: int, steps: int, images: int | None = None, probed: int = 0
+    start: int,
+    steps: int,
+    images: int | None = None,
+    probed: Callable[[], Mapping[str, Measured]] | None = None,
 ) -> ProgressBar | ProgressLines:
     """A bar on a terminal and in a notebook, else lines.
 
@@ -209,7 +214,7 @@ def progress(
         start: step that training begins at.
         steps: of the whole run.
         images: how many held-out metrics are of.
-        probed: how many images probes are measured on.
+        probed: gives the metrics of the probes' last evaluation.
     """
     if notebook.in_notebook():
         return NotebookBar(start, steps, images, probed)

@@ -335,19 +335,20 @@ def test_lists_of_one_label_are_the_run_of_whole_numbers(place, tiny) -> None:
     assert exports[0] == exports[1]
     predicted = [read_predictions(done.predictions) for done in runs]
     for one, other in zip(*predicted, strict=True):
-        np.testing.assert_array_equal(one, other)
+        np.testing.assert_equal(one, other)
 
 
 def test_the_accuracy_is_that_of_any_label_and_reports_read_it(tmp_path) -> None:
     label = np.array([[1, 2], [0, -2], [-2, -2], [-1, -1]])
     top5 = np.array([[2, 0, 1, 3, 4], [5, 0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]])
-    predictions = classify.Predictions(np.arange(4), label, top5)
+    predictions = classify.Predictions(np.arange(4), label, top5, np.arange(4))
     found = {"top1": (0.5, 2), "top5": (1.0, 2), "majority_top1": (0.5, 2)}
-    assert classify.accuracies(predictions, 6) == found
+    measured = classify.accuracies(predictions, 6)
+    assert {name: (one.value, one.n) for name, one in measured.items()} == found
     predictions.save(tmp_path / "predictions.npz", noisy(4))
-    _, read, correct = read_predictions(tmp_path / "predictions.npz")
+    _, read, tested = read_predictions(tmp_path / "predictions.npz")
     np.testing.assert_array_equal(read, label)
-    assert correct.tolist() == [True, False, False, False]
+    assert tested.right_M.tolist() == [True, False, False, False]
 
 
 def test_what_shows_one_label_an_image_leaves_lists_out(place, capsys) -> None:

@@ -293,7 +293,8 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
 def test_a_difference_of_few_masks_has_no_interval() -> None:
     image_13C = torch.tensor([[[3, 1], [4, 2], [4, 2]]])
     for images, known in ((29, None), (30, (0, 0))):
-        of = dense.Counts(image_13C, image_13C[0], image_13C.expand(images, -1, -1))
+        each = image_13C.expand(images, -1, -1)
+        of = dense.Counts(image_13C, image_13C[0], each, np.arange(images))
         found = dense.compared({ENCODER: of, FRESH: of}, paired=True)["fresh_miou"].difference
         assert (found and (found.low, found.high)) == known
 

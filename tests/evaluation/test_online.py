@@ -135,7 +135,8 @@ def class_batch(first: int, label_B: torch.Tensor) -> Batch:
     """Images whose one pixel is their class, at rows from `first` on."""
     index_B = torch.arange(first, first + len(label_B))
     image = label_B.to(torch.uint8)[:, None, None, None]
-    return Batch(image=image, label=label_B, index=index_B, key=index_B)
+    rows = index_B.numpy()
+    return Batch(image=image, label=label_B, index=index_B, key=index_B, content=rows)
 
 
 def one_hot(image: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import pytest
 from helpers.made_studies import FROZEN, IMAGES, changed, counted, study
 from ssl_vit import stats
 from ssl_vit.lab import report, results, verdict
+from ssl_vit.lab.compare import Outcomes
 from ssl_vit.lab.results import BESIDE, Results
 from ssl_vit.lab.study import read, record
 from ssl_vit.lab.study import tasks as tasks_
@@ -27,7 +28,8 @@ class InMemory(Results):
     """A study whose predictions are in no file."""
 
     def correct(self, tasks):
-        return {name: RIGHT[name] for name in tasks if name in RIGHT}
+        images = np.arange(IMAGES)
+        return {name: Outcomes(RIGHT[name], images) for name in tasks if name in RIGHT}
 
 
 RIGHT: dict[str, np.ndarray] = {}
@@ -154,7 +156,7 @@ def test_a_report_of_a_folder_claims_what_its_results_in_memory_do(tmp_path):
     for task in loaded.finished:
         path = folder / task / "predictions.npz"
         if path.exists():
-            RIGHT[task] = results.read_predictions(path)[2]
+            RIGHT[task] = results.read_predictions(path)[2].right_M
     kept = InMemory(tmp_path / "no such", loaded.plan, loaded.table)
     assert verdict.claims(kept).sentences == written.sentences
     RIGHT.clear()

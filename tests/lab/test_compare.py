@@ -14,6 +14,7 @@ from freeze.numbers import PAIRS, arm_values
 from ssl_vit.lab import results
 from ssl_vit.lab.compare import (
     Comparison,
+    Outcomes,
     Rule,
     along,
     compare,
@@ -129,20 +130,21 @@ def test_the_wider_interval_decides():
     }
     rows = table({"mae": seeds(0.65, 0.6, 0.6), "scratch": seeds(0.45, 0.45, 0.45)})
     both = pairs(rows, "arm", ASKED)
-    found = difference(ASKED, both, 2, 100, right)
+    correct = {name: Outcomes(one, np.arange(20)) for name, one in right.items()}
+    found = difference(ASKED, both, 2, 100, correct)
     apart = np.stack(
         [right[f"mae-{seed}"].astype(int) - right[f"scratch-{seed}"] for seed in range(3)]
     )
     resampled = resampled_interval(apart, family=2)
     assert found.interval == pytest.approx([100 * end for end in resampled])
-    alone = difference(ASKED, both, 2, 100, {"mae-0": right["mae-0"]})
+    alone = difference(ASKED, both, 2, 100, {"mae-0": correct["mae-0"]})
     assert found.over_images and not alone.over_images
     assert alone.interval == compare(rows, "arm", ASKED, 2, 100).interval
     assert found.interval.low <= 0 < alone.interval.low and alone.claimed and not found.claimed
     assert found.interval.high > alone.interval.high
     # without those of one seed: the others' 20 and 15 points, with a t of 25.45 at one degree
-    del right["scratch-2"]
-    fewer = difference(ASKED, both, 2, 100, right)
+    del correct["scratch-2"]
+    fewer = difference(ASKED, both, 2, 100, correct)
     assert fewer.over_images and not fewer.claimed and fewer.n == 3
     assert fewer.interval.low <= 17.5 - 25.45 * 2.5 and fewer.interval.high >= 17.5 + 25.45 * 2.5
 

@@ -268,7 +268,7 @@ def test_values_that_are_not_finite_are_in_no_mean(made):
 
 def test_predictions_are_the_results(made):
     found = results.load(made).correct(["final-mpp-1", "final-mae-0", "pretrain-mpp-0"])
-    right = {name: int(one.sum()) for name, one in found.items()}
+    right = {name: int(one.right_M.sum()) for name, one in found.items()}
     assert right == {"final-mpp-1": 226, "final-mae-0": 300}
     predict(made / "final-mpp-1", 225)
     with pytest.raises(UserError, match=r"top1 of 0\.5625, result\.json of 0\.5650"):
@@ -294,7 +294,7 @@ def test_images_without_a_label_count_for_nothing(made):
     run = made / "final-mpp-1"
     predicted(run, label=lambda label: np.where(np.arange(IMAGES) < IMAGES - 100, label, -1))
     with_metric(run, "top1", value=226 / 300)
-    assert len(results.load(made).correct([run.name])[run.name]) == 300
+    assert len(results.load(made).correct([run.name])[run.name].right_M) == 300
 
 
 def test_fresh_weights_stand_in_the_table(tmp_path):

@@ -200,7 +200,7 @@ def test_a_value_that_is_not_finite_makes_no_other_measure_decide(tmp_path):
         found = counted(FRESH, "knn")(task)
         if task.name == "probe-mpp-0":
             found = {"knn": (float("nan"), "test")}
-        return found | ({"linear": (0.5, "test")} if task.run == "probe" else {})
+        return found | ({"few_shot_5": (0.5, "test")} if task.run == "probe" else {})
 
     found = decide(study(tmp_path / "s", FROZEN, measured))
     assert found.measure.name == "knn" and [one.n for one in found.found.differences] == [2]
@@ -280,7 +280,7 @@ def test_another_measure_and_more_names_are_other_looks(tmp_path):
 
     folder = study(tmp_path / "s", FROZEN, measured)
     assert looks(folder) == (1, 1, 2)
-    with_rule(folder, lambda rule: rule.update(measure="linear"))
+    with_rule(folder, lambda rule: rule.update(measure="knn"))
     assert looks(folder) == (2, 2, 4)
     with_rule(folder, lambda rule: rule["asked"].append(["mae", "mpp", []]))
     assert looks(folder) == (3, 6, 4)  # with fresh weights as many as before

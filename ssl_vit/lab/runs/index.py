@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ...metrics import FRESH, in_order, label
 from ...pages import blocks, curves, run_page
 from ...pages.blocks import Block, Cell, Chart, Section, Table, Text
 from ...pages.run_page import INDEX, PAGE, REFRESH
@@ -60,7 +61,7 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
         head = ["study", "title", "finished", "report"]
         rows = [_study_row(folder, place, study) for place, study in below.items()]
         sections.append(Section("Studies", [Table(head, rows, labels=2)]))
-    sections += _groups(folder, runs)
+    sections += [*_frozen(folder, runs), *_groups(folder, runs)]
     own = f"of {studies[folder].title}" if folder in studies else f"in {folder.resolve().name}"
     refresh = REFRESH if any(run.record.state == "running" for run in every) else 0
     return blocks.html(f"Runs {own}", sections, refresh=refresh)
@@ -77,6 +78,36 @@ def _study_row(folder: Path, place: Path, study: StudyRecord) -> list[str | Cell
 def _relative(folder: Path, other: Path) -> str:
     """A link's beginning from a page in one folder to those in another, below it."""
     return "".join(f"{blocks.quoted(part)}/" for part in other.relative_to(folder).parts)
+
+
+def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
+    """A section with the frozen encoders of all objectives: a table for each measure and set of
+    images, the best encoder first."""
+    tables: list[Block] = []
+    measures = {run.frozen_measure for run in runs if run.frozen_measure}
+    for measure in in_order(measures):
+        own = [run for run in runs if run.frozen_measure == measure]
+        for facts, same in listed.rank(own, measure):
+            head = ["run", "objective", label(measure), "95% interval", "minus fresh weights"]
+            rows = [_frozen_row(folder, run, measure) for run in same]
+            shared = ("data", "data.size", "split", "n")
+            texts = [f"{key}: {facts[key]}" for key in shared if key in facts]
+            tables += [Text("; ".join(texts)), Table([*head, "95% interval"], rows)]
+    return [Section("Frozen encoders", tables)] if tables else []
+
+
+def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
+    one = run.measured[measure]
+    differences = [other.difference for other in one.beside if other.place == FRESH]
+    above = next(filter(None, differences), None)
+    return [
+        Cell(run.name, f"{_relative(folder, run.record.folder)}{PAGE}"),
+        COLUMNS["objective"].text(run),
+        one.row.text(one.value, page=True),
+        f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else listed.NONE,
+        f"{100 * above.mean:+.2f} points" if above else listed.NONE,
+        f"{100 * above.low:+.2f} to {100 * above.high:+.2f}" if above else listed.NONE,
+    ]
 
 
 def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:

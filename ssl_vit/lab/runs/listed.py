@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 
 from ...errors import UserError
 from ...formatting import SPLIT_NAMES, duration, format_bytes, format_value, text_line
-from ...metrics import FRESH, find_metric, is_split, label, main_metrics
-from ...pages.metric_tables import Reading, readings
+from ...metrics import FRESH, find_metric, in_order, is_of_frozen, is_split, label
+from ...pages.metric_tables import NO_BETTER, Reading, beside_text, is_no_better, readings
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
 from ...recipe.images import PART
@@ -27,7 +27,10 @@ from ...runs import seen_text
 from .. import engine
 
 NONE = "-"  # of what a run has not
-COMPARES = "Losses and accuracies compare only between runs of one objective, target and data."
+COMPARES = (
+    "Accuracies of frozen encoders compare between objectives, on the same images. Losses and other"
+    " accuracies compare only between runs of one objective, target and data."
+)
 CAUTION = "A difference of two runs is no result: studies compare over seeds, with intervals."
 LEARNED = "labels learned before"  # of how many images the initial weights had learned theirs
 
@@ -135,14 +138,31 @@ class ListedRun:
         not recorded."""
         return seen_text.learned_labels(self.record.seen, split)
 
+    @property
+    def frozen_measure(self) -> str | None:
+        """The name of the first measure of its frozen encoder, of test images if there are some;
+        None without one."""
+        known = [name for name in in_order(self.measured) if is_of_frozen(name)]
+        tested = [name for name in known if self.measured[name].split == "test"]
+        return next(iter([*tested, *known]), None)
+
+    def frozen(self) -> str | None:
+        """Return the accuracy of its frozen encoder and the difference from untrained weights, with
+        their intervals; None if it was not measured."""
+        if (name := self.frozen_measure) is None:
+            return None
+        one = self.measured[name]
+        fresh = [other for other in one.beside if other.place == FRESH]
+        text = f"{label(name)} {beside_text(one._replace(beside=fresh))}"
+        return f"{text}{'; ' + NO_BETTER if is_no_better(one) else ''}{_caveat(self, one)}"
+
     def first_metric(self, test: bool) -> str | None:
-        """Its first metric of the test split, or of held-out images, and the value; None without
-        one."""
-        of_split = {name for name, one in self.measured.items() if (one.split == "test") == test}
-        for name in main_metrics():
-            for full in sorted(of_split):
-                if full.rpartition("/")[2] == name:
-                    return f"{full} {metric_text(self, full)}"
+        """Its first metric of the test split, or of held-out images, and the value, without those
+        of its frozen encoder; None without one."""
+        for name in in_order(self.measured):
+            one = self.measured[name]
+            if (one.split == "test") == test and not is_of_frozen(name):
+                return f"{name} {metric_text(self, name)}"
         return None
 
     def content(self) -> dict[str, Any]:
@@ -255,6 +275,7 @@ COLUMNS = {
     "model": Column("model", of_recipe("model.name", "model.timm")),
     "state": Column("state", lambda run: run.state),
     "step": Column("steps", lambda run: run.step, "{:,}".format),
+    "frozen": Column("frozen encoder", ListedRun.frozen),
     "held out": Column("held out", partial(ListedRun.first_metric, test=False)),
     "test": Column("test", partial(ListedRun.first_metric, test=True)),
     "test images": Column("test images", lambda run: run.record.environment.data.get("test")),
@@ -269,7 +290,8 @@ COLUMNS = {
     "ended": Column("ended, UTC", lambda run: run.ended, "{:%Y-%m-%d %H:%M}".format),
     "warnings": Column("warnings", lambda run: run.record.warning_count, str),
 }
-SORTED_BY = [key for key in COLUMNS if key not in ("held out", "test", "test images", "learned")]
+UNSORTED = ("frozen", "held out", "test", "test images", "learned")
+SORTED_BY = [key for key in COLUMNS if key not in UNSORTED]
 IN_TERMINAL = [key for key in COLUMNS if key not in ("model", "test images", "learned", "warnings")]
 # mostly shared
 SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learned")
@@ -284,10 +306,15 @@ def metric_text(run: ListedRun, metric: str) -> str:
         text = f"{text}; fresh weights {one.row.text(fresh, page=True)}"
     if (best := run.to_beat(metric)) is not None:
         text = f"{text}; to beat {one.row.text(best, page=True)}"
+    return f"{text}{'; ' + NO_BETTER if is_no_better(one) else ''}{_caveat(run, one)}"
+
+
+def _caveat(run: ListedRun, one: Reading) -> str:
+    """Return in brackets why a metric does not measure new images; empty where it does."""
     if run.learned(one.split):
-        return f"{text} ({LEARNED}: no sound comparison)"
-    if any(one.unknown for one in run.record.seen):
-        text = f"{text} (whether it was seen before is not known)"
+        return f" ({LEARNED}: no sound comparison)"
+    unknown = any(seen.unknown for seen in run.record.seen)
+    text = " (whether it was seen before is not known)" if unknown else ""
     return f"{text} (on training images)" if one.split == "train" else text
 
 
@@ -298,7 +325,8 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     column."""
     measured = {(name, one.split) for run in runs for name, one in run.measured.items()}
     names = {name for name, _ in measured}
-    order = [one for one in itertools.product(main_metrics(), SPLIT_NAMES) if one in measured]
+    shown = [name for name in in_order(names) if "/" not in name]
+    order = [one for one in itertools.product(shown, SPLIT_NAMES) if one in measured]
     order.sort(key=lambda one: is_split(one[0], names))
     texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
@@ -357,7 +385,8 @@ class RankedGroup(NamedTuple):
 
 def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
     """The finished and sound runs that have a metric, the best first, in groups that compare, the
-    largest group first: one objective, data set and split, measured on the same images."""
+    largest group first: one data set and split, measured on the same images and, unless the metric
+    is of the frozen encoder, one objective."""
     by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     known = [
         run
@@ -412,12 +441,15 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     """What has to be equal for the values of a metric to compare. Of images that the objective
-    corrupts or crops also how it does, by its own keys: an easier task has a lower loss."""
+    corrupts or crops also how it does, by its own keys: an easier task has a lower loss. A frozen
+    encoder is measured in the same way whatever its objective."""
     split, environment = run.measured[metric].split, run.record.environment
     values, learned = run.record.values, run.learned(split)
     facts = {"split": split, **_comparable(run, split, run.count(metric))}
     facts.setdefault("images", f"those of {run.name}, which are not known")
     facts[LEARNED] = f"{learned:,}" if learned else NONE
+    if is_of_frozen(metric):
+        return {key: value for key, value in facts.items() if key != "objective"}
     if split == "test":
         return facts
     keys = [*engine.keys_of_task(values), *(PART if split == "train" else ())]

@@ -113,6 +113,8 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
     rows = [[column.text(run) for column in columns] for run in runs]
     total = format_bytes(sum(run.disk for run in runs))
     lines = ["", f"{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {listed.counted(runs)}"]
+    if len({run.record.values.get("objective") for run in runs} - {"probe"}) > 1:
+        lines.append(listed.COMPARES)
     for name, texts in listed.differing(runs).items():
         lines.append(f"differs     {name}: {some([*map(text_line, dict.fromkeys(texts))])}")
     return RunTable(runs, lines, [[column.head for column in columns], *rows])

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ...errors import UserError
 from ...formatting import option_text
-from ...metrics import PROBED, find_metric, label, main_metrics, score
+from ...metrics import PROBED, find_metric, in_order, is_of_model, label, score
 from ...recipe import records
 from ...recipe.records import Record
 from ...recipe.records.run import Measured
@@ -119,7 +119,8 @@ def measured(job: Job, name: str) -> str:
     the report that it has, by itself or by its probes, else of those that lists of runs show."""
     metrics = result(job.folder, name).metrics
     chosen = (task.best for task in job.tasks.values() if task.best and name in task.best[0])
-    for metric in (*(by for _, by in chosen), *job.measures, *main_metrics()):
+    shown = in_order(filter(is_of_model, metrics))
+    for metric in (*(by for _, by in chosen), *job.measures, *shown):
         for one in filter(metrics.get, (metric, PROBED + metric)):
             found = metrics[one]
             return f"{label(one)} {find_metric(one).text(found.value)} ({found.split})"

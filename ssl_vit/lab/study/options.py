@@ -24,6 +24,7 @@ class StudyOptions(ToolOptions):
         python tools/study.py recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1"
         python tools/study.py recipe=study/worth data.path=IMAGES objective=mae hours=4
         python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3
+        python tools/study.py recipe=mpp sweep optim.lr=1e-3,3e-3 report.measures=[knn,linear]
 
     Attributes:
         recipe: A study of recipes/study/ (study/NAME) or the path of a YAML file; with `sweep`, an
@@ -33,6 +34,9 @@ class StudyOptions(ToolOptions):
         parallel: Runs at once; default: the GPUs, else the cores (recipe=study/worth: one), of this
             machine or of Ray's cluster. With launcher=slurm of each run of the study (sbatch
             --array=...%N); default: all.
+        measures: Names in result.json that the report compares, instead of those of the study's
+            file: the first decides. Default of a sweep: the first measured of linear, attentive,
+            knn and few_shot_N.
         match: With `sweep`: exaflop gives each value of the first key as much compute as the recipe
             has without it.
         launcher: What starts the runs.
@@ -59,6 +63,7 @@ class StudyOptions(ToolOptions):
     out: NewFolder = out("Folder that holds the study's folder.")
     seeds: str | None = key(None, metavar="N")
     parallel: Number | None = key(None, metavar="N")
+    measures: list[str] | None = key(None, alias="report.measures", metavar="[NAME,...]")
     match: Literal["exaflop"] | None = key(None, metavar="NAME")
     launcher: Annotated[str, OneOf(lambda: LAUNCHERS)] = key("local")
     slurm: str = key("", metavar='"--NAME=VALUE ..."')

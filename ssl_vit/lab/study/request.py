@@ -123,6 +123,9 @@ def _study(
     if own.match is not None and swept is None:
         text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
         raise UserError(f"match={own.match}: {text}")
+    if own.measures is not None:
+        report = study.report.model_copy(update={"measures": tuple(own.measures)})
+        study = study.model_copy(update={"report": report})
     if own.seeds is not None:
         study = study.model_copy(update={"seeds": _seeds(own.seeds)})
     return study, stem

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from ...metrics import Baseline, Metric
+from ...stats import Interval, proportion
 from .. import declaration
 from . import MayLack, Number, Record, Whole
 
@@ -23,14 +24,53 @@ class Difference(Record):
     high: Number
 
 
+class Copies(Record):
+    """How often the same images are in a split, whatever their files are called.
+
+    Attributes:
+        distinct: number of different contents.
+        effective: as how many independent images all of them count (`stats.effective_number`).
+        relabelled: number of contents that have several labels.
+    """
+
+    distinct: Whole
+    effective: Number
+    relabelled: Whole = 0
+
+
+class Draws(Record):
+    """How many draws of few-shot images an accuracy is the mean of, and its 95% interval over the
+    draws and the test images."""
+
+    count: Whole
+    low: Number
+    high: Number
+
+
 class Measured(Record):
     """A metric of result.json, and of how many images or patches it is; of a baseline that is
-    measured on the same images also the model's metric less it, in pairs."""
+    measured on the same images also the model's metric less it, in pairs. `copies` is None where
+    all of these images are distinct."""
 
     value: float  # NaN or infinite in a bad run
     split: str
     n: Whole | None = None
     difference: MayLack[Difference] = None
+    copies: MayLack[Copies] = None
+    draws: MayLack[Draws] = None  # of few-shot
+
+    def with_copies(self, copies: Copies | None) -> "Measured":
+        """Return the metric with what is known of copies; the metric itself where there are
+        none."""
+        return self.model_copy(update={"copies": copies}) if copies else self
+
+    def interval(self, images: int) -> Interval:
+        """Return the 95% interval of a share: over test images, of which there are `images`, and
+        of few-shot over the draws too."""
+        if self.draws:
+            return Interval(self.draws.low, self.draws.high)
+        effective = self.copies.effective if self.copies else images
+        return proportion(self.value, min(images, effective))
 
 
 class Best(Record):
