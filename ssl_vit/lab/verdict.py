@@ -160,7 +160,7 @@ def claims(results: Results) -> Verdict:
 
 
 def _history(results: Results) -> Iterator[str]:
-    """Say what of the plan was changed after results were known, and how that weakens the claims."""
+    """Report the changes of the plan after results were known, and how they weaken the claims."""
     plan = results.plan
     yield from plan.changes
     if plan.dropped:
