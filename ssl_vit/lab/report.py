@@ -37,7 +37,7 @@ from .results import Results, load
 from .study.read import REFERENCE
 from .study.tasks import Task, tried_otherwise
 from .tables import Shown, as_text, cells, tables, untrained
-from .verdict import Verdict, decide
+from .verdict import Verdict, claims
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,9 +82,6 @@ class Report:
         first = next(iter(self.tables.values()))
         yield from plain_table(*cells(as_text(first)))
         yield first.caption
-        if self.results.missing and any(self.verdict.looks.values()):
-            text = "a report on new pairs is another look, and makes intervals wider"
-            yield f"looks       the study has not finished: {text}"
         yield f"report      {self.folder / PAGE}, {self.folder / 'report.md'}"
 
     def __repr__(self) -> str:
@@ -104,7 +101,7 @@ def write(folder: Path) -> Report:
             the measure, or names that are compared were tested on different images.
     """
     results = load(folder)
-    verdict = decide(results)
+    verdict = claims(results)
     report = Report(folder, results.plan.title, results, verdict, tables(results, verdict))
     sections = page(report)
     for block in (block for section in sections for block in section.blocks):

@@ -65,6 +65,14 @@ class Results:
     missing: list[str] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def untested(self) -> list[str]:
+        """The tasks whose results are compared and that have no result yet."""
+        rule = self.plan.rule
+        unfinished = {*self.missing, *self.foreign}
+        tested = [task.name for task in self.plan.tasks if rule and task.run == rule.test]
+        return [name for name in tested if name in unfinished]
+
     def rows(
         self,
         run: str | None = None,

@@ -146,17 +146,15 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
 
 
 def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str, Shown]]:
-    """The differences by the report's other measures, which decide nothing. As in a report that is
-    made again, each counts as one more look at the results."""
-    looks = verdict.looks
+    """Compare the study's names by the report's other measures. These tables are exploratory: only
+    the first measure makes claims."""
     for name in results.plan.report.get("measures", ())[1:]:
         plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
         with suppress(UserError):  # no run that has finished has measured it
-            other = claims(replace(results, plan=plan), looks)
+            other = claims(replace(results, plan=plan))
             if (one := other.measure) is not None:
                 of = "" if one.split == "test" else f" ({one.split})"
                 yield f"differences by {one.label}{of}", _differences(other, one)
-                looks = other.looks
 
 
 def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:

@@ -1,18 +1,20 @@
 """The first sentences of a study's report, by a rule that is fixed before the first task.
 
 Comparisons: the study's pairs; else every name against the baseline; else all pairs; on the first
-measure, at every place of the other axes. One is claimed where there are three independent seeds
-and the interval of the paired differences at level 1 - 0.05/m, m comparisons in all, does not
-include zero; where there are predictions, the wider of it and the one over images drawn again. A
-report that is made again after more pairs, names or another measure is another look: m is
-multiplied by the number of looks so far, so that k looks claim what is not so in at most
-5% (1 + 1/2 + ... + 1/k). Fresh weights are a family of their own, of 5% too, and of looks of its
-own: pairs that only one of the two has are no look at the other.
+measure, at every place of the other axes. A difference is claimed only at the study's planned end,
+if there are three independent seeds and the interval of the paired differences, at level 1 - 0.05/m
+for m comparisons, excludes zero. With predictions the interval is the wider of Student's t over the
+seeds and a bootstrap over seeds and images.
+
+Before the planned end, and after somebody has dropped runs that were planned, the report shows the
+same intervals without a claim: stopping as soon as they look good would claim a difference that
+does not exist in 14.5% of studies. A study that is changed after results were known, for example
+lengthened, multiplies m by its number of planned ends, so that k ends together claim a difference
+that does not exist in at most 5% (1 + 1/2 + ... + 1/k) of studies. The comparisons with fresh
+weights are a family of their own, with an error of 5% of its own.
 """
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,9 +33,7 @@ from ..metrics import (
     label,
     place,
 )
-from ..recipe import records
 from ..recipe.init_source import SCRATCH
-from ..runs.files import write_atomically
 from . import engine
 from .compare import (
     FEWEST,
@@ -49,9 +49,8 @@ from .results import BESIDE, PREDICTED, Results
 from .study.tasks import Task, Tasks
 
 FRESH = "fresh weights"
-LOOKS = "looks.json"
+ERROR = 0.05  # probability that a family claims a difference that does not exist
 Asked = dict[Comparison, pd.DataFrame]  # {comparison: its pairs over seeds}
-Looks = Mapping[str, Sequence[str]]  # {family: hashes of its pairs}
 
 
 class Measure(NamedTuple):
@@ -83,17 +82,17 @@ class Family(NamedTuple):
         differences: of those that were measured.
         size: how many comparisons the level is divided among.
         missing: that have no seed on both sides.
-        looks: how many reports were made, each with other pairs of these.
+        final: whether the study has reached its planned end; before it nothing is claimed.
     """
 
     differences: tuple[Difference, ...]
     size: int
     missing: tuple[Comparison, ...] = ()
-    looks: int = 1
+    final: bool = True
 
     @property
     def claimed(self) -> list[Difference]:
-        return [one for one in self.differences if one.claimed]
+        return [one for one in self.differences if one.claimed and self.final]
 
     @property
     def asked(self) -> int:
@@ -111,8 +110,6 @@ class Verdict:
         found: of the study's comparisons; none where its names are tested on images of their own.
         fresh: of the trained names minus fresh weights; without comparisons where none are
             measured, no name is trained, or the study's own say it.
-        looks: of each family ("compared", "fresh") a hash of its pairs in each report that was made
-            of other ones, this report among them.
         sentences: what it claims, of the comparisons and of fresh weights, and what it lacks.
     """
 
@@ -121,34 +118,11 @@ class Verdict:
     rows: pd.DataFrame
     found: Family
     fresh: Family
-    looks: Looks
     sentences: tuple[str, ...]
 
 
-def decide(results: Results) -> Verdict:
-    """What a study's results claim by its rule. Where they are others than those of earlier
-    reports, that is noted in its folder as another look.
-
-    Raises:
-        UserError: as `claims`, or looks.json is damaged.
-    """
-    path = results.folder / LOOKS
-    before: Looks = {}
-    if path.exists():
-        hint = "it says how often the results were looked at; restore it"
-        before = records.require(path, dict[str, list[str]], hint)
-    verdict = claims(results, before)
-    if verdict.looks != before:
-        write_atomically(path, json.dumps(verdict.looks, indent=1) + "\n")
-    return verdict
-
-
-def claims(results: Results, before: Looks | None = None) -> Verdict:
-    """What a study's results claim by its rule.
-
-    Args:
-        results: of the study.
-        before: the looks of earlier reports.
+def claims(results: Results) -> Verdict:
+    """Decide what a study's results claim by its rule.
 
     Raises:
         UserError: the study compares nothing, no run has the measure, names that it asks to
@@ -168,7 +142,7 @@ def claims(results: Results, before: Looks | None = None) -> Verdict:
             none = f"No run of {rule.test} that has finished has a finite value."
         texts = (none, *_unfinished(results))
         nothing = Family((), len(rule.asked), rule.asked)
-        return Verdict(rule, None, results.rows(rule.test), nothing, nothing, before or {}, texts)
+        return Verdict(rule, None, results.rows(rule.test), nothing, nothing, texts)
     rows = results.rows(rule.test, measure.name, measure.split)
     asked = {one: pairs(rows, rule.axis or "run", one) for one in rule.asked}
     fresh = _with_fresh(results, rule, measure)
@@ -180,12 +154,13 @@ def claims(results: Results, before: Looks | None = None) -> Verdict:
             text = reasons[apart].replace("are tested", "were tested")
             raise UserError(f"{results.folder}: {apart}: they {text}")
         every, asked = every[len(asked) :], {}
-    families = {"compared": asked, "fresh": fresh or {}}
-    before = before or {}
-    looks = {name: _looks(before.get(name, ()), one, measure) for name, one in families.items()}
+    final = not results.untested and not results.plan.dropped
     tasks = {name for _, both in every for name in (*both["folder_a"], *both["folder_b"])}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
-    found, against = (_family(families[one], len(looks[one]), measure, correct) for one in families)
+    ends = results.plan.ends
+    found, against = (
+        _family(family, ends, final, measure, correct) for family in (asked, fresh or {})
+    )
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
     opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
     why = f": {apart.a} and {apart.b} {reasons[apart]}" if apart else ""
@@ -198,8 +173,21 @@ def claims(results: Results, before: Looks | None = None) -> Verdict:
         if asked:  # else no sentence has named the measure yet
             opening = "By the same measure," if named else "Against fresh weights,"
         sentences.append(sentence(opening, against, rule, measure))
-    sentences += [*_unfinished(results), *results.plan.changes]
-    return Verdict(rule, measure, rows, found, against, looks, tuple(sentences))
+    sentences += [*_unfinished(results), *_history(results)]
+    return Verdict(rule, measure, rows, found, against, tuple(sentences))
+
+
+def _history(results: Results) -> Iterator[str]:
+    """Report the changes of the plan after results were known, and how they weaken the claims."""
+    plan = results.plan
+    yield from plan.changes
+    if plan.dropped:
+        text = "The study was stopped before its planned end, so its intervals are exploratory:"
+        yield f"{text} {some(plan.dropped)} had not finished when the plan dropped them."
+    elif plan.ends > 1:
+        bound = ERROR * sum(1 / end for end in range(1, plan.ends + 1))
+        text = f"This is planned end number {plan.ends}, so each level is divided by {plan.ends}"
+        yield f"{text}; a claim at any of these ends is wrong in at most {bound:.1%} of studies."
 
 
 def _unfinished(results: Results) -> Iterator[str]:
@@ -334,22 +322,15 @@ def _is_beside(rule: Rule, own: Task, fresh: Task) -> bool:
     return not apart - ({rule.axis} if fresh.run == rule.test else set())
 
 
-def _looks(before: Sequence[str], family: Asked, measure: Measure) -> list[str]:
-    """The looks at a family, of earlier reports and of this one if it has other pairs."""
-    values = ["seed", "value_a", "value_b"]
-    content = [[str(one), both[values].to_numpy().tolist()] for one, both in family.items()]
-    text = json.dumps([measure.name, content])
-    seen = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return [*before, *([seen] if any(map(len, family.values())) and seen not in before else [])]
-
-
-def _family(asked: Asked, looks: int, measure: Measure, correct: dict[str, Outcomes]) -> Family:
-    size = max(1, len(asked)) * max(1, looks)
+def _family(
+    asked: Asked, ends: int, final: bool, measure: Measure, correct: dict[str, Outcomes]
+) -> Family:
+    size = max(1, len(asked)) * ends
     every = {
         one: difference(one, both, size, measure.scale, correct) for one, both in asked.items()
     }
     found = tuple(one for one in every.values() if one)
-    return Family(found, size, tuple(one for one in every if not every[one]), looks)
+    return Family(found, size, tuple(one for one in every if not every[one]), final)
 
 
 def sentence(opening: str, found: Family, rule: Rule, measure: Measure) -> str:
@@ -363,8 +344,12 @@ def sentence(opening: str, found: Family, rule: Rule, measure: Measure) -> str:
     """
     shared = f"{found.asked} comparison{'s' if found.asked != 1 else ''}"
     shared += f", {len(found.missing)} of them without results yet" if found.missing else ""
-    shared += f", and {found.looks} looks at the results" if found.looks > 1 else ""
+    ends = found.size // max(1, found.asked)
+    shared += f" at {ends} planned ends" if ends > 1 else ""
     in_all = f" (Bonferroni over {shared})" if found.size > 1 else ""
+    if not found.final:
+        so_far = some([_open(one, measure) for one in found.differences]) or "nothing is compared"
+        return f"{opening} nothing is claimed before the planned end; so far: {so_far}{in_all}."
     against = {one.b for one in (*(one.asked for one in found.differences), *found.missing)}
     others = f" from {against.pop()}" if len(against) == 1 else ""
     most = max((one.n for one in found.differences), default=0)

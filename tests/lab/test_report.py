@@ -255,8 +255,7 @@ def test_fewer_pairs_than_seeds_are_said(tmp_path):
     row = [shown["mpp"][key] for key in ("n", "mean", "minus scratch")]
     assert row == ["3", "84.00", "+31.00"]
     assert [shown[name]["pairs"] for name in ("mpp", "mae", "scratch")] == ["2", "2", ""]
-    # and the look at what is not whole is said where it is taken
-    assert "looks       the study has not finished: a report on new pairs" in str(found)
+    assert "nothing is claimed before the planned end" in str(found)
 
 
 def test_results_and_differences_as_csv(whole):
@@ -274,7 +273,7 @@ def test_results_and_differences_as_csv(whole):
 
 def test_the_same_study_gives_the_same_bytes(whole, tmp_path):
     copy = shutil.copytree(whole, tmp_path / "made")
-    names = ("report.md", "report.html", "tables.tex", "looks.json", "figures/study.svg")
+    names = ("report.md", "report.html", "tables.tex", "figures/study.svg")
     for name in names:
         (copy / name).unlink()
     report.write(copy)
@@ -370,14 +369,12 @@ def test_test_images_that_were_trained_on_are_counted(tmp_path, labels):
 
 
 def test_before_the_test_has_finished(tmp_path):
-    """That is no look at results."""
     folder = study(
         tmp_path / "s", TUNED, lambda task: counted()(task) if task.tool == "pretrain" else None
     )
     text = markdown(folder)
     assert text.splitlines()[2] == "No run of final has finished yet."
     assert "9 of 15 tasks have not finished" in text
-    assert not (folder / "looks.json").exists()
 
 
 # ---- means, and along an axis

@@ -39,7 +39,7 @@ def measured(task):  # type: ignore[no-untyped-def]
 def test_n_is_of_the_metric_that_the_fewest_seeds_have(tmp_path: Path) -> None:
     """A mean of fewer seeds that stands under the n of another metric."""
     found = results.load(study(tmp_path / "s", FROZEN, measured))
-    frame = tables.tables(found, verdict.decide(found))["measured by probe"].frame
+    frame = tables.tables(found, verdict.claims(found))["measured by probe"].frame
     assert frame.set_index("arm")["n"].to_dict() == {"mpp": 3, "mae": 2}
 
 
@@ -60,7 +60,7 @@ def test_columns_whose_rows_are_of_different_images_are_named(tmp_path: Path) ->
 
     def caption() -> str:
         found = results.load(folder)
-        return tables.tables(found, verdict.decide(found))["measured by pretrain"].caption
+        return tables.tables(found, verdict.claims(found))["measured by pretrain"].caption
 
     for path in folder.glob("pretrain-*-l-*"):  # another place
         alter(path / "environment.json", data={"train": "t", "validation": "others"})
@@ -75,7 +75,7 @@ def test_differences_by_other_measures_are_of_one_more_look_each(tmp_path: Path)
     """The first are as without them; what no run has measured is left out."""
     content = changed(FROZEN, report__measures=["knn", "linear", "few_shot_1", "few_shot_5"])
     found = results.load(study(tmp_path / "s", content, measured))
-    every = tables.tables(found, verdict.decide(found)).items()
+    every = tables.tables(found, verdict.claims(found)).items()
     levels = {name: one.frame["level"][0] for name, one in every if "differences" in name}
     others = [f"differences by {one}" for one in ("linear", "5-shot (validation)")]
     assert [*levels] == ["differences", *others]

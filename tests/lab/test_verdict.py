@@ -1,6 +1,5 @@
 """What a study's report claims, by the rule of its study.json."""
 
-import json
 import shutil
 
 import pytest
@@ -15,12 +14,14 @@ from helpers.made_studies import (
     alter,
     changed,
     counted,
+    finish,
     study,
     write,
 )
 from ssl_vit.errors import UserError
 from ssl_vit.lab import results, verdict
-from ssl_vit.lab.study import read, record
+from ssl_vit.lab.study import check, read, record
+from ssl_vit.lab.study import tasks as tasks_
 
 # of 400, by seed
 FRESH = {**RIGHT, "untrained": (190, 200, 190)}
@@ -34,7 +35,7 @@ TRAINED = changed(
 
 
 def decide(folder):
-    return verdict.decide(results.load(folder))
+    return verdict.claims(results.load(folder))
 
 
 def frozen(folder, right=FRESH, content=FROZEN, metric="knn"):
@@ -77,7 +78,7 @@ def test_every_name_is_compared_with_the_baseline(tmp_path):
         " mae is 25.50 points above scratch (+23.71 to +27.29, 3 seeds); intervals at 95%"
         " (Bonferroni over 2 comparisons).",
     )
-    assert (found.found.size, found.found.looks) == (2, 1)
+    assert found.found.size == 2
 
 
 def test_names_that_are_measured_by_other_features_are_said(tmp_path):
@@ -190,7 +191,9 @@ def test_a_claim_needs_three_independent_seeds(tmp_path):
 
 
 def test_what_is_missing_counts_in_the_family(tmp_path):
+    """And before all runs of the test have finished nothing is claimed."""
     found = decide(study(tmp_path / "s", TUNED, without_mae))
+    assert not found.found.claimed and "mpp minus scratch (mean +5.00" in found.sentences[0]
     assert (found.found.size, len(found.found.missing)) == (2, 1)
     assert "(Bonferroni over 2 comparisons, 1 of them without results yet)" in found.sentences[0]
 
@@ -213,10 +216,6 @@ def test_what_cannot_be_decided_is_one_line(tmp_path):
     content = {key: value for key, value in FROZEN.items() if key != "report"}
     with pytest.raises(UserError, match="has no report: with a test to compare; add report"):
         frozen(tmp_path / "t", content=content)
-    folder = study(tmp_path / "u", TUNED, counted())
-    (folder / "looks.json").write_text("[{}]")
-    with pytest.raises(UserError, match=r"looks.json is damaged .*restore it"):
-        decide(folder)
 
 
 # ---- other images
@@ -245,54 +244,81 @@ def test_where_all_pairs_are_meant_nothing_is_compared(tmp_path):
     assert found.found.differences == ()
 
 
-# ---- looks
+# ---- the planned end
 
 
-def looks(folder):
+def replan(folder, content):
+    """Give a study again in its folder, as the tool does, with nothing run."""
+    made = read.build(content, "x")
+    tasks = tasks_.plan(made, {}, {})
+    tasks = check.with_values(tasks, check.recipes(made, tasks, here=False))
+    history = record.update_history(folder, made, tasks)
+    write(folder / "study.json", record.content(made, tasks, history))
+    return made, tasks, history
+
+
+def finish_missing(folder, tasks, right=RIGHT):
+    for task in tasks.values():
+        if not (folder / task.name).exists():
+            finish(folder, task, tasks, counted(right)(task))
+
+
+PAIR = changed(TUNED, report__pairs=["mpp:scratch"])
+FIVE = {arm: (*values, *values[:2]) for arm, values in RIGHT.items()}
+
+
+def test_nothing_is_claimed_before_the_planned_end(tmp_path):
+    """A report may be made as often as one likes: only the planned end makes the claim."""
+    folder = study(tmp_path / "s", PAIR, counted())
+    held = folder / "final-mpp-2", tmp_path / "held"
+    for _ in range(2):
+        shutil.move(*held)
+        found = decide(folder)
+        assert not found.found.claimed and not found.fresh.claimed
+        assert "nothing is claimed before the planned end; so far: mpp minus" in found.sentences[0]
+        assert found.found.differences[0].n == 2
+        shutil.move(*reversed(held))
     found = decide(folder)
-    return max(map(len, found.looks.values())), found.found.size, found.fresh.size
+    assert found.found.claimed and found.found.size == 1
 
 
-def with_rule(folder, alter):
-    plan = json.loads((folder / "study.json").read_text())
-    alter(plan["rule"])
-    write(folder / "study.json", plan)
+def test_a_lengthened_study_divides_its_level_by_the_number_of_ends(tmp_path):
+    """First at three seeds, then at five: 5% + 5% / 2."""
+    folder = study(tmp_path / "s", PAIR, counted())
+    assert decide(folder).found.claimed
+    content = changed(PAIR, seeds=[0, 1, 2, 3, 4])
+    _, tasks, history = replan(folder, content)
+    assert history.ends == 2 and not decide(folder).found.claimed
+    finish_missing(folder, tasks, FIVE)
+    for path in folder.glob("*/predictions.npz"):
+        path.unlink()
+    found = decide(folder)
+    apart = [100 * (x - y) / IMAGES for x, y in zip(FIVE["mpp"], FIVE["scratch"], strict=True)]
+    low, high = stats.t.interval(1 - 0.05 / 2, 4, sum(apart) / 5, stats.sem(apart))
+    assert found.found.differences[0].interval == pytest.approx((low, high))
+    assert found.found.claimed and found.found.size == 2
+    assert any("wrong in at most 7.5% of studies" in text for text in found.sentences)
+    assert replan(folder, content)[2].ends == 2, "the same command again changes nothing"
 
 
-@pytest.mark.parametrize(("arm", "then"), [("mpp", (2, 2, 4)), ("mae", (2, 1, 4))])
-def test_other_results_are_another_look_and_the_same_are_not(arm, then, tmp_path):
-    """At the family that has other pairs: one of mae and scratch is none of mpp and scratch."""
-    folder = study(tmp_path / "s", changed(TUNED, report__pairs=["mpp:scratch"]), counted())
-    held = folder / f"final-{arm}-2", tmp_path / "held"
-    shutil.move(*held)
-    assert looks(folder) == (1, 1, 2) == looks(folder)
-    shutil.move(*reversed(held))
-    assert looks(folder) == then == looks(folder)
-    said = ["and 2 looks at the results" in text for text in decide(folder).sentences]
-    assert said == [arm == "mpp", True]
-    shutil.move(*held)  # results that were seen before
-    assert looks(folder) == then
+def test_another_baseline_or_measure_after_results_is_another_end(tmp_path):
+    folder = study(tmp_path / "s", TUNED, counted())
+    assert replan(folder, changed(TUNED, report__baseline="mpp"))[2].ends == 2
+    assert replan(folder, changed(TUNED, report__measures=["top1"]))[2].ends == 3
+    assert decide(folder).found.size == 2 * 3
 
 
-def test_another_measure_and_more_names_are_other_looks(tmp_path):
-    def measured(task):
-        return counted(FRESH, "knn")(task) | counted(FRESH, "linear")(task)
-
-    folder = study(tmp_path / "s", FROZEN, measured)
-    assert looks(folder) == (1, 1, 2)
-    with_rule(folder, lambda rule: rule.update(measure="knn"))
-    assert looks(folder) == (2, 2, 4)
-    with_rule(folder, lambda rule: rule["asked"].append(["mae", "mpp", []]))
-    assert looks(folder) == (3, 6, 4)  # with fresh weights as many as before
-
-
-def test_leaving_out_a_name_without_results_is_another_look(tmp_path):
-    """Else comparisons could be dropped once another is seen to be close."""
-    content = changed(TUNED, report__pairs=["mae:mpp", "mpp:scratch"])
-    folder = study(tmp_path / "s", content, without_mae)
-    assert looks(folder)[:2] == (1, 2)
-    with_rule(folder, lambda rule: rule["asked"].pop(0))
-    assert looks(folder)[:2] == (2, 2)
+def test_a_study_that_was_shortened_claims_nothing(tmp_path):
+    """Else one could stop as soon as the seeds that have finished agree."""
+    five = changed(PAIR, seeds=[0, 1, 2, 3, 4])
+    folder = study(tmp_path / "s", five, lambda task: counted()(task) if task.seed < 3 else None)
+    replan(folder, PAIR)
+    found = decide(folder)
+    assert not results.load(folder).missing and not found.found.claimed
+    assert found.found.differences[0].interval and "exploratory" in found.sentences[-1]
+    _, tasks, _ = replan(folder, five)
+    finish_missing(folder, tasks, FIVE)
+    assert decide(folder).found.claimed, "all that was planned has finished after all"
 
 
 # ---- fresh weights
@@ -508,16 +534,22 @@ def test_a_measure_whose_better_side_is_not_known_decides_nothing(tmp_path):
 def test_what_was_changed_of_a_study_with_results_is_told(tmp_path):
     """Another baseline, once it was seen which one gives a claim."""
     folder = study(tmp_path / "made", TUNED, counted(RIGHT))
-    other = read.build(changed(TUNED, report__baseline="mpp"), "x")
-    assert record.changes(folder, read.build(TUNED, "x")) == []
-    tested = changed(TUNED, runs__final__seeds=[0, 1])
-    assert record.changes(folder, read.build(tested, "x"))[0].endswith(": runs.final.seeds.")
-    (line,) = record.changes(folder, other)
-    assert "15 of 15 runs" in line and line.endswith(": report.baseline.")
     tasks = results.load(folder).plan.by_name
-    record.write(folder, record.content(other, tasks, [line]))
-    assert decide(folder).sentences[-1] == line
-    assert record.changes(folder, other) == [line]
+
+    def told(content):
+        return record.update_history(folder, read.build(content, "x"), tasks)
+
+    other = changed(TUNED, report__baseline="mpp")
+    assert told(TUNED) == record.History()
+    assert (
+        told(changed(TUNED, runs__final__seeds=[0, 1])).changes[0].endswith(": runs.final.seeds.")
+    )
+    history = told(other)
+    (line,) = history.changes
+    assert "15 of 15 runs" in line and line.endswith(": report.baseline.")
+    record.write(folder, record.content(read.build(other, "x"), tasks, history))
+    assert line in decide(folder).sentences
+    assert told(other) == history
     for path in folder.glob("*/result.json"):
         path.unlink()
-    assert record.changes(folder, read.build(TUNED, "x")) == [line], "nothing was seen yet"
+    assert told(TUNED) == history, "nothing was seen yet"

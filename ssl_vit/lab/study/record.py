@@ -7,22 +7,22 @@ free name (pretrain-mpp-0-2), and the other run stays and is listed.
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import PlainValidator, TypeAdapter
+from pydantic import Field, PlainValidator, TypeAdapter
 
 from ...errors import UserError
 from ...formatting import some
 from ...recipe import records
 from ...recipe.names import is_name
-from ...recipe.records import Record
+from ...recipe.records import Record, Whole
 from ...runs.files import write_atomically
 from .. import run_folder
 from ..compare import Comparison, Rule, comparisons
-from .launch import planned
+from .launch import RESULT, planned
 from .read import REFERENCE, Study
 from .tasks import Task, Tasks
 
@@ -39,7 +39,9 @@ class StudyRecord(Record):
     rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
     decides: dict[str, Any]  # as `decides` gives it
-    changes: list[str]  # sentences about what of that was changed after runs had finished
+    changes: list[str] = Field(default=[])  # as in History
+    ends: Whole = 1
+    dropped: list[str] = Field(default=[])
 
     @property
     def by_name(self) -> Tasks:
@@ -72,23 +74,50 @@ def decides(study: Study) -> dict[str, Any]:
     return flat
 
 
-def changes(folder: Path, study: Study) -> list[str]:
-    """The changes that study.json tells of, and what of `decides` is another there though runs have
-    finished: who saw their results can change what is claimed."""
+@dataclass(frozen=True)
+class History:
+    """How a study's plan was changed after results were known, which weakens its claims.
+
+    Attributes:
+        changes: a sentence for each change.
+        ends: planned ends at which the study has made or will make its claims: one more than the
+            number of changes.
+        dropped: tasks of the compared run that a change dropped before they had finished.
+    """
+
+    changes: tuple[str, ...] = ()
+    ends: int = 1
+    dropped: tuple[str, ...] = ()
+
+
+def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
+    """Compare a study with the study.json of its folder and return the updated history.
+
+    Whoever has seen results can change the plan towards a wished claim. Any change of what decides
+    after a run has finished therefore counts as another planned end.
+
+    Args:
+        folder: the study's folder, with or without a study.json.
+        study: the study as it is planned now.
+        tasks: its tasks, as `settle` names them.
+    """
     if not (folder / FILE).exists():
-        return []
-    before, now = read(folder), decides(study)
-    finished = sum((folder / task.name / "result.json").exists() for task in before.tasks)
-    was = before.decides
-    keys = [key for key in {**was, **now} if was.get(key) != now.get(key)]
-    if not finished or not keys:
-        return before.changes
-    count = f"{finished} of {len(before.tasks)} runs had finished"
-    return [*before.changes, f"The study was changed after {count}: {some(keys)}."]
+        return History()
+    before, after = read(folder), decides(study)
+    finished = {task.name for task in before.tasks if (folder / task.name / RESULT).exists()}
+    keys = [key for key in {**before.decides, **after} if before.decides.get(key) != after.get(key)]
+    tested = [task.name for task in before.tasks if before.rule and task.run == before.rule.test]
+    dropped = [name for name in (*before.dropped, *tested) if name not in {*tasks, *finished}]
+    changes, ends = before.changes, before.ends
+    if finished and keys:
+        count = f"{len(finished)} of {len(before.tasks)} runs had finished"
+        changes = [*changes, f"The study was changed after {count}: {some(keys)}."]
+        ends += 1
+    return History(tuple(changes), ends, tuple(dropped) if finished else ())
 
 
-def content(study: Study, tasks: Tasks, changed: Sequence[str] = ()) -> dict[str, Any]:
-    """study.json of a study and its tasks; `changed` as `changes` gives it."""
+def content(study: Study, tasks: Tasks, history: History | None = None) -> dict[str, Any]:
+    """Return the content of study.json for a study, its tasks and the history of its plan."""
     rule = rule_of(study)
     return {
         "title": study.title,
@@ -97,7 +126,7 @@ def content(study: Study, tasks: Tasks, changed: Sequence[str] = ()) -> dict[str
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],
         "decides": decides(study),
-        "changes": [*changed],
+        **asdict(history or History()),
     }
 
 

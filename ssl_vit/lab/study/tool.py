@@ -100,8 +100,8 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         job = _job(request, tasks)
         for line in request.opening:
             print(line)
-        changes = record.changes(job.folder, request.study)
-        for line in [*request.cautions, *_unchecked(job), *changes]:
+        history = record.update_history(job.folder, request.study, job.tasks)
+        for line in [*request.cautions, *_unchecked(job), *history.changes]:
             print(f"warning: {line}")
         for name, why in others.items():
             print(f"kept        {name}: {why}")
@@ -112,7 +112,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
-            record.write(job.folder, record.content(request.study, job.tasks, changes))
+            record.write(job.folder, record.content(request.study, job.tasks, history))
             outcome = launcher.start(job)
             tasks, _ = record.settle(request.tasks, request.folder)
             before, job = job, _job(request, tasks)
