@@ -24,6 +24,7 @@ from ..recipe.tool import parse
 from ..recipe.tools import FIGURES, MOST_IMAGES, FigureOptions
 from ..runs import notebook
 from ..runs.files import write_atomically
+from ..runs.lock import hold_process
 from ..runs.output_folder import OutputFolder
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def main(arguments: list[str]) -> None:
     draw(parse(FigureOptions, arguments))
 
 
+@hold_process("figures")
 def draw(options: FigureOptions) -> DrawnFigures:
     """Compute and draw the figures.
 
