@@ -48,8 +48,8 @@ def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | 
         What the run measured; of a run that has finished already, without training again. None on
         the other processes of several.
 
-    A process runs one training, evaluation, `embed` or `figures` at a time. A second call, also from
-    another thread, raises a UserError; runs, reports and plans can be read meanwhile.
+    A process runs one training, evaluation, `embed` or `figures` at a time. A second call, even in
+    another thread, raises a UserError. Runs, reports and plans can be read meanwhile.
 
     Raises:
         UserError: the options, the images, the weights or the run folder do not fit together, or
