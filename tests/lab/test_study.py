@@ -102,7 +102,7 @@ WRONG = {
     "data.path={final}": "data.path={final}: braces",
     "seed=1": "seed=1: say seeds=1",
     "seed=0,1": "seed=0,1: say seeds=0,1",
-    "init=scratch": "unknown option init",
+    "init=scratch": "unknown key init",
     "seeds=0": "seeds=0: expected how many",
     "seeds=1,1": "seeds=1,1: expected how many",
     "seeds=1000000000": "seeds=1000000000: expected how many",
