@@ -113,7 +113,7 @@ WRONG = {
     "only=final": "only= and index= belong together",
     "index=0": "only= and index= belong together",
     "name=../x": "name=../x",
-    "recipe=study/ga": "recipe=study/ga: no such study; did you mean study/gap?",
+    "recipe=study/ga": "recipe=study/ga: no such study and no .yaml file; did you mean study/gap?",
     "recipe=/no/such.yaml": "recipe=/no/such.yaml: no such file",
     "recipe=mpp": "recipe=mpp: is no study",
     "recipe=mpp sweep corruption.rat=1,2": "did you mean corruption.rate?",
