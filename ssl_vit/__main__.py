@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from .errors import UserError, report_errors, suggest
+from .formatting import shell_command, tool_command
 from .lab import options as lab_options
 from .lab.study.options import WORTH, WORTH_TITLE, StudyOptions
 from .recipe import recipe_files, tools
 from .recipe.help import tool_help
+from .recipe.parsing import exists
+from .recipe.schema import all_keys
 from .recipe.tool import ToolOptions
+from .recipe.words import NAMED
 
 FLAGS = frozenset({"-h", "--help"})
 ALL = "--all"
@@ -62,6 +66,28 @@ def _columns(rows: dict[str, str]) -> list[str]:
     return [f"  {name:<{width}}  {text}" for name, text in rows.items()]
 
 
+def _check_words(name: str, words: Sequence[str]) -> None:
+    """Check that no word is another tool, or an option that only other tools have.
+
+    Studies choose the names of their places, and a file or folder may have the name of a tool.
+
+    Raises:
+        UserError: a word is.
+    """
+    tool = TOOLS[name]
+    if tool is StudyOptions or tool is lab_options.PlanOptions:
+        return
+    known = {*tool.options(), *all_keys(), *NAMED}
+    for word in words:
+        key = word.removeprefix("--").partition("=")[0]
+        others = [other for other, kind in TOOLS.items() if key in (other, *kind.options())]
+        is_place = tool.positional and (exists(word) or word == key)
+        if key not in known and others and not is_place:
+            other = shell_command("python", *tool_command(others[0]), "--help")
+            what = "another tool" if key in TOOLS else f"an option of {', '.join(others)}"
+            raise UserError(f"{word}: is {what}, not of {name}. To read about it type {other}")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the tool that `argv` (default: the process's own) names, and exit with its status."""
     # Before torch is imported: OpenMP threads that spin while they wait slow down a machine that
@@ -85,6 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(tool_help(tool, [word for word in arguments[1:] if word not in FLAGS]))
             status = 0
         else:
+            _check_words(name, arguments[1:])
             module, _, function = tool.command.partition(":")
             run = getattr(import_module(f"{__package__}.{module}"), function)
             status = run(arguments[1:])

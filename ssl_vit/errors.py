@@ -46,16 +46,19 @@ class LostError(UserError):
 
 
 def suggest(word: str, choices: Iterable[str]) -> str:
-    """The tail of a one-line error: the nearest known name, if one is near, and the choices; of
-    many, those in folders (paper/mpp_b16) by their folder (paper/...)."""
+    """Return the end of a one-line error: the nearest known name or, if none is near, the choices.
+
+    Many choices are shortened to their folders: paper/... instead of paper/mpp_b16.
+    """
     choices = list(choices)
-    near = difflib.get_close_matches(word, choices, n=1)
+    if near := difflib.get_close_matches(word, choices, n=1):
+        return f"did you mean {near[0]}?"
     if len(choices) > MOST_CHOICES:
         folded = [re.sub("/.*", "/...", name) for name in choices]
         choices = list(dict.fromkeys(folded))
     listed = choices[:MOST_CHOICES]
     rest = [f"{len(choices) - len(listed)} others"] if len(choices) > len(listed) else []
-    return (f"did you mean {near[0]}? " if near else "") + f"choices: {', '.join(listed + rest)}"
+    return f"choices: {', '.join(listed + rest)}"
 
 
 def one_line(error: BaseException) -> str:

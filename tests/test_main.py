@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import ssl_vit
+from ssl_vit.__main__ import main
 from ssl_vit.recipe import recipe_files
 from ssl_vit.recipe.load import resolve
 
@@ -57,3 +60,29 @@ def test_outputs_that_are_closed_from_the_start_are_no_trouble() -> None:
     command = shlex.join([sys.executable, "-m", "ssl_vit", "--all"])
     done = subprocess.run(f"{command} >&- 2>&-", shell=True, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "start", "command"),
+    [
+        ("pretrain recipe=mpp sweep optim.lr=1,2", "sweep: ", "recipe=mpp sweep optim.lr=1,2"),
+        ("evaluate recipe=evaluate sweep seed=1,2", "sweep: ", "sweep seed=1,2"),
+        ("pretrain recipe=mpp hours=0.4", "hours=0.4: ", "--help"),
+        ("finetune recipe=finetune launcher=slurm", "launcher=slurm: ", "--help"),
+        ("evaluate init=runs/mpp --check", "--check: ", "--help"),
+        ("pretrain recipe=mpp study", "study: ", "--help"),
+    ],
+)
+def test_words_of_another_tool_lead_to_it(
+    words: str, start: str, command: str, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words.split())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2 and line.startswith(f"error: {start}")
+    assert "python tools/study.py" in line and line.endswith(command)
+
+
+def test_a_sweep_in_python_leads_to_study() -> None:
+    with pytest.raises(ssl_vit.UserError, match=r"study\.py recipe=mpp sweep optim\.lr=0\.1,0\.2"):
+        ssl_vit.pretrain(recipe="mpp", sweep={"optim.lr": [0.1, 0.2]})

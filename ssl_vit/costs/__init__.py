@@ -173,7 +173,7 @@ def memory_bytes(
     bound, because gradients are allocated while activations are freed; the allocator, CUDA and
     DeepSpeed's buffers come on top.
 
-    Weights (with a momentum copy), gradients, moments (AdamW 2, SGD 1 with momentum) and averaged
+    Weights (with a momentum copy), gradients, the moments of the optimiser and averaged
     weights in float32; autocast's copies of the weights in 16 bits; DDP's buckets, one more copy of
     the gradients (torch's gradient_as_bucket_view=False). ZeRO-1 shards the moments over the
     processes, -2 the gradients too, -3 the weights too (Rajbhandari et al., 2020, sections 3.1 and
@@ -181,7 +181,7 @@ def memory_bytes(
     """
     found, o, trains = work(recipe), recipe.optim, recipe.trains
     size, trained = 4 * found.parameters, 4 * found.trained
-    moments = 2 if o.name == "adamw" else int(o.momentum > 0)
+    moments = len(o.optimiser.moments(o))
     share = {stage: processes if zero >= stage else 1 for stage in (1, 2, 3)}
     kept = batch * activation_bytes(recipe, fused) if trains and batch else 0
     return {

@@ -215,17 +215,11 @@ def held_out_batches(
     processes: groups of at most `group` images, whose views are compared with one another. With
     more processes than such groups there are as many groups as processes.
 
-    Raises:
-        UserError: fewer images than processes or, with `views`, than two for each.
+    There must be at least an image for each process or, with `views`, two.
     """
     chosen = held_out_rows(source, most, first)
     count = len(chosen)
-    if count < (2 if views else 1) * batch_layout.processes:
-        each = "two each, whose views are compared" if views else "one each"
-        raise UserError(
-            f"eval.images: {count} held-out images for {batch_layout.processes} processes; expected"
-            f" at least {each}"
-        )
+    assert count >= (2 if views else 1) * batch_layout.processes
     if views is None:
         samples = shared_samples(chosen, batch_layout, MEASURED_KEY)
     else:

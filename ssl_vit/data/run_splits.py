@@ -196,7 +196,7 @@ def _split(
         text = f"{key}={name}: no such split with images; {suggest(name, splits)}"
         if key == "data.test":
             raise _no_test_split(text, splits[str(train)], data)
-        more = ", or a share of train" if key == "data.validation" and not data.stream else ""
+        more = "; or a share of train" if key == "data.validation" and not data.stream else ""
         raise UserError(f"{text}{more}")
     if chosen == train:
         others = ", ".join(split for split in splits if split != chosen)
@@ -215,7 +215,7 @@ def _with_answers(source: Source) -> int:
 def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
     labelled = (data.labels and train.labels.lowest_and_highest[1] >= 0) or bool(train.masks.column)
     lacks = "test images (a folder test/ beside train/)"
-    whole = f"{text}, or a share of train: data.test={TEST_SHARE}; {data.place} lacks {lacks}"
+    whole = f"{text}; or a share of train: data.test={TEST_SHARE}; {data.place} lacks {lacks}"
     if not labelled:  # nor would a share of train have any
         whole = f"{data.place} lacks labels (a folder for each class) and {lacks}; {text}"
     return NoTestSplit(whole, labelled)

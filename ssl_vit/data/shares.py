@@ -5,6 +5,7 @@ Legend: N images, G groups of them.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from .. import rng
 from ..errors import UserError
-from ..formatting import some
+from ..formatting import count_of_images, some
 from ..recipe.images import Data
 from ..recipe.split_counts import held_out_count, share_count
 from .files import FOLDER, FileStore
@@ -147,7 +148,8 @@ def cut_held_out(train: Source, data: Data) -> Cut:
 
 def _at_least_two(train: Source, data: Data) -> int:
     if len(train) < 2:
-        raise UserError(f"data.train={data.train}: {len(train)} to divide; expected at least 2")
+        text = f"{count_of_images(len(train))} cannot be divided. Give at least 2 images."
+        raise UserError(f"data.train={data.train}: {text}")
     return len(train)
 
 
@@ -206,9 +208,10 @@ def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray
     if share is None:
         return np.array([size_G.argmin()])
     text = f"the smallest group of data.group={data.group} has {size_G.min():,} images"
+    enough = math.ceil(1000 * size_G.min() / size_G.sum()) / 1000
     raise UserError(
-        f"data.{name}={share:g}: {text}, more than twice the {count:,} wanted; expected a larger"
-        " share or smaller groups"
+        f"data.{name}={share:g}: {text}, more than twice the {count:,} wanted. Use"
+        f" data.{name}={enough:g}, or smaller groups."
     )
 
 

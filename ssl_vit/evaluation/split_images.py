@@ -8,7 +8,15 @@ from ..data import run_splits
 from ..data.layout import NoTestSplit
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, uses_labels
+from ..formatting import count_of_images
+from ..recipe.schema import (
+    LARGE_SHARE,
+    Recipe,
+    chosen_on_held_out,
+    compared_views,
+    measures_masks,
+    uses_labels,
+)
 
 
 def load(recipe: Recipe, test: bool) -> run_splits.Splits:
@@ -63,6 +71,36 @@ def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
 def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
     """How many held-out images a run is measured on while it trains."""
     return min(recipe.eval.images, len(splits.validation))
+
+
+def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) -> None:
+    """Check that each process gets a held-out image, or two of which it compares the views.
+
+    Raises:
+        UserError: too few images are held out; the line says which option holds out enough.
+    """
+    compares = compared_views(recipe) is not None
+    needed = processes * (2 if compares else 1)
+    if held_out_images(recipe, splits) >= needed:
+        return
+    why = f"objective={recipe.objective} compares two images" if compares else "one image"
+    expected = f"{why} on each of {processes} processes" if processes > 1 else why
+    held_out = len(splits.validation)
+    if held_out >= needed:
+        wrong = f"{expected} needs more held-out images. Use eval.images={needed}."
+        raise recipe.error("eval.images", wrong)
+    wrong = f"{count_of_images(held_out)} held out; {expected} needs {needed}."
+    raise recipe.error("data.validation", f"{wrong} {_remedy(recipe, needed)}")
+
+
+def _remedy(recipe: Recipe, needed: int) -> str:
+    """Return what to write to hold out so many images: the first share that does, as tried here."""
+    for share in () if recipe.data.stream else (LARGE_SHARE, 0.5):
+        with suppress(UserError):  # such as of groups that are too large
+            divided = run_splits.load(recipe.data.model_copy(update={"validation": share}))
+            if len(of_use(recipe, divided).validation) >= needed:
+                return f"Use data.validation={share:g}."
+    return f"Give more images, or a split with at least {needed}."
 
 
 def held_out_split(recipe: Recipe) -> str:

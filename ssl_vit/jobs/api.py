@@ -8,6 +8,7 @@ string.
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,11 @@ from ..recipe.tool import from_python, parse, split
 from ..recipe.tools import EmbedOptions, ExportOptions, FigureOptions
 from ..recipe.words import Options
 from ..runs.folder import Run, open_run
+from ..runs.lock import hold_process
 from . import cli
 from .run_result import RunResult, run_result
+
+_LOADING = threading.RLock()  # threads that load encoders wait for each other
 
 if TYPE_CHECKING:
     from ..models.encoder import Backbone
@@ -44,8 +48,12 @@ def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | 
         What the run measured; of a run that has finished already, without training again. None on
         the other processes of several.
 
+    A process runs one training, evaluation, `embed` or `figures` at a time. A second call, even in
+    another thread, raises a UserError. Runs, reports and plans can be read meanwhile.
+
     Raises:
-        UserError: the options, the images, the weights or the run folder do not fit together.
+        UserError: the options, the images, the weights or the run folder do not fit together, or
+            another call in this process has not ended.
         SystemExit: a signal stopped the run (statuses: docs/runs.md); the same call resumes it. In
             an interactive shell or a notebook KeyboardInterrupt.
     """
@@ -94,7 +102,9 @@ def export(options: Options = (), /, **keywords: Any) -> Path:
     """
     from ..models import interop
 
-    return interop.convert(parse(ExportOptions, from_python(ExportOptions, options, keywords)))
+    given = parse(ExportOptions, from_python(ExportOptions, options, keywords))
+    with hold_process(f"init={given.init}", nested=True):
+        return interop.convert(given)
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -139,9 +149,10 @@ def load_encoder(
     if place == SCRATCH:
         given.setdefault("data.size", str(encoders.DEFAULT_SIZE))
     one = encoders.resolve_one(place, given)
-    network = encoder.build_backbone(one.recipe.model, one.recipe.data)
-    if not one.source.is_scratch:
-        weights.load_weights(network, one.source)
+    with _LOADING, hold_process(f"init={place}", nested=True):
+        network = encoder.build_backbone(one.recipe.model, one.recipe.data)
+        if not one.source.is_scratch:
+            weights.load_weights(network, one.source)
     network.pool = one.recipe.probe.pool or one.pool
     return network.eval()
 

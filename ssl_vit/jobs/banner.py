@@ -17,7 +17,6 @@ from ..training import loop
 from .setup import Job, loop_settings
 
 NO_ENTROPY = 0.01  # nats of a target; of two classes, one has 0.1% of the patches
-OPTIMISERS = {"adamw": "AdamW", "sgd": "SGD with momentum"}
 
 
 def print_banner(job: Job) -> None:
@@ -118,7 +117,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     images = o.steps * o.batch
     yield (
         "optimiser",
-        f"{OPTIMISERS[o.name]}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then "
+        f"{o.optimiser.label}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then "
         f"{o.schedule}",
     )
     yield (

@@ -4,6 +4,7 @@ late."""
 import json
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from ..errors import UserError, report_errors
@@ -18,6 +19,7 @@ from ..recipe.tools import EvaluateOptions, FinetuneOptions, JobOptions, Pretrai
 from ..recipe.which_images import OTHERS, crop_notice, image_notice, size_notice
 from ..runs import trackers
 from ..runs.folder import Run
+from ..runs.lock import hold_process
 from ..training.preemption import SignalHandler
 from . import reuse
 
@@ -163,7 +165,7 @@ def _check_init_given(recipe: Recipe, options: list[str], only_tested: bool = Fa
 
 def _train(run: Run) -> Result | None:
     """A signal during the import of torch stops the run before its first step."""
-    with SignalHandler() as signals:
+    with _hold_process(run), SignalHandler() as signals:
         from .train import train
 
         result = train(run, signals)
@@ -172,9 +174,14 @@ def _train(run: Run) -> Result | None:
 
 
 def _probe(run: Run) -> Result | None:
-    from .evaluate import evaluate
+    with _hold_process(run):
+        from .evaluate import evaluate
 
-    return evaluate(run)
+        return evaluate(run)
+
+
+def _hold_process(run: Run) -> AbstractContextManager[None]:
+    return hold_process(f"name={run.recipe.name}")
 
 
 # Functions are looked up at the call, so that a test can replace one.

@@ -23,7 +23,9 @@ from ..recipe.records.run import Figure, Figures
 from ..recipe.tool import parse
 from ..recipe.tools import FIGURES, MOST_IMAGES, FigureOptions
 from ..runs import notebook
+from ..runs.environment import default_threads
 from ..runs.files import write_atomically
+from ..runs.lock import hold_process
 from ..runs.output_folder import OutputFolder
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ def main(arguments: list[str]) -> None:
     draw(parse(FigureOptions, arguments))
 
 
+@hold_process("figures")
 def draw(options: FigureOptions) -> DrawnFigures:
     """Compute and draw the figures.
 
@@ -83,7 +86,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
 
     named = encoders.with_fresh_weights(options.init, options.overrides)
     one = named[-1]
-    torch.set_num_threads(one.recipe.compute.threads or torch.get_num_threads())
+    torch.set_num_threads(one.recipe.compute.threads or default_threads())
     folder = _folder(options, one)
     _known(folder, one)  # before the work, not after it
     images = encoders.find_images(one, options.overrides, options.split)

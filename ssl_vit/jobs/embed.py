@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import UserError, report_errors
 from ..recipe.tool import parse
 from ..recipe.tools import EmbedOptions
+from ..runs.lock import hold_process
 
 if TYPE_CHECKING:
     from ..evaluation.embedding import Neighbor
@@ -79,7 +80,8 @@ def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedI
     from .feature_folder import FeatureFolder
     from .session import session
 
-    with session(Run(one.recipe)) as current:
+    run = Run(one.recipe)
+    with hold_process(f"name={one.recipe.name}"), session(run) as current:
         features = FeatureFolder(options, one, data, current)
         files, nearest = features.run()
     return EmbeddedImages(features.folder, files, nearest)

@@ -14,7 +14,7 @@ from ..data.batch_layout import BatchLayout
 from ..data.resident import DecodedImages
 from ..data.source import Source
 from ..errors import UserError
-from ..evaluation import online
+from ..evaluation import online, split_images
 from ..evaluation.collapse import IMAGES_PER_CHANNEL, CollapseEvaluator
 from ..evaluation.held_out import HeldOutEvaluator
 from ..evaluation.online import OnlineProbes
@@ -120,6 +120,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
         accelerator.num_processes,
     )
     _check_passes(recipe, batch_layout)
+    split_images.check_held_out(recipe, splits, batch_layout.processes)
     resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     images = {f"images of {name}": text for name, text in facts["data"].items()}

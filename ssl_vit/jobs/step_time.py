@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..recipe.operation import Precision
 from ..recipe.schema import Recipe
 from ..runs.folder import Run
+from ..runs.lock import hold_process
 from ..training import loop
 from . import resources, setup
 from .session import session
@@ -45,6 +46,7 @@ class StepTime:
     load: float
 
 
+@hold_process("--probe")
 def measure(recipe: Recipe) -> StepTime:
     """Take the first steps of a run, with its own images and optimiser, in a temporary folder.
 

@@ -56,6 +56,7 @@ NOT_TIMED = (
 # as they are
 check_trunk = run_identity.check_trunk
 cores = environment.cores
+requested_threads = environment.requested_threads
 cpu_model = environment.cpu_model
 differences = identity.differences
 exaflop = costs.exaflop

@@ -1,7 +1,6 @@
 """The plan tool: says what a run or a study will cost before it runs. No torch here."""
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,7 +8,8 @@ from pathlib import Path
 from ..errors import UserError
 from ..recipe import tool
 from ..recipe.parsing import load_yaml
-from ..recipe.schema import Recipe, defaults
+from ..recipe.schema import Recipe
+from ..recipe.words import NAMED, check_keys, parse
 from . import engine
 from .estimate import RunEstimate, estimate
 from .options import PlanOptions
@@ -64,12 +64,10 @@ def _is_study(words: Sequence[str]) -> bool:
 
 
 def _run(words: Sequence[str], own: PlanOptions) -> RunEstimate:
-    known = [*defaults(), "recipe", "data", "model"]
-    ours = [key for key, one in PlanOptions.options().items() if not one.form]
-    for key in (word.partition("=")[0] for word in words):
-        if key not in known and (near := difflib.get_close_matches(key, ours, n=1)):
-            choices = f"choices: {', '.join(ours)}, or a recipe's key"
-            raise UserError(f"unknown option {key}; did you mean {near[0]}? {choices}")
+    given = parse(words)
+    engine.run_plugin(given.get("plugin"))  # whose keys are known from here on
+    options = [key for key, option in PlanOptions.options().items() if not option.form]
+    check_keys([key for key in given if key not in NAMED], others=options)
     recipe = engine.resolve(words, "", here=own.probe)
     if own.epochs is not None:
         steps = f"optim.steps={_steps(words, recipe, own)}"

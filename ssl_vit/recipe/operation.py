@@ -31,7 +31,8 @@ class Compute(Keys):
         resident: Decode all training images once and keep them in memory: the same batches, sooner.
             null: where they are files of one size, take at most a tenth of the memory, and are seen
             at least twice.
-        threads: Torch threads; null: allowed cores / processes on this machine.
+        threads: Torch threads of a process; null: OMP_NUM_THREADS, unless a launcher such as
+            torchrun set it, else the allowed cores of this machine / processes.
         patience: Seconds that a process may stay behind the others before the run names it and
             stops.
     """

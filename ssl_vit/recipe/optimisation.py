@@ -1,10 +1,11 @@
 """The keys on the optimiser and its schedule. No torch here."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from .keys import Fraction, Keys, Part, Steps, key
+from .keys import Fraction, Keys, OneOf, Part, Steps, key
 
 
 class Optim(Keys):
@@ -37,7 +38,7 @@ class Optim(Keys):
             norms, which is then evaluated and exported; null: none.
     """
 
-    name: Literal["adamw", "sgd"] = key("adamw")
+    name: Annotated[str, OneOf(lambda: OPTIMISERS)] = key("adamw")
     steps: Steps = key(1000)
     batch: int = key(4096, gt=0, le=2**22)
     lr: float = key(2e-4, gt=0, le=1e4)
@@ -62,6 +63,51 @@ class Optim(Keys):
     average: float | None = key(None, gt=0, lt=1)
 
     @property
+    def optimiser(self) -> "Optimiser":
+        return OPTIMISERS[self.name]
+
+    @property
     def decay_from(self) -> int:
         """Of wsd: the step before which the learning rate begins to decay."""
         return self.steps - max(1, round(self.decay * self.steps))
+
+
+class Optimiser(NamedTuple):
+    """An optimiser that `optim.name` can choose.
+
+    Attributes:
+        label: What a run's first lines call it.
+        made_by: MODULE:CLASS, an optimiser of torch's interface. The class must have a fused
+            kernel that reads `found_inf`, which is how an update is skipped.
+        settings: Return the arguments of the class, besides the weights, `lr` and `fused`.
+        moments: Return the names of the state tensors that have the shape of their weight.
+        counts_steps: Whether the state of each weight has a counter `step`.
+        fuses_shards: Whether the fused kernel also takes the shards of FSDP2.
+    """
+
+    label: str
+    made_by: str
+    settings: Callable[[Optim], dict[str, Any]]
+    moments: Callable[[Optim], tuple[str, ...]]
+    counts_steps: bool
+    fuses_shards: bool
+
+
+OPTIMISERS = {
+    "adamw": Optimiser(
+        "AdamW",
+        "torch.optim:AdamW",
+        settings=lambda optim: {"betas": tuple(optim.betas)},
+        moments=lambda optim: ("exp_avg", "exp_avg_sq"),
+        counts_steps=True,
+        fuses_shards=True,
+    ),
+    "sgd": Optimiser(
+        "SGD with momentum",
+        "torch.optim:SGD",
+        settings=lambda optim: {"momentum": optim.momentum},
+        moments=lambda optim: ("momentum_buffer",) if optim.momentum else (),
+        counts_steps=False,
+        fuses_shards=False,  # it does not support DTensor
+    ),
+}

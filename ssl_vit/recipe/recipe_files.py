@@ -90,7 +90,7 @@ def find_recipe(name: str | None) -> Path:
         raise UserError(f"recipe={name}: no such file")
     if name.startswith(f"{STUDIES}/"):
         raise UserError(f"recipe={name}: a study is run by tools/study.py")
-    raise UserError(f"recipe={name}: unknown; {suggest(name, recipe_names())}, or a file's path")
+    raise UserError(f"recipe={name}: unknown, and no .yaml file; {suggest(name, recipe_names())}")
 
 
 def preset(key: str, name: str) -> Values:
@@ -105,8 +105,7 @@ def preset(key: str, name: str) -> Values:
         raise UserError(f"{key}={name}: unknown; {suggest(name, rows)}")
     row = {f"{key}.{field}": value for field, value in rows[name].items()}
     row[f"{key}.name"] = name
-    for field in row:
-        words.check_key(field, f"{table.name}, {name}: ")
+    words.check_keys(row, f"{table.name}, {name}: ")
     return row
 
 
@@ -212,9 +211,8 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     # without its plugin the own keys of an objective or a target are not known here
     known = {"objective": declaration.objectives(), "target": declaration.targets()}
     foreign = any(own.get(key) not in (None, *names) for key, names in known.items())
-    for key in own:
-        if not foreign or key.split(".")[0] in Recipe.model_fields:
-            words.check_key(key, f"{path}: ")
+    checked = (key for key in own if not foreign or key.split(".")[0] in Recipe.model_fields)
+    words.check_keys(checked, f"{path}: ")
     return FileValues(presets, own)
 
 

@@ -152,10 +152,13 @@ def split(
 
 
 def _is_option(kind: type[ToolOptions], argument: str) -> bool:
-    """Whether an argument is key=value, and no path with an equals sign in it."""
+    """Return whether an argument is key=value, or of a tool that trains the word for a sweep.
+
+    A path may have an equals sign in it.
+    """
     key, equals, _ = argument.partition("=")
     if not equals:
-        return False
+        return bool(kind.recipes) and argument == words.SWEEP
     known = any(fnmatchcase(key, name) for keys in kind.uses for name in keys.names)
     return known or bool(IDENTIFIER.fullmatch(key) and not parsing.exists(argument))
 
@@ -168,14 +171,18 @@ def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
     """
     used = [name for keys in kind.uses for name in keys.names]
     groups = {name.partition(".")[0] for name in used}
-    for key, text in overrides.items():
-        if key.partition(".")[0] in groups and key not in used:
-            words.check_key(key)
-        if any(fnmatchcase(key, name) for name in used):
-            continue
-        choices = [*map(option_name, kind.options().values()), *used]
-        wrong = "has no use here" if key in all_keys() else "unknown"
-        raise UserError(f"{key}={text}: {wrong}; {suggest(key, choices)}")
+    words.check_keys(
+        key for key in overrides if key.partition(".")[0] in groups and key not in used
+    )
+    choices = [*map(option_name, kind.options().values()), *used]
+    wrong = [
+        f"{key}={text}: {'has no use here' if key in all_keys() else 'unknown'}; "
+        f"{suggest(key, choices)}"
+        for key, text in overrides.items()
+        if not any(fnmatchcase(key, name) for name in used)
+    ]
+    if wrong:
+        raise UserError(" ".join(wrong))
 
 
 def build(kind: type[T], own: Mapping[str, str], overrides: dict[str, str] | None = None) -> T:

@@ -5,12 +5,12 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from ..formatting import option_text
+from ..errors import UserError, suggest
+from ..formatting import option_text, shell_command, tool_command
 from . import schema
 from .keys import FLAG, Key, Keys, Values, convert, refused
 from .names import has_control
@@ -33,6 +33,10 @@ def parse(words: Iterable[str]) -> dict[str, str]:
         UserError: a word is not key=value, a key has two values, or a text cannot be a value.
     """
     given: dict[str, str] = {}
+    words = list(words)
+    if SWEEP in words:
+        command = shell_command("python", *tool_command("study"), *words)
+        raise UserError(f"{SWEEP}: this tool makes a single run. For a sweep type {command}")
     for word in words:
         if not isinstance(word, str):
             raise UserError(f"{word!r}: expected key=value, as in recipe=mpp")
@@ -50,10 +54,9 @@ def typed(texts: Mapping[str, str]) -> Values:
     """The values that the texts of keys of a recipe stand for; nothing is checked but the keys.
 
     Raises:
-        UserError: as `check_key`.
+        UserError: as `check_keys`.
     """
-    for key in texts:
-        check_key(key)
+    check_keys(texts)
     known = schema.all_keys()
     return {key: read(known[key], text) for key, text in texts.items()}
 
@@ -76,30 +79,45 @@ def read(key: Key, text: str) -> Any:
     return text if keeps_text and type(value) not in others else value
 
 
-def check_key(key: str, where: str = "") -> None:
-    """Check that a dotted key is one of the recipe's; `where` (a file) opens the error.
+def check_keys(
+    keys: Iterable[str],
+    where: str = "",
+    known: Collection[str] | None = None,
+    others: Collection[str] = (),
+) -> None:
+    """Check that dotted keys are the recipe's.
+
+    Args:
+        keys: the keys, without the options of the tool.
+        where: a file, which opens the error.
+        known: the keys that may be given; by default all.
+        others: options of the tool, one of which may have been meant.
 
     Raises:
-        UserError: it is not; it names the nearest key, or the choices.
+        UserError: some are not; the line names each with the nearest key, or the choices.
     """
-    if key in ("data.name", "model.name") and not where:
+    known = schema.all_keys() if known is None else known
+    typed = ("data.name", "model.name") if not where else ()
+    if unknown := [key for key in keys if key not in known or key in typed]:
+        named = " ".join(_unknown_key(key, [*others, *known]) for key in unknown)
+        raise UserError(f"{where}{named}")
+
+
+def _unknown_key(key: str, known: Collection[str]) -> str:
+    """Return what is wrong with an unknown key, and what to write."""
+    if key in ("data.name", "model.name"):
         preset = key.split(".")[0]
-        raise UserError(f"{key}: expected {preset}=NAME, which sets it")
-    known = schema.all_keys()
-    if key in known:
-        return
-    group = key.split(".")[0] + "."
-    siblings = [name for name in known if name.startswith(group)]
-    if key + "." == group and siblings:
-        raise UserError(f"{where}{key} is a group of keys: {', '.join(siblings)}")
+        return f"{key}: expected {preset}=NAME, which sets it."
+    siblings = [name for name in known if name.startswith(f"{key.split('.')[0]}.")]
+    if "." not in key and siblings:
+        return f"{key} is a group of keys: {', '.join(siblings)}."
     # lr for optim.lr; every for those of several groups
-    near = [name for name in known if name.rpartition(".")[2] == key]
-    near = near or difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    if near := [name for name in known if name.rpartition(".")[2] == key]:
+        return f"unknown key {key}; did you mean {' or '.join(near)}?"
     # keys outside of groups, and groups with their dot
     tops = {"".join(name.partition(".")[:2]) for name in known}
-    choices = siblings or sorted({*tops, "recipe"})
-    raise UserError(f"{where}unknown key {key}; {hint}choices: {', '.join(choices)}")
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"unknown key {key}; {suggest(key, near or siblings or sorted({*tops, 'recipe'}))}"
 
 
 def is_null(text: str | None) -> bool:

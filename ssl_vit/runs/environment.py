@@ -32,6 +32,26 @@ def process_cores() -> int:
     return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
+def requested_threads() -> int | None:
+    """Return the number of threads in OMP_NUM_THREADS, or None if the user has not set one.
+
+    torchrun, `accelerate launch` and deepspeed set the variable to numbers of their own, mostly 1.
+    Under SLURM alone the processes have the variables of a launcher, and the number is the user's.
+    """
+    set_by_launchers = {"TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"}
+    if "SLURM_PROCID" not in os.environ:
+        set_by_launchers.add("LOCAL_RANK")
+    is_launched = not set_by_launchers.isdisjoint(os.environ)
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # others: nested regions
+    usable = first.isdecimal() and int(first) > 0 and not is_launched
+    return int(first) if usable else None
+
+
+def default_threads() -> int:
+    """Return the torch threads of a process whose recipe has no compute.threads."""
+    return requested_threads() or process_cores()
+
+
 def host_memory() -> float:
     """This process's share of the machine's memory, in bytes."""
     return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,14 +1,15 @@
-"""The lock of a folder: one writer at a time, and notice if the folder is moved or removed. No
-torch.
+"""The lock of a folder: one writer at a time, and notice if the folder is moved or removed. And
+the lock of a process: one job at a time. No torch.
 
-It is `filelock`'s flock on the file `lock`: the operating system releases it with the process,
-however it ends, and until then nothing but the holder does. Who holds it stands in the file for
-others to read; only the lock itself keeps a second writer out.
+The lock of a folder is `filelock`'s flock on the file `lock`: the operating system releases it with
+the process, however it ends, and until then nothing but the holder does. Who holds it stands in the
+file for others to read; only the lock itself keeps a second writer out.
 """
 
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +22,8 @@ from ..errors import UserError
 FILE = "lock"
 NAMING = 1.0  # seconds that one who comes second waits for the first one's line
 OURS: set[Path] = set()  # folders that this process writes
+_PROCESS = threading.RLock()
+_JOBS: list[str] = []  # the jobs that hold _PROCESS, the outermost first
 
 
 class HeldFolder:
@@ -105,6 +108,38 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:  # another user's
         return True
     return pid > 0
+
+
+@contextmanager
+def hold_process(job: str, nested: bool = False) -> Iterator[None]:
+    """Keep other jobs from starting in this process while the body runs.
+
+    A process has one process group, one number of threads and one state of random numbers, which
+    each job sets for itself.
+
+    Args:
+        job: what errors call the body.
+        nested: allow the body inside another job of the same thread.
+
+    Raises:
+        UserError: another job has not ended.
+    """
+    is_free = _PROCESS.acquire(blocking=False)
+    try:
+        if not is_free or (_JOBS and not nested):
+            running = _JOBS[0] if _JOBS else "another job"
+            raise UserError(
+                f"{job}: this Python process is still busy with {running}. Wait until that call "
+                "has returned, or use another process."
+            )
+        _JOBS.append(job)
+        try:
+            yield
+        finally:
+            _JOBS.pop()
+    finally:
+        if is_free:
+            _PROCESS.release()
 
 
 @contextmanager

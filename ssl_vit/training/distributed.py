@@ -23,7 +23,7 @@ from torch import distributed
 from ..data.batching import Batch
 from ..errors import ReportedError, UserError, one_line
 from ..recipe.operation import Compute
-from ..runs.environment import process_cores
+from ..runs.environment import default_threads
 from .allocator import keep_freed_memory
 
 T = TypeVar("T")
@@ -135,7 +135,6 @@ def _start(compute: Compute) -> WatchedAccelerator:
     Raises:
         UserError: as `_check_gpus`, `_check_processes`, `_check_precision` and `_check_sharding`.
     """
-    torch.set_num_threads(compute.threads or process_cores())
     cpu = not torch.cuda.is_available()
     if cpu:
         keep_freed_memory()
@@ -150,6 +149,8 @@ def _start(compute: Compute) -> WatchedAccelerator:
             timeout=RENDEZVOUS_TIMEOUT,
             **({"backend": "gloo"} if cpu and sharded else {}),
         )
+    # not before: Accelerate sets the threads of several processes without OMP_NUM_THREADS
+    torch.set_num_threads(compute.threads or default_threads())
     _check_processes(state.num_processes)
     if compute.precision == "auto":
         native = [_native_precision(state.device) if state.is_main_process else None]

@@ -2,12 +2,14 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
+from typing import assert_never
 
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers.optimization import (
@@ -85,29 +87,33 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
     linear to LINEAR_END, a tenth after each share of optim.drops, or stable until the last share
     optim.decay and then as 1 - sqrt to 0 (Hägele et al., 2024).
 
-    "adamw": Adam with decoupled weight decay, scaled by the learning rate. "sgd": with momentum;
-    weight decay as an L2 term.
+    Weight decay is decoupled and scaled by the learning rate in "adamw", and an L2 term in "sgd".
     """
     params = groups(module, optim.weight_decay, optim.lr, optim.layer_decay)
-    optimizer: Optimizer
-    if optim.name == "adamw":
-        optimizer = AdamW(params, lr=optim.lr, betas=(optim.betas[0], optim.betas[1]), fused=True)
-    else:
-        optimizer = SGD(params, lr=optim.lr, momentum=optim.momentum, fused=True)
-    if optim.schedule == "cosine":
-        return optimizer, get_cosine_schedule_with_warmup(optimizer, optim.warmup, optim.steps)
-    if optim.schedule == "steps":
-        drops = [share * optim.steps for share in optim.drops]
-        return optimizer, LambdaLR(optimizer, partial(_share_of_lr, optim.warmup, drops))
-    if optim.schedule == "wsd":
-        decay = optim.steps - optim.decay_from
-        return optimizer, get_wsd_schedule(
-            optimizer, optim.warmup, decay, num_training_steps=optim.steps, decay_type="1-sqrt"
-        )
-    end = min(LINEAR_END, optim.lr / 2)  # transformers refuses an end that is not below lr
-    return optimizer, get_polynomial_decay_schedule_with_warmup(
-        optimizer, optim.warmup, optim.steps, lr_end=end, power=1.0
-    )
+    module_name, _, name = optim.optimiser.made_by.partition(":")
+    optimiser_class: Callable[..., Optimizer] = getattr(import_module(module_name), name)
+    settings = optim.optimiser.settings(optim)
+    optimizer = optimiser_class(params, lr=optim.lr, fused=True, **settings)
+    warmup, steps = optim.warmup, optim.steps
+    match optim.schedule:
+        case "cosine":
+            schedule = get_cosine_schedule_with_warmup(optimizer, warmup, steps)
+        case "linear":
+            end = min(LINEAR_END, optim.lr / 2)  # transformers refuses an end that is not below lr
+            schedule = get_polynomial_decay_schedule_with_warmup(
+                optimizer, warmup, steps, lr_end=end, power=1.0
+            )
+        case "steps":
+            drops = [share * steps for share in optim.drops]
+            schedule = LambdaLR(optimizer, partial(_share_of_lr, warmup, drops))
+        case "wsd":
+            decay = steps - optim.decay_from
+            schedule = get_wsd_schedule(
+                optimizer, warmup, decay, num_training_steps=steps, decay_type="1-sqrt"
+            )
+        case _:
+            assert_never(optim.schedule)
+    return optimizer, schedule
 
 
 def weight_decay_at(optim: Optim, step: int) -> float:
@@ -139,10 +145,8 @@ def hold(optimizer: Optimizer) -> None:
 def moments(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:
     """The optimiser's initial state of a parameter. PyTorch creates it in the first update; if that
     is skipped (`skip_next_update`), fused SGD would keep a buffer that was never written."""
-    if optim.name == "adamw":
-        step = torch.zeros((), device=p.device)
-        return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-    return {"momentum_buffer": torch.zeros_like(p)} if optim.momentum else {}
+    step = {"step": torch.zeros((), device=p.device)} if optim.optimiser.counts_steps else {}
+    return step | {name: torch.zeros_like(p) for name in optim.optimiser.moments(optim)}
 
 
 def skip_next_update(optimizer: Optimizer, found_inf: torch.Tensor) -> None:

@@ -219,8 +219,7 @@ class Fsdp2Strategy(ShardedStrategy):
         if self.compiles:
             compile_blocks(self.objective)
         for group in self.optimizer.param_groups:
-            # the fused kernel for SGD does not support DTensor
-            group["fused"] = self.settings.name == "adamw"
+            group["fused"] = self.settings.optimiser.fuses_shards
         # by what this network's blocks are, in place of the name in launch/fsdp2.yaml: timm's Eva
         # has another one, a ResNet none, and Accelerate refuses a name that it does not find
         lists = [getattr(module, "blocks", None) for module in self.objective.modules()]

@@ -233,8 +233,9 @@ def test_of_groups_that_are_too_large_only_the_default_share_takes_one(tmp_path:
     """The smallest; a share that is asked for is refused."""
     place = by_place(tmp_path / "own", 20, 10, 30)
     line = r"^data\.test=0\.05: the smallest group of data\.group=place has 10 images, more than"
-    with pytest.raises(UserError, match=line):
+    with pytest.raises(UserError, match=line + r".*Use data\.test=0\.167,"):
         load(place, 0.05, group="place")
+    assert load(place, 0.167, group="place").test
     found = run_splits.load(Data(name="own", path=str(place), group="place"))
     assert len(found.validation) == 10
 

@@ -44,7 +44,7 @@ def two_images(tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ({"label_column": "labl"}, "did you mean label? choices: front, back, label, age, name"),
+        ({"label_column": "labl"}, "did you mean label?"),
         ({"label_column": "front"}, "data.label_column=front: "),
         ({"image_column": "photo"}, "data.image_column=photo: "),
         ({"image_column": "name"}, "data.image_column=name: "),

@@ -1,12 +1,16 @@
 """evaluation/split_images.py: which images a run is trained and measured on."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from helpers import images
+from helpers.options import TINY, altered
+from ssl_vit.errors import UserError
 from ssl_vit.evaluation import split_images
+from ssl_vit.jobs import cli
 from ssl_vit.lab import engine
 from ssl_vit.recipe.load import resolve
 
@@ -47,3 +51,41 @@ def test_a_study_is_told_of_few_labelled_images(
     options = [f"recipe={recipe}", f"data.path={partly_labelled}", "data.validation=0.5"]
     lines = engine.images(resolve([*options, "eval.test=false"]), [], False, {})
     assert bool(lines) is few
+
+
+@pytest.mark.parametrize("objective", ["dino", "ibot", "lejepa", "moco_v3"])
+@pytest.mark.parametrize("count", [4, 80])
+def test_too_few_held_out_images_to_compare_name_a_share_that_works(
+    objective: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    images.images(tmp_path / "photos", one=count // 2, other=count // 2)
+    words = altered(TINY, f"recipe={objective}", f"data.path={tmp_path}/photos", "optim.steps=1")
+    words = altered(words, f"out={tmp_path}/runs", "name=run", "optim.warmup=0", "optim.batch=2")
+    if objective != "moco_v3":
+        words += ["views.local_size=8"]
+    with pytest.raises(SystemExit):
+        cli.pretrain(words)
+    line = capsys.readouterr().err
+    share = re.search(r"Use data\.validation=([\d.]+)\.", line)
+    assert line.startswith("error: data.validation=null: 1 image held out") and share, line
+    assert not (tmp_path / "runs" / "run" / "recipe.yaml").exists()
+    recipe = resolve([*words, f"data.validation={share[1]}"])
+    split_images.check_held_out(recipe, split_images.load(recipe, test=False), processes=1)
+
+
+def test_too_few_held_out_images_for_the_processes_name_what_works(tmp_path: Path) -> None:
+    """Ten images: 0.2 of them are two, 0.5 five, and six processes need more images."""
+    images.images(tmp_path, one=5, other=5)
+    options = ["recipe=mpp", f"data.path={tmp_path}"]
+    recipe = resolve(options)
+    splits = split_images.load(recipe, test=False)
+    split_images.check_held_out(recipe, splits, processes=1)
+    for processes, remedy in ((2, "data.validation=0.2"), (3, "data.validation=0.5")):
+        with pytest.raises(UserError, match=rf"^data.validation=null: .* Use {remedy}\."):
+            split_images.check_held_out(recipe, splits, processes)
+    with pytest.raises(UserError, match="Give more images"):
+        split_images.check_held_out(recipe, splits, processes=6)
+    recipe = resolve([*options, "data.validation=0.5", "eval.images=2"])
+    splits = split_images.load(recipe, test=False)
+    with pytest.raises(UserError, match=r"^eval.images=2: .* Use eval.images=3\."):
+        split_images.check_held_out(recipe, splits, processes=3)

@@ -5,16 +5,20 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import ssl_vit
 from helpers.images import put
-from helpers.options import ROOT, TINY, TUNE, altered
+from helpers.options import PROBE, ROOT, TINY, TUNE, altered
 from helpers.run_pages import make_run
-from helpers.runs import result
+from helpers.runs import assert_same_end, result, with_callbacks
+from ssl_vit.callbacks import Callback
 from ssl_vit.jobs import cli
 from ssl_vit.jobs.run_result import run_result
 from ssl_vit.recipe.records.run import Measured
@@ -160,3 +164,68 @@ def test_the_count_of_images_is_that_of_the_figures(tmp_path: Path) -> None:
     run = ssl_vit.load_run(folder)
     (line,) = (one for one in run_result(run, run.result()).lines() if one.startswith("test "))
     assert "(n = 399 images)" in line
+
+
+class PausedAt(Callback):
+    """Wait in a step of a run, and as the run ends, until the test goes on."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.errors = step, []
+        self.started, self.go_on = threading.Event(), threading.Event()
+
+    def on_step(self, step: int) -> None:
+        if step == self.step:
+            self.try_nested()
+            self.started.set()
+            assert self.go_on.wait(600)
+
+    def close(self) -> None:
+        self.try_nested()
+
+    def try_nested(self) -> None:
+        with pytest.raises(ssl_vit.UserError) as error:
+            ssl_vit.pretrain(OPTIONS, name="nested")
+        self.errors.append(str(error.value))
+
+
+def test_one_process_does_one_job_at_a_time(made: Any, tmp_path: Path) -> None:
+    """The first training keeps its losses, whatever is tried meanwhile, in its thread or another."""
+    words = altered(OPTIONS, "optim.steps=4", "optim.dropout=0.5", "log.every=1", f"out={tmp_path}")
+    alone = ssl_vit.pretrain(words, name="alone")
+    paused = PausedAt(2)
+    results: list[Any] = []
+    first = threading.Thread(target=lambda: results.append(ssl_vit.pretrain(words, name="first")))
+    with with_callbacks(paused), ExitStack() as stack:
+        first.start()
+        stack.callback(first.join)
+        stack.callback(paused.go_on.set)
+        assert paused.started.wait(600)
+        before = sorted(tmp_path.iterdir())
+        state = torch.get_rng_state()
+        refused = {
+            "name=second": lambda: ssl_vit.pretrain(words, name="second"),
+            "name=probed": lambda: ssl_vit.evaluate(PROBE, init=made, name="probed", out=tmp_path),
+            "name=embedded": lambda: ssl_vit.embed(init=made, name="embedded", out=tmp_path),
+            "figures": lambda: ssl_vit.figures(init=made, name="drawn", out=tmp_path),
+            "--probe": lambda: ssl_vit.plan("recipe=mpp --probe"),
+            f"init={made.folder}": lambda: ssl_vit.load_encoder(made.folder),
+            f"init={alone.folder}": lambda: ssl_vit.export(
+                init=alone.folder, format="transformers", out=tmp_path / "exported"
+            ),
+        }
+        for start, call in refused.items():
+            with pytest.raises(ssl_vit.UserError, match="busy with name=first") as error:
+                call()
+            assert str(error.value).startswith(f"{start}: ")
+        assert sorted(tmp_path.iterdir()) == before
+        # what only reads works
+        assert ssl_vit.load_run(tmp_path / "alone").rows()
+        assert ssl_vit.list_runs(tmp_path) and ssl_vit.report(tmp_path / "alone")
+        assert ssl_vit.pretrain(words, name="alone") == alone
+        for recipe in ("mae", "joint"):
+            assert ssl_vit.plan(recipe=recipe)
+        assert torch.equal(torch.get_rng_state(), state)
+    (result_of_first,) = results
+    assert_same_end(alone.folder, result_of_first.folder)
+    assert len(paused.errors) == 2 and all("busy with name=first" in e for e in paused.errors)
+    assert ssl_vit.load_encoder(made.folder)

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ssl_vit
 from helpers.options import FREE, ROOT
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
@@ -218,8 +219,10 @@ WRONG = {
     "data.path=/no/such/folder": "no such file",
     f"name={'a' * 300}": "at most 200",
     # misspelt
-    "corruption.rat=0.5": "did you mean corruption.rate? choices: corruption.rate, corruption.mask",
+    "corruption.rat=0.5": "did you mean corruption.rate?",
     "optm.lr=1": "did you mean optim.lr?",
+    "data.sise=32": "unknown key data.sise; did you mean data.size?",
+    "optim.name=adamm": "optim.name=adamm: did you mean adamw?",
     "lr=0.1": "did you mean optim.lr?",
     "steps=9": "did you mean probe.steps or optim.steps?",
     "model=vit_s9": "did you mean vit_s",
@@ -244,13 +247,36 @@ def test_a_wrong_word_is_one_line_with_what_is_expected(word):
     assert word.partition("=")[0][:60] in text and WRONG[word] in text
 
 
+def test_all_unknown_keys_are_named_each_with_the_nearest(tmp_path: Path) -> None:
+    """The same in words, in Python, in a recipe's file, in a study and in a plan."""
+    line = (
+        "unknown key corruption.rat; did you mean corruption.rate? "
+        "unknown key optim.stps; did you mean optim.steps?"
+    )
+    words = ["recipe=mpp", "corruption.rat=0.5", "optim.stps=3"]
+    mapping = {"recipe": "mpp", "corruption": {"rat": 0.5}, "optim.stps": 3}
+    assert refusal(*words) == line
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: mpp\ncorruption: {rat: 0.5}\noptim: {stps: 3}\n")
+    assert refusal(f"recipe={file}") == f"{file}: {line}"
+    for call in (
+        lambda: ssl_vit.pretrain(mapping),
+        lambda: ssl_vit.plan(words),
+        lambda: ssl_vit.study([*words, "sweep", "optim.lr=1e-3,1e-4", "--check"]),
+        lambda: ssl_vit.study(["recipe=study/gap", *words[1:], "--check"]),
+    ):
+        with pytest.raises(ssl_vit.UserError) as error:
+            call()
+        assert str(error.value) == line
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         (["recipe=mpp", "optim.lr=1e-3", "optim.lr=2e-3"], ("optim.lr", "1e-3", "2e-3")),
         (["recipe=mpp", "model=vit_n4", "model=vit_n8"], ("model", "vit_n4", "vit_n8")),
         (["recipe=mpp", "recipe=other"], ("recipe", "mpp", "other")),
-        (["recipe=mp"], ("recipe=mp", "did you mean mpp?", "choices: ")),
+        (["recipe=mp"], ("recipe=mp", "did you mean mpp?")),
         (["seed=1"], ("recipe= is missing", "mpp")),
         (["recipe=/nowhere/none.yaml"], ("no such file",)),
         (["recipe=models"], ("unknown",)),

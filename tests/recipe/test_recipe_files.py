@@ -77,7 +77,7 @@ def test_a_base_is_looked_up_beside_its_file(tmp_path: Path, monkeypatch) -> Non
         ("3", "base=3: expected a recipe's name"),
         ("[mpp]", "base=['mpp']: expected a recipe's name"),
         ("gone.yaml", "base=gone.yaml: no such file"),
-        ("mppp", "mppp: unknown; did you mean mpp"),
+        ("mppp", "mppp: unknown, and no .yaml file; did you mean mpp"),
         ("mine.yaml", "base=mine.yaml: bases form a circle"),
     ],
 )

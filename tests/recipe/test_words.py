@@ -217,7 +217,7 @@ def test_what_is_for_the_command_line_is_refused(kind: type, key: str, word: str
 
 def test_a_flag_without_dashes_starts_no_study() -> None:
     """check=true was taken for an option, and the study ran."""
-    with pytest.raises(UserError, match=r"^unknown option check; did you mean --check\?"):
+    with pytest.raises(UserError, match=r"^unknown key check; did you mean --check\?"):
         requested(["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
 
 

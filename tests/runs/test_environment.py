@@ -10,6 +10,8 @@ import numpy as np
 import psutil  # noqa: F401 (before the tests fake the platform, by which it chooses its parts)
 import pytest
 
+import ssl_vit
+from helpers.launching import launch_ranks, outcome, python
 from helpers.options import altered
 from ssl_vit.jobs import cli
 from ssl_vit.runs import environment
@@ -92,3 +94,52 @@ def test_memory_is_counted_in_the_unit_of_the_system(monkeypatch):
     for system, gib in (("linux", 1024.0), ("darwin", 1.0)):
         monkeypatch.setattr(sys, "platform", system)
         assert loop._memory(distributed.torch.device("cpu")) == gib
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0"}
+BY_HAND = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "threads"),
+    [
+        (None, {}, 6),
+        ("1", {}, 1),
+        ("2,4", {}, 2),  # OpenMP: one number for each level of nested regions
+        *((text, {}, 6) for text in ("", "0", "many", "-1")),
+        ("1", TORCHRUN, 6),
+        ("1", {"ACCELERATE_MIXED_PRECISION": "no"}, 6),
+        ("1", BY_HAND, 6),
+        ("1", BY_HAND | {"SLURM_PROCID": "0"}, 1),  # launch/slurm.sh names ranks as a launcher does
+        ("1", TORCHRUN | {"SLURM_PROCID": "0"}, 6),
+    ],
+)
+def test_threads_are_those_that_the_user_asks_for(
+    given: str | None, variables: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six cores; launchers set OMP_NUM_THREADS to 1 themselves."""
+    names = {"OMP_NUM_THREADS", "SLURM_PROCID", "ACCELERATE_MIXED_PRECISION", *TORCHRUN, *BY_HAND}
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    for name, text in (variables | ({} if given is None else {"OMP_NUM_THREADS": given})).items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(environment, "cores", lambda: 6)
+    assert environment.default_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("launched", "words", "threads"),
+    [(False, [], 1), (False, ["compute.threads=2"], 2), (True, ["compute.threads=3"], 3)],
+)
+def test_a_run_records_the_threads_that_it_takes(
+    launched: bool, words: list[str], threads: int, tiny: list[str], tmp_path: Path
+) -> None:
+    """Of several processes too, whose number Accelerate would choose without OMP_NUM_THREADS."""
+    words = [*altered(tiny, "optim.steps=2", "optim.warmup=1", "name=run"), *words]
+    words = altered([word for word in words if word != "compute.threads=1"])
+    if launched:
+        assert outcome(launch_ranks(2, "tools/pretrain.py", *words))[0] == [0, 0]
+    else:
+        done = python("tools/pretrain.py", *words, OMP_NUM_THREADS="1")
+        assert done.returncode == 0, done.stderr
+    assert ssl_vit.load_run(tmp_path / "runs" / "run").environment().threads == threads

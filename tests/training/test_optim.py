@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from ssl_vit import costs
+from ssl_vit.errors import UserError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.global_batch import GlobalBatchNorm
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.optimisation import OPTIMISERS
 from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
 from ssl_vit.training import optim
 
@@ -198,3 +202,35 @@ def test_the_running_mean_by_hand():
     found = (mean.module[0].weight, mean.module[1].running_mean, mean.module[2].running_var)
     assert [one.item() for one in found] == pytest.approx([wanted] * 3)
     assert optim.averaged(module, None) is None
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_table_of_optimisers_says_what_torch_keeps(name: str, momentum: float) -> None:
+    """Names and shapes of each weight's state after an update, which memory plans count."""
+    how = Optim(name=name, momentum=momentum)
+    layer = nn.Linear(3, 2)
+    optimizer, _ = optim.build(layer, how)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    for weight in layer.parameters():
+        state = {k: v for k, v in optimizer.state[weight].items() if v is not None}
+        initial = optim.moments(how, weight)
+        assert {k: v.shape for k, v in state.items()} == {k: v.shape for k, v in initial.items()}
+        moments = [value for value in state.values() if value.shape == weight.shape]
+        assert len(moments) == len(how.optimiser.moments(how))
+
+
+def test_an_optimiser_is_one_entry_of_a_table(monkeypatch) -> None:
+    """With an entry it can be chosen, trains as its class does and is counted; without one it cannot
+    be chosen."""
+    with pytest.raises(UserError, match=r"optim.name=adam: did you mean adamw\?"):
+        resolve(["recipe=mpp", "optim.name=adam"])
+    entry = OPTIMISERS["adamw"]._replace(label="Adam", made_by="torch.optim:Adam")
+    monkeypatch.setitem(OPTIMISERS, "adam", entry)
+    recipe = resolve(["recipe=mpp", "optim.name=adam"])
+    optimizer, _ = optim.build(nn.Linear(1, 1), recipe.optim)
+    assert type(optimizer) is torch.optim.Adam
+    adamw = resolve(["recipe=mpp", "optim.name=adamw"])
+    plans = [costs.memory_bytes(one, 1, 0, 8, True)["moments"] for one in (recipe, adamw)]
+    assert plans[0] == plans[1] > 0

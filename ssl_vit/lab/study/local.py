@@ -294,7 +294,7 @@ class _Processes:
         except UserError as error:
             self._fail(task.name, str(error))
             return
-        own = {"compute.threads": self.place.cores}
+        own = {"compute.threads": engine.requested_threads() or self.place.cores}
         if self.place.gpus:  # the cores load its data
             own["compute.workers"] = max(1, self.place.cores - 1)
         options += [f"{key}={value}" for key, value in own.items() if key not in task.options]

@@ -159,9 +159,9 @@ class Part(BaseModel):
     def _known(cls, node: Any) -> dict[str, Any]:
         found = _keyed(node)
         keys = [str(one.validation_alias or name) for name, one in cls.model_fields.items()]
-        for key in found:
-            if key not in keys:
-                raise ValueError(f"{key}: no such key; {suggest(key, keys)}")
+        unknown = [f"{key}: no such key; {suggest(key, keys)}" for key in found if key not in keys]
+        if unknown:
+            raise ValueError(" ".join(unknown))
         return found
 
 

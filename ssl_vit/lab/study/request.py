@@ -9,6 +9,7 @@ from ...errors import UserError, suggest
 from ...recipe.parsing import parse_path
 from ...recipe.schema import build as build_recipe
 from ...recipe.tool import build, option_name, split
+from ...recipe.words import check_keys
 from .. import engine
 from . import check, read, sweep, worth
 from .options import StudyOptions
@@ -112,8 +113,7 @@ def _study(
             raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
         study, stem = read.build(content, "the study"), own.name
     elif swept is not None:
-        for key, text in given.items():
-            _checked(key, text, ())
+        _check_options(given, ())
         keys = [key for key in swept if key in given and ("," in given[key] or engine.counts(key))]
         content, stem = sweep.content(own.recipe, given, keys, own.match)
         study = read.build(content, sweep.SWEEP)
@@ -138,12 +138,10 @@ def _sorted(study: read.Study, given: Mapping[str, str]) -> tuple[dict[str, str]
         taken = place in StudyOptions.options() or place in engine.own_keys()
         if taken and place not in PRESETS:
             raise UserError(f"places: {place}= means something else already; take another name")
-    places, options = {}, {}
-    for key, text in given.items():
-        if key not in study.places:
-            options[key] = _checked(key, text, study.places)
-        elif text.lower() not in NULLS:
-            places[key] = _absolute(text)
+    options = {key: text for key, text in given.items() if key not in study.places}
+    _check_options(options, study.places)
+    named = {key: text for key, text in given.items() if key in study.places}
+    places = {key: _absolute(text) for key, text in named.items() if text.lower() not in NULLS}
     return places, options
 
 
@@ -193,27 +191,23 @@ def _find(name: str | None) -> Path:
     if name in engine.recipe_names():
         text = "is no study; to sweep it, say sweep and keys with several values"
         raise UserError(f"recipe={name}: {text}")
-    raise UserError(f"recipe={name}: no such study; {suggest(name, names)}, or a file's path")
+    raise UserError(f"recipe={name}: no such study and no .yaml file; {suggest(name, names)}")
 
 
-def _checked(key: str, text: str, places: Collection[str]) -> str:
-    """The text of a recipe's key that a command line may set for a whole study.
+def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
+    """Check the recipe's keys that a command line sets for a whole study.
 
     Raises:
-        UserError: it is no such key, or the text is for a file.
+        UserError: some are no such keys, or a text is for a file.
     """
-    if key == "seed":
-        seeds = text if "," in text else f"{text},"
-        raise UserError(f"seed={text}: say seeds={seeds} for just that, or seeds=N for the first N")
-    known = engine.own_keys()
-    if key not in known:
-        own = [*map(option_name, StudyOptions.options().values()), *places]
-        nearest = suggest(key, [*own, *known]).partition("choices:")[0]
-        choices = f"choices: {', '.join(own)}, or a recipe's key"
-        raise UserError(f"unknown option {key}; {nearest}{choices}")
-    if read.REFERENCE.search(text):
-        raise UserError(f"{key}={text}: braces are for the study's file")
-    return text
+    if seed := options.get("seed"):
+        seeds = seed if "," in seed else f"{seed},"
+        raise UserError(f"seed={seed}: say seeds={seeds} for just that, or seeds=N for the first N")
+    own = [*map(option_name, StudyOptions.options().values()), *places]
+    check_keys(options, known=engine.own_keys(), others=own)
+    for key, text in options.items():
+        if read.REFERENCE.search(text):
+            raise UserError(f"{key}={text}: braces are for the study's file")
 
 
 def _absolute(place: str) -> str:

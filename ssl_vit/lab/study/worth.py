@@ -666,7 +666,8 @@ def _timed(words: Sequence[str], out: str, parallel: int) -> tuple[float, list[s
     from .local import gpus
 
     share, devices = max(1, engine.cores() // parallel), gpus()
-    own = {"compute.threads": share} | ({"compute.workers": max(1, share - 1)} if devices else {})
+    own = {"compute.threads": engine.requested_threads() or share}
+    own |= {"compute.workers": max(1, share - 1)} if devices else {}
     given = {word.partition("=")[0] for word in words}
     words = [*words, *(f"{key}={value}" for key, value in own.items() if key not in given)]
     began, running = time.perf_counter(), []

@@ -97,7 +97,9 @@ def build(settings: Settings, encoder: Backbone, classes: int) -> Joint:
     parts: dict[str, tuple[Objective, float]] = {}
     for name in DECLARATION.parts:
         # each part starts with the weights that it would have alone
-        with torch.random.fork_rng(devices=[]):
+        # a plan counts on "meta", perhaps while another thread trains
+        is_real = torch.get_default_device().type != "meta"
+        with torch.random.fork_rng(devices=[], enabled=is_real):
             part = building.build(settings, encoder, classes, name)
         parts[name] = (part, getattr(weights, name))
     return Joint(encoder, parts)
