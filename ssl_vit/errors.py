@@ -38,6 +38,10 @@ class ReportedError(UserError):
     """The same on the other processes, which do not print it again."""
 
 
+class NonFiniteError(UserError):
+    """A network gave NaN or infinite values for some images."""
+
+
 class LostError(UserError):
     """A process that this one depends on was lost; the same command resumes from the last
     checkpoint."""

@@ -21,6 +21,7 @@ from ..recipe import records
 from ..runs.files import write_atomically
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
+from .features import ENCODER, check_finite, is_finite
 
 IMAGENET = 50_000  # images of its validation split
 
@@ -49,16 +50,22 @@ class Predictions(NamedTuple):
 def predict(
     objective: Objective, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> Predictions:
-    """The classifier's predictions for the batches of all processes, gathered on each of them."""
-    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    """Return the classifier's predictions for the batches of all processes, gathered on each.
+
+    Raises:
+        NonFiniteError: logits of an image are not finite. Their order means nothing.
+    """
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
     classes = 0
     for batch in batches:
         logits_BC = objective.logits(to_device(batch, accelerator.device)).float()
         classes = logits_BC.shape[1]
         top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
-        parts.append((batch.index.numpy(), batch.label.numpy(), top_BK))
+        finite_B = is_finite(logits_BC).numpy()
+        parts.append((batch.index.numpy(), batch.label.numpy(), top_BK, finite_B))
     everyone = accelerator.gather_parts(parts)
-    index, label, top5 = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
+    index, label, top5, finite = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
+    check_finite(ENCODER, torch.from_numpy(finite))
     order = index.argsort()
     most = max(accelerator.gather_parts([classes]))  # a process may have had no image
     return Predictions(index[order], label[order], top5[order], most)

@@ -11,6 +11,7 @@ import torch
 from .. import costs, inspection
 from ..data import class_numbers
 from ..data.run_splits import Splits
+from ..errors import NonFiniteError
 from ..evaluation import classify, split_images
 from ..evaluation.images import Images
 from ..formatting import count_of_images
@@ -73,8 +74,13 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> Metr
         warn=lambda text: job.run.warn(f"a test image is {text}"),
         should_stop=should_stop,
     )
-    with images.autocast():
-        predictions = classify.predict(trained, images.batches(source), job.accelerator)
+    try:
+        with images.autocast():
+            predictions = classify.predict(trained, images.batches(source), job.accelerator)
+    except NonFiniteError as error:  # the weights are exported all the same
+        if job.accelerator.is_main_process:
+            job.run.warn(f"the test images are not measured: {error}")
+        return {}
     if job.accelerator.is_main_process:
         predictions.save(job.run.predictions, source)
     metrics = classify.accuracies(predictions, classes)
