@@ -119,6 +119,7 @@ def _open_images(
         UserError: their labels or masks do not suit, or the processes see different ones.
     """
     recipe = run.recipe
+    resources.check_memory(recipe)
     size = resources.device_batch(recipe, accelerator)
     rank, processes = accelerator.process_index, accelerator.num_processes
     batch_layout = BatchLayout(size * processes, size, rank, processes)
