@@ -73,8 +73,15 @@ def work(recipe: Recipe) -> Work:
         else:
             blocks, *recipes = shallow
             few, more = (work(one) for one in recipes)
-            counts = (_extended(*pair, blocks) for pair in zip(few[:-1], more[:-1], strict=True))
-            _WORK[key] = Work(*counts, uncounted=few.uncounted)
+            _WORK[key] = Work(
+                _extended(few.parameters, more.parameters, blocks),
+                _extended(few.trained, more.trained, blocks),
+                _extended(few.encoder, more.encoder, blocks),
+                _extended(few.features, more.features, blocks),
+                _extended(few.forward, more.forward, blocks),
+                _extended(few.training, more.training, blocks),
+                few.uncounted,
+            )
     return _WORK[key]
 
 
