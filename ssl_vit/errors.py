@@ -4,6 +4,7 @@ import difflib
 import errno
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,10 @@ from contextlib import contextmanager
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
 MOST_CHOICES = 30  # that an error lists
 MOST_PRINTED = 2000  # characters of a text of others
+# Errors of too many open files, and what torch says of them
+OPEN_FILES = (errno.EMFILE, errno.ENFILE)
+OPEN_FILES_TEXTS = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE), "0 items of ancdata")
+MEMORY_TEXTS = ("can't allocate memory", "out of memory", os.strerror(errno.ENOMEM))
 # Errors of a disk that is full, over its quota, read-only or broken, at whichever write they show
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
@@ -38,6 +43,10 @@ class ReportedError(UserError):
     """The same on the other processes, which do not print it again."""
 
 
+class NonFiniteError(UserError):
+    """A network gave NaN or infinite values for some images."""
+
+
 class LostError(UserError):
     """A process that this one depends on was lost; the same command resumes from the last
     checkpoint."""
@@ -59,6 +68,24 @@ def suggest(word: str, choices: Iterable[str]) -> str:
     listed = choices[:MOST_CHOICES]
     rest = [f"{len(choices) - len(listed)} others"] if len(choices) > len(listed) else []
     return f"choices: {', '.join(listed + rest)}"
+
+
+def describe_shortage(error: BaseException, sizes: str = "") -> str:
+    """Return which resource of the machine an error says is used up, and what to do; empty for
+    other errors. Where it is memory, `sizes` are the options that take it."""
+    if getattr(error, "errno", None) in OPEN_FILES or _says(error, OPEN_FILES_TEXTS):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        remedy = "Type `ulimit -n 4096` before the command, or use compute.workers=0."
+        return f"too many open files: this process may open {limit:,}. {remedy}"
+    if isinstance(error, MemoryError) or _says(error, MEMORY_TEXTS):
+        start = f"{sizes}: " if sizes else ""
+        return f"{start}not enough memory. Use a smaller network, data.size= or compute.batch=."
+    return ""
+
+
+def _says(error: BaseException, texts: Iterable[str]) -> bool:
+    """Return whether an error of the system or of torch has one of these texts."""
+    return isinstance(error, OSError | RuntimeError) and any(text in str(error) for text in texts)
 
 
 def one_line(error: BaseException) -> str:
@@ -92,8 +119,8 @@ def _disk_line(error: OSError) -> str:
 
 @contextmanager
 def report_errors(everywhere: bool = False) -> Iterator[None]:
-    """Print a UserError, or one of a disk, in one line and exit with its status; an interrupt exits
-    with 130.
+    """Print a UserError, or an error of a disk, of memory or of open files, in one line and exit
+    with its status; an interrupt exits with 130.
 
     Rank 0 prints; with `everywhere` each rank prints its own errors, but not those that another
     rank reported (ReportedError).
@@ -105,10 +132,13 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
     except BrokenPipeError:
         _flush()
         sys.exit(BROKEN_PIPE)  # silently, as any program before `| head`
-    except (UserError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in DISK:
+    except (UserError, OSError, RuntimeError, MemoryError) as error:
+        shortage = "" if isinstance(error, UserError) else describe_shortage(error)
+        of_disk = isinstance(error, OSError) and error.errno in DISK
+        if not (isinstance(error, UserError) or shortage or of_disk):
             raise
-        line = printable(_disk_line(error) if isinstance(error, OSError) else one_line(error))
+        disk_line = _disk_line(error) if isinstance(error, OSError) else ""
+        line = printable(shortage or disk_line or one_line(error))
         rank = os.environ.get("RANK", "0")
         if rank == "0":
             sys.stderr.write(f"error: {line}\n")  # in one write: other ranks write too

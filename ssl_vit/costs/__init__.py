@@ -5,7 +5,7 @@ on torch's meta device (on_meta.py). Torch is imported when they are counted, no
 """
 
 import json
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..recipe.images import EMBEDDED, SIZES, Data
 from ..recipe.probe import ATTENTIVE
@@ -52,6 +52,11 @@ class Work(NamedTuple):
     uncounted: str = ""
 
 
+# Of networks with more than DEEP blocks those with FEW blocks and with one more are counted
+DEPTHS = ("model.depth", "mae.depth", "ijepa.depth")
+FEW, DEEP = 4, 48
+N = TypeVar("N", int, float, float | None)
+
 _WORK: dict[str, Work] = {}
 _BYTES: dict[tuple[str, bool], float] = {}
 
@@ -62,8 +67,41 @@ def work(recipe: Recipe) -> Work:
     if key not in _WORK:
         from . import on_meta
 
-        _WORK[key] = on_meta.count(recipe)
+        shallow = _with_fewer_blocks(recipe)
+        if shallow is None:
+            _WORK[key] = on_meta.count(recipe)
+        else:
+            blocks, *recipes = shallow
+            few, more = (work(one) for one in recipes)
+            _WORK[key] = Work(
+                _extended(few.parameters, more.parameters, blocks),
+                _extended(few.trained, more.trained, blocks),
+                _extended(few.encoder, more.encoder, blocks),
+                _extended(few.features, more.features, blocks),
+                _extended(few.forward, more.forward, blocks),
+                _extended(few.training, more.training, blocks),
+                few.uncounted,
+            )
     return _WORK[key]
+
+
+def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
+    """Return how many blocks more than FEW a deep network has, and the recipe with FEW and with
+    FEW + 1 blocks, which take seconds to count where 1000 blocks take minutes; None where no
+    network of the recipe is deep."""
+    for key in DEPTHS:
+        if key.split(".")[0] in ("model", *recipe.groups) and (depth := recipe.value(key)) > DEEP:
+            few, more = (recipe.model_copy(deep=True) for _ in range(2))
+            few.set(key, FEW)
+            more.set(key, FEW + 1)
+            return depth - FEW, few, more
+    return None
+
+
+def _extended(few: N, more: N, blocks: int) -> N:
+    """Return a count for `blocks` blocks more than `few` is of. Blocks are alike, so each adds as
+    much as that which `more` has more. None stays None."""
+    return few if few is None or more is None else few + blocks * (more - few)
 
 
 def _network(recipe: Recipe) -> str:
@@ -148,16 +186,27 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     values, the inputs of qkv, of the projection and of the MLP, 6 T D, and around the GELU 2 T M.
     All is taken to shrink as a block does.
     """
+    kept, model = _float32_bytes(recipe, fused), recipe.model
+    if recipe.compute.precision != "bfloat16":
+        return round(kept)
+    low, high = (8 * model.width + w * (6 * model.width + 2 * model.mlp) for w in (2, 4))
+    return round(kept * low / high)
+
+
+def _float32_bytes(recipe: Recipe, fused: bool) -> float:
+    """`activation_bytes` in float32."""
     key = (_network(recipe), fused)
     if key not in _BYTES:
         from . import on_meta
 
-        _BYTES[key] = on_meta.activation_bytes(recipe, fused)
-    model = recipe.model
-    if recipe.compute.precision != "bfloat16":
-        return round(_BYTES[key])
-    low, high = (8 * model.width + w * (6 * model.width + 2 * model.mlp) for w in (2, 4))
-    return round(_BYTES[key] * low / high)
+        shallow = _with_fewer_blocks(recipe)
+        if shallow is None:
+            _BYTES[key] = on_meta.activation_bytes(recipe, fused)
+        else:
+            blocks, *recipes = shallow
+            few, more = (_float32_bytes(one, fused) for one in recipes)
+            _BYTES[key] = _extended(few, more, blocks)
+    return _BYTES[key]
 
 
 def fitting_images(recipe: Recipe, memory: float, fused: bool) -> int:

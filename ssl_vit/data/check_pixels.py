@@ -137,7 +137,8 @@ def _cut_off(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
     """Warnings that images of a split lose bits or pages on their way to RGB of 8 bits."""
     known, _ = _read(source, LOOKED_AT, _bits_and_pages)
     of = f"of {len(known):,} images of {split} that were looked at have"
-    wide = {name: bits for name, (bits, _) in known.items() if bits > 8}
+    # images of more than 16 bits cannot be read
+    wide = {name: bits for name, (bits, _) in known.items() if 8 < bits <= 16}
     for name, bits in list(wide.items())[:1]:
         hint = "data.range=[LOWEST,HIGHEST], of grey images beside data.channels=1, keeps all"
         text = f"more than 8 bits ({bits} in {name}): the upper 8 are used"

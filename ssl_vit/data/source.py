@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import OPEN_FILES
 from .labels import UNLABELLED, Labels, is_missing, no_labels
 
 READERS = 16  # files opened at a time for their headers: on a network disk most of it is waiting
@@ -212,10 +213,16 @@ def without_lists(source: Source, what: str) -> Source:
 
 def read_file(path: Path) -> bytes:
     """A regular file's bytes; Missing where it is none, or cannot be read. A pipe would be waited
-    for, a device read for ever."""
+    for, a device read for ever.
+
+    Raises:
+        OSError: too many files are open.
+    """
     try:
         opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
+        if error.errno in OPEN_FILES:  # the image is not to blame
+            raise
         return Missing(str(error.strerror))
     with os.fdopen(opened, "rb") as file:
         if not stat.S_ISREG(os.fstat(opened).st_mode):

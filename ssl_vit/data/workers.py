@@ -1,6 +1,7 @@
 """The worker processes of data loaders: how many fit, how waiting for them is interrupted, what
 happens where one is lost, and how they end."""
 
+import errno
 import os
 import re
 import shutil
@@ -20,13 +21,14 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from ..callbacks import SIGNALS
-from ..errors import LostError, one_line
+from ..errors import LostError, UserError, describe_shortage, one_line
 from .batching import Batch
 
 SHARED = Path("/dev/shm")  # where workers put batches until they are used
 PREFETCH = 4  # batches that each worker keeps ready
 POLL_SECONDS = 1.0  # between calls of should_stop while no batch comes
 END_SECONDS = 2.0  # that workers have to end by themselves, and when they are killed
+TOO_MANY_FILES = describe_shortage(OSError(errno.EMFILE, ""))
 # torch's message for any way in which a worker ends
 LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")
 
@@ -61,7 +63,9 @@ def report_lost_workers() -> Iterator[None]:
         raise _lost(found[1], found[2].split(".")[0].strip()) from None
 
 
-def _lost(pid: object, reason: str) -> LostError:
+def _lost(pid: object, reason: str) -> UserError:
+    if reason.endswith(f" {errno.EMFILE}"):  # its exit status
+        return UserError(TOO_MANY_FILES)
     return LostError(
         f"data worker (process {pid}) {reason}; if memory was short, use a smaller"
         " compute.workers=; the same command resumes from the last checkpoint, if there is one"
@@ -124,6 +128,12 @@ class InterruptibleLoader:
         except (ConnectionError, EOFError):
             self._check_workers()
             raise
+        except RuntimeError as error:
+            # torch's message does not always tell the exit status
+            statuses = [worker.exitcode for worker in getattr(self.iterator, "_workers", ())]
+            if LOST.search(str(error)) and errno.EMFILE in statuses:
+                raise UserError(TOO_MANY_FILES) from None
+            raise
         finally:
             if self.polls:
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -164,18 +174,27 @@ def init_worker(number: int) -> None:
     """Runs in a worker: block the signals that stop a run. A terminal sends them to the whole
     process group, and the training process still needs its workers then."""
     Queue._on_queue_feeder_error = staticmethod(_exit_on_queue_error)  # type: ignore[attr-defined]
+    sys.excepthook = _hide_too_many_files
     signal.set_wakeup_fd(-1)  # inherited from the training process
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
+def _hide_too_many_files(kind: Any, error: BaseException, trace: Any) -> None:
+    """Print an error of a worker's thread, unless the exit status of the worker will tell it."""
+    if describe_shortage(error) != TOO_MANY_FILES:
+        sys.__excepthook__(kind, error, trace)
+
+
 def _exit_on_queue_error(error: Exception, item: object) -> None:
     """Runs in a worker whose batch does not fit into shared memory: exit, since the training
-    process would wait for that batch for ever."""
-    sys.stderr.write(f"a data worker could not hand over its batch: {one_line(error)}\n")
-    sys.stderr.flush()
-    os._exit(1)
+    process would wait for that batch for ever. The exit status says if too many files are open."""
+    is_shortage = describe_shortage(error) == TOO_MANY_FILES
+    if not is_shortage:
+        sys.stderr.write(f"a data worker could not hand over its batch: {one_line(error)}\n")
+        sys.stderr.flush()
+    os._exit(errno.EMFILE if is_shortage else 1)
 
 
 def _end_with_parent(parent: int) -> None:

@@ -33,6 +33,7 @@ from .features import ENCODER, Reader
 from .images import Images
 from .probes import SEED, Scale
 
+PART = 256  # images whose tokens are checked at once
 STORED = torch.float16  # tokens in memory, where bfloat16 would round off small deviations
 
 
@@ -44,13 +45,16 @@ def describe(network: Backbone, images: Images) -> str:
     return f"learns from {count_of_images(count)}: {tokens} tokens each, {held} in memory"
 
 
-def measure(network: Backbone, images: Images) -> tuple[Tensor, Tensor, Copies | None]:
+def measure(
+    network: Backbone, images: Images, name: str = ENCODER
+) -> tuple[Tensor, Tensor, Copies | None]:
     """Whether the probe is right of each test image, and whether their commonest class is: bool
     (1, M), in the order of the split, on the CPU; and how often the same image is among them. All
     processes call it.
 
     Raises:
-        UserError: the tokens of the training images do not fit into memory, or every rate diverges.
+        UserError: the tokens of the training images do not fit into memory, tokens are not finite,
+            or every rate diverges.
     """
     assert isinstance(network, Encoder)
     probe, accelerator = images.recipe.probe, images.accelerator
@@ -63,10 +67,18 @@ def measure(network: Backbone, images: Images) -> tuple[Tensor, Tensor, Copies |
             return stored(network.tokens(image_BCHW.to(accelerator.device), probe.layer))
 
     def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
-        """Each rate's class (M, G) of the labelled images, and their label (M,)."""
-        readers = {ENCODER: lambda image: fitted.logits(read(image).float()).argmax(2)}
-        found, copies = features.extract(readers, images.batches(source), accelerator)
-        return found[ENCODER], copies
+        """Return each rate's class (M, G) of the labelled images and their label (M,), and how
+        often the same image is among these images."""
+
+        def classes(image_BCHW: Tensor) -> Tensor:
+            x_BTD = read(image_BCHW)
+            class_BG = fitted.logits(x_BTD.float()).argmax(2).float()
+            class_BG[~features.is_finite(x_BTD)] = torch.nan  # which `extract` refuses
+            return class_BG
+
+        found, copies = features.extract({name: classes}, images.batches(source), accelerator)
+        features.check_finite(name, features.is_finite(found[name][0]))
+        return found[name], copies
 
     source = _train(images)
     shape = network.patches + network.prefix, network.width
@@ -75,6 +87,8 @@ def measure(network: Backbone, images: Images) -> tuple[Tensor, Tensor, Copies |
 
     def fit() -> AttentiveProbe:
         assert tokens is not None
+        parts = tokens.x_NTD.split(PART)
+        features.check_finite(name, torch.cat([features.is_finite(part) for part in parts]))
         heads, device = images.recipe.model.heads, accelerator.device
         return train(tokens, heads, images.classes, probe, device).to(torch.device("cpu"))
 
@@ -135,9 +149,11 @@ class AttentiveProbe(NamedTuple):
 
 
 def stored(x_BTD: Tensor) -> Tensor:
-    """Tokens in STORED; those beyond its range, which have no norm, at its end."""
+    """Return tokens in STORED. Finite values beyond its range, which only tokens without a norm
+    have, become the largest that it has; infinite ones stay infinite, so that they are noticed."""
     most = torch.finfo(STORED).max
-    return x_BTD.float().clamp(-most, most).to(STORED)
+    clamped_BTD = x_BTD.float().clamp(-most, most)
+    return torch.where(x_BTD.isinf(), x_BTD.float(), clamped_BTD).to(STORED)
 
 
 def stored_bytes(images: int, tokens: int, width: int) -> int:

@@ -24,6 +24,7 @@ from ..runs.files import write_atomically
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 from . import beside
+from .features import ENCODER, check_finite, is_finite
 
 IMAGENET = 50_000  # images of its validation split
 
@@ -52,16 +53,22 @@ class Predictions(NamedTuple):
 def predict(
     objective: Objective, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> Predictions:
-    """The classifier's predictions for the batches of all processes, gathered on each of them."""
+    """Return the classifier's predictions for the batches of all processes, gathered on each.
+
+    Raises:
+        NonFiniteError: logits of an image are not finite. Their order means nothing.
+    """
     parts: list[tuple[np.ndarray | None, ...]] = []
     classes = 0
     for batch in batches:
         logits_BC = objective.logits(to_device(batch, accelerator.device)).float()
         classes = logits_BC.shape[1]
         top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
-        parts.append((batch.index.numpy(), batch.label.numpy(), top_BK, batch.content))
+        finite_B = is_finite(logits_BC).numpy()
+        parts.append((batch.index.numpy(), batch.label.numpy(), top_BK, batch.content, finite_B))
     everyone = accelerator.gather_parts(parts)
-    arrays = [np.concatenate(each) for each in zip(*everyone, strict=True)]
+    *arrays, finite = (np.concatenate(each) for each in zip(*everyone, strict=True))
+    check_finite(ENCODER, torch.from_numpy(finite))
     order = arrays[0].argsort()
     index, label, top5, content = (array[order] for array in arrays)
     most = max(accelerator.gather_parts([classes]))  # a process may have had no image

@@ -26,7 +26,7 @@ from ..recipe.records.run import Difference, Measured
 from ..stats import Interval, resampled_difference
 from ..training.distributed import broadcast_from_main
 from . import probes
-from .features import ENCODER, Reader
+from .features import ENCODER, Reader, check_finite, is_finite
 from .images import Images
 from .probes import Scale
 
@@ -73,13 +73,13 @@ class Counts(NamedTuple):
     content_M: np.ndarray
 
 
-def measure(network: Backbone, images: Images) -> Counts:
+def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
     """Learn from the training images at each rate, choose the rate on the held-out ones; the counts
     of the test images, the same on all processes.
 
     Raises:
-        UserError: a split has no masks, masks do not suit, too many images cannot be read, or every
-            rate diverges.
+        UserError: a split has no masks, masks do not suit, too many images cannot be read, features
+            are not finite, or every rate diverges.
     """
     assert isinstance(network, Encoder)  # recipe/check.py refuses others
     recipe, accelerator, splits = images.recipe, images.accelerator, images.splits
@@ -94,12 +94,26 @@ def measure(network: Backbone, images: Images) -> Counts:
             h_BTD = network.tokens(image_B3HW.to(accelerator.device), probe.layer)
             return h_BTD[:, network.prefix :].float()
 
+    finite = []
+
+    def read_checked(image_B3HW: Tensor) -> Tensor:
+        x_BND = read(image_B3HW)
+        finite.append(is_finite(x_BND))
+        return x_BND
+
+    def check() -> None:
+        check_finite(name, torch.cat([torch.ones(0), *accelerator.gather_parts(finite)]))
+        finite.clear()
+
     def counted(source: Source, fitted: FittedSegmenter) -> Counts:
         batches = images.with_masks(source, task.classes)
-        return count(read, batches, fitted.to(accelerator.device), task)
+        counts = count(read_checked, batches, fitted.to(accelerator.device), task)
+        check()
+        return counts
 
     classes = masks.known_classes(splits, recipe.data)
-    features = extract(read, images.with_masks(train, classes))
+    features = extract(read_checked, images.with_masks(train, classes))
+    check()
     task = _task(features, classes, recipe.data.mask_ignore, network.grid)
     fitted = broadcast_from_main(
         accelerator, lambda: _fit(features, task, probe, accelerator.device)

@@ -22,6 +22,7 @@ from ..data.batching import Batch
 from ..data.source import Source
 from ..models.encoder import Backbone, Encoder
 from ..training.loop import to_device
+from .features import ENCODER, check_finite, is_finite
 
 SAMPLED = 2000  # images of whose pairs the similarity is measured
 SAMPLE_KEY = 7  # of the permutation by which they are drawn
@@ -83,7 +84,11 @@ def embed(
     """The content of a shard's file, of its batches (`loaders.evaluation_loader`): columns `index`,
     `file`, `label` (null for none), `embedding` (D,) and, where they are read, `patches` (N, D); in
     its metadata the images that could not be read, which have no row. The caller enters
-    autocast."""
+    autocast.
+
+    Raises:
+        NonFiniteError: a feature or a patch of an image is not finite.
+    """
     names = source.classes
     vector = datasets.Sequence(datasets.Value("float32"))
     kinds: dict[str, Any] = {
@@ -94,11 +99,13 @@ def embed(
     }
     columns: dict[str, list[Any]] = {name: [] for name in kinds}
     unreadable: list[str] = []
+    finite = [torch.ones(0, dtype=torch.bool)]
     for batch in batches:
         unreadable += batch.unreadable
         if not len(batch.image):
             continue
         x_BD, h_BND = read(to_device(batch, device).image)
+        finite.append(is_finite(x_BD) if h_BND is None else is_finite(x_BD) & is_finite(h_BND))
         columns["index"] += batch.index.tolist()
         columns["file"] += map(source.file_of, batch.index.tolist())
         columns["label"] += [label if label >= 0 else None for label in batch.label.tolist()]
@@ -107,6 +114,7 @@ def embed(
             kinds["patches"] = datasets.Sequence(vector)
             patches = columns.setdefault("patches", [])
             patches += [[*h_ND] for h_ND in h_BND.float().cpu().numpy()]
+    check_finite(ENCODER, torch.cat(finite))
     schema = datasets.Features(kinds).arrow_schema
     texts = {UNREADABLE: json.dumps(unreadable).encode()}
     schema = schema.with_metadata({**(schema.metadata or {}), **texts})

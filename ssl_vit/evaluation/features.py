@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data.batching import Batch, is_labelled
 from ..data.contents import count_copies
 from ..data.source import Source
-from ..errors import UserError
+from ..errors import NonFiniteError, UserError
 from ..formatting import count_of_images
 from ..metrics import COMMONEST, PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
@@ -43,12 +43,43 @@ def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
     return lambda image_B3HW: net.feature(image_B3HW, pool, layer)
 
 
+def is_finite(output_B: Tensor) -> Tensor:
+    """Return for each image whether all values of its features, tokens or logits (B, ...) are
+    finite: bool (B,), on the CPU."""
+    if not output_B.numel():
+        return torch.ones(len(output_B), dtype=torch.bool)
+    low_B, high_B = output_B.flatten(1).aminmax(dim=1)  # both are NaN where a value is
+    return (low_B.isfinite() & high_B.isfinite()).cpu()
+
+
+def check_finite(name: str, finite_N: Tensor) -> None:
+    """Check that what a network computed from images is finite.
+
+    Args:
+        name: the network: ENCODER, or a baseline of PROBE_BASELINES.
+        finite_N: `is_finite` of the images.
+
+    Raises:
+        NonFiniteError: the output for some images is not finite; it says for how many.
+    """
+    count = len(finite_N) - int(finite_N.sum())
+    if count:
+        network = PROBE_BASELINES.get(name, "this encoder")
+        of = f"{count:,} of {count_of_images(len(finite_N))}"
+        text = f"the output for {of} is not finite (NaN or infinite)"
+        raise NonFiniteError(f"{network}: {text}. Use weights of another run or checkpoint.")
+
+
 def extract(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[dict[str, Features], Copies | None]:
     """Each reader's features, and the labels, of the labelled images in all processes' batches, in
     the order of the split, on the device; and how often the same image is among these images. The
-    caller enters autocast."""
+    caller enters autocast.
+
+    Raises:
+        NonFiniteError: as `gathered`.
+    """
     _, label_N, content_N, found = gathered(readers, batches, accelerator)
     known_N = label_N >= 0
     device = accelerator.device
@@ -64,7 +95,11 @@ def gathered(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Index (N,), ascending, label (N,), content (N,) and each reader's features (N, D) of all
-    processes' batches."""
+    processes' batches.
+
+    Raises:
+        NonFiniteError: a feature of the encoder is not finite. `all_right` checks the baselines.
+    """
     parts = []
     for batch in batches:
         image_BCHW = to_device(batch, accelerator.device).image
@@ -75,6 +110,8 @@ def gathered(
     )
     order = index.argsort()
     by_name = {name: x_ND[order] for name, x_ND in zip(readers, found, strict=True)}
+    if ENCODER in by_name:
+        check_finite(ENCODER, is_finite(torch.from_numpy(by_name[ENCODER])))
     return index[order], label_N[order], content_N[order], by_name
 
 
@@ -219,6 +256,8 @@ def all_right(
         of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
         own = {split: found[name] for split, found in seen.items()}
         with failing_left_out(name, error, warn):
+            for x_ND, _ in own.values():
+                check_finite(name, is_finite(x_ND))
             right[name] = dict(run_probes(own, of, classes, picks, names))
     label_M = next(iter(seen["test"].values()))[1]
     named = {measure: commonest(label_M) for found in right.values() for measure in found}

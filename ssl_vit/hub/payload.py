@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..recipe import export_files
 from ..recipe.identity import FACTS
 from ..recipe.schema import dump, without_private
 from ..runs.checkpoint_files import list_checkpoints, step_of
@@ -57,7 +58,13 @@ def _description(run: Run) -> Files:
 
 
 def _export(run: Run, folder: Path, step: int | None = None) -> Files:
-    """An export and its model card."""
+    """An export and its model card.
+
+    Raises:
+        UserError: weights were replaced or are not finite.
+    """
+    for name in export_files.WRITTEN[1:]:
+        export_files.check_weights(folder, name, f"hub.repo={run.recipe.hub.repo}")
     files: Files = {path.name: path for path in folder.iterdir()}
     return files | {"README.md": card.write(run, folder, step).encode()} | _description(run)
 

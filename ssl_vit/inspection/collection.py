@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.pixel_values import shown_image
+from ..evaluation.features import ENCODER, check_finite, is_finite
 from ..formatting import figure_label
 from ..objectives.base import Objective
 from ..objectives.patches import PatchPrediction
@@ -240,8 +241,11 @@ def _feature_map(subject: Subject) -> Arrays:
         return encoder(encoder.patch(image_B3HW))[:, encoder.prefix :]
 
     most = max(len(subject.shown.image), projections.FITTED // encoder.patches)
-    sample_ND = torch.cat([patches(image).flatten(0, 1) for image in _first(subject, most)])
-    color_BP3, variance_3 = projections.patch_colors(sample_ND, patches(subject.shown.image))
+    sample_BND = torch.cat([patches(image) for image in _first(subject, most)])
+    check_finite(ENCODER, is_finite(sample_BND))
+    color_BP3, variance_3 = projections.patch_colors(
+        sample_BND.flatten(0, 1), patches(subject.shown.image)
+    )
     return {
         "images": _images(subject),
         "colors": color_BP3.unflatten(1, encoder.grid).cpu().numpy(),
@@ -266,8 +270,10 @@ def _draw_feature_map(data: ByEncoder) -> Figure:
 def _image_map(subject: Subject) -> Arrays:
     pool = subject.pool if subject.encoder.has_class_token else "avg"
     parts = [subject.encoder.feature(batch.image, pool) for batch in subject.batches]
+    feature_BD = torch.cat(parts)
+    check_finite(ENCODER, is_finite(feature_BD))
     return {
-        "tsne": projections.image_map(torch.cat(parts)).numpy(),
+        "tsne": projections.image_map(feature_BD).numpy(),
         "label": torch.cat([batch.label for batch in subject.batches]).cpu().numpy(),
         "classes": np.array(subject.classes, dtype=np.str_),
     }

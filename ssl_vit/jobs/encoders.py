@@ -17,7 +17,9 @@ from ..data.open import open_splits
 from ..data.source import Source, without_lists
 from ..errors import UserError, suggest
 from ..evaluation.beside import initial_network
+from ..evaluation.features import ENCODER, check_finite, is_finite
 from ..inspection.base import Subject
+from ..metrics import FRESH
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
 from ..recipe import parsing, recipe_files, schema, words
@@ -243,7 +245,7 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     the set.
 
     Raises:
-        UserError: as `NamedEncoder.load`; or images cannot be read.
+        UserError: as `NamedEncoder.load`; images cannot be read; or features are not finite.
     """
     recipe = one.recipe
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -263,4 +265,8 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     if objective is not None:
         objective.to(device).eval()
     first: Batch = batches[0].map(lambda values: values[:shown])
+    pool = one.pool if network.has_class_token else "avg"
+    with torch.no_grad():
+        feature_BD = network.feature(first.image, pool)
+    check_finite(FRESH if one.source.is_scratch else ENCODER, is_finite(feature_BD))
     return Subject(network, one.pool, batches, first, objective, images.source.classes, unknown)

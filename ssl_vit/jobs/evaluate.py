@@ -72,21 +72,24 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             console.table([("attentive", attentive.describe(network, images))])
 
     paired = not (recipe.data.group or _chose_here(recipe, facts["data"]))
+    tell = run.warn if accelerator.is_main_process else None
     right, copies = _of_features(readers, images, probe)
     # what is read for fresh weights is not counted as the run's
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     if ATTENTIVE in recipe.probe.measures:
         for name, one in networks.items():
-            tell = run.warn if accelerator.is_main_process else None
             with features.failing_left_out(name, UserError, tell):
-                found, commonest, copies = attentive.measure(one, images_of[name])
+                found, commonest, copies = attentive.measure(one, images_of[name], name)
                 for reader, own in {name: found, COMMONEST: commonest}.items():
                     right[reader] = {**right.get(reader, {}), ATTENTIVE: own}
     metrics = compared(right, "test", copies, paired=paired)
     if head:
         metrics |= heads.measure_head(head, images, paired)
     if measures_masks(recipe):
-        counts = {name: dense.measure(one, images_of[name]) for name, one in networks.items()}
+        counts = {}
+        for name, one in networks.items():
+            with features.failing_left_out(name, UserError, tell):
+                counts[name] = dense.measure(one, images_of[name], name)
         metrics |= dense.compared(counts, paired)
     result = None
     if accelerator.is_main_process:
@@ -116,6 +119,7 @@ def _open_images(
         UserError: their labels or masks do not suit, or the processes see different ones.
     """
     recipe = run.recipe
+    resources.check_memory(recipe)
     size = resources.device_batch(recipe, accelerator)
     rank, processes = accelerator.process_index, accelerator.num_processes
     batch_layout = BatchLayout(size * processes, size, rank, processes)

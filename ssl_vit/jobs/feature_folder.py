@@ -27,6 +27,7 @@ from ..data.workers import InterruptibleLoader
 from ..errors import UserError
 from ..evaluation import embedding
 from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
+from ..evaluation.features import ENCODER, check_finite, is_finite
 from ..formatting import count_of_images, crop_text, feature_text, text_line
 from ..models.encoder import Backbone, Encoder
 from ..recipe.identity import Difference, differences, facts
@@ -46,6 +47,7 @@ from .nearest_images import Gathered, Query
 from .session import Session
 
 RECORD = "embed.json"
+CHECKED = 8  # images whose features are computed before anything is written
 OWN = re.compile(
     rf"{re.escape(RECORD)}|{re.escape(nearest_images.PAGE)}|.+-\d{{5,}}-of-\d{{5,}}\.parquet"
 )
@@ -105,6 +107,9 @@ class FeatureFolder:
         network, weights_hash = self._network()
         patches = self.options.patches
         read = embedding.token_reader(network, self.one.pool, self.recipe.probe.layer, patches)
+        # before embed.json is written: features of such weights are not finite for most images
+        first = next(iter(self.splits))
+        self._content(first, np.arange(min(CHECKED, len(self.splits[first]))), read, workers=0)
         missing, self.recipe.compute.precision = broadcast_from_main(
             accelerator, lambda: self._open(weights_hash)
         )
@@ -245,10 +250,19 @@ class FeatureFolder:
 
     def _write(self, shard: FeatureShard, read: TokenReader) -> None:
         """Compute a shard's features, and write its file whole or not at all."""
-        recipe, source = self.recipe, self.splits[shard.split]
-        rows = np.arange(shard.first, shard.last)
+        workers = resources.workers(self.recipe, self.accelerator)
+        content = self._content(shard.split, np.arange(shard.first, shard.last), read, workers)
+        write_atomically(shard.file, content)
+        print(f"shard       {shard.file.name}: {len(content) / 1e6:.1f} MB", flush=True)
+
+    def _content(self, split: str, rows: np.ndarray, read: TokenReader, workers: int) -> bytes:
+        """Compute the features of some rows of a split, as the content of a shard's file.
+
+        Raises:
+            NonFiniteError: some of them are not finite.
+        """
+        recipe, source = self.recipe, self.splits[split]
         size = resources.device_batch(recipe, self.accelerator)
-        workers = resources.workers(recipe, self.accelerator)
         alone = BatchLayout(size, size, 0, 1)
         loader = evaluation_loader(source, recipe.data, alone, workers, rows, Unreadable.LEFT_OUT)
         with (
@@ -256,9 +270,7 @@ class FeatureFolder:
             InterruptibleLoader(loader) as batches,
         ):
             watched = self.accelerator.watch_loader(batches)
-            content = embedding.embed(read, watched, source, self.accelerator.device)
-        write_atomically(shard.file, content)
-        print(f"shard       {shard.file.name}: {len(content) / 1e6:.1f} MB", flush=True)
+            return embedding.embed(read, watched, source, self.accelerator.device)
 
     def _conclude(self) -> None:
         """Record the hashes of new shards; name the images without features, and print where the
@@ -299,11 +311,16 @@ class FeatureFolder:
         return [one for own in nearest for one in own]
 
     def _feature(self, query: Query, read: TokenReader) -> np.ndarray:
-        """The feature (D,) of a query."""
+        """Compute the feature (D,) of a query.
+
+        Raises:
+            NonFiniteError: it is not finite.
+        """
         data = self.recipe.data
         image_B3HW = transforms.eval_transform(
             [query.pixels_CHW], data.size, data.eval_mode, data.eval_crop
         )
         with torch.no_grad(), autocast(self.recipe.compute.precision, self.accelerator):
             x_BD, _ = read(image_B3HW.to(self.accelerator.device))
+        check_finite(ENCODER, is_finite(x_BD))
         return x_BD[0].float().cpu().numpy()

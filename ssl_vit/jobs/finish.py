@@ -12,6 +12,7 @@ from .. import costs, inspection
 from ..data import class_numbers
 from ..data.batching import is_labelled
 from ..data.run_splits import Splits
+from ..errors import NonFiniteError
 from ..evaluation import classify, split_images
 from ..evaluation.features import copies_in
 from ..evaluation.images import Images
@@ -73,8 +74,13 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> dict
         warn=lambda text: job.run.warn(f"a test image is {text}"),
         should_stop=should_stop,
     )
-    with images.autocast():
-        predictions = classify.predict(trained, images.batches(source), job.accelerator)
+    try:
+        with images.autocast():
+            predictions = classify.predict(trained, images.batches(source), job.accelerator)
+    except NonFiniteError as error:  # the weights are exported all the same
+        if job.accelerator.is_main_process:
+            job.run.warn(f"the test images are not measured: {error}")
+        return {}
     if job.accelerator.is_main_process:
         predictions.save(job.run.predictions, source)
     metrics = classify.accuracies(predictions, classes, paired=recipe.data.group is None)

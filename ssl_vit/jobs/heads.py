@@ -87,7 +87,7 @@ def load_trained(
     if was and now - {"", was}:
         return None, "the plugin's file differs from what the run was made with"
     with _damaged(f"init={source.place}: {path}"):
-        heads = _of_part(load_file(path), part.name)
+        heads = _of_part(_finite(load_file(path)), part.name)
         classes = made.data.classes
         if not classes:
             named = read(run / "environment.json", Environment).classes
@@ -122,7 +122,7 @@ def _of_export(
     state = load_file(folder / "model.safetensors")
     with _damaged(f"init={source.place}: {folder}: no head of its classes"):
         built = building.build(building.Settings.of(made), network, config["num_classes"])
-        built.load_heads({name: state[name] for name in ("head.weight", "head.bias")})
+        built.load_heads(_finite({name: state[name] for name in ("head.weight", "head.bias")}))
     return built
 
 
@@ -134,6 +134,17 @@ def _damaged(prefix: str) -> Iterator[None]:
     except Exception as error:
         text = " ".join(str(error.args[0] if error.args else error).split())[:200]
         raise UserError(f"{prefix}: {text}") from None
+
+
+def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights.
+
+    Raises:
+        ValueError: some are not finite.
+    """
+    if name := export_files.first_nonfinite(state.items()):
+        raise ValueError(f"{name} {export_files.NOT_FINITE}")
+    return state
 
 
 def _of_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -17,11 +17,12 @@ from ..data.resident import DecodedImages, NotResident, decode_split
 from ..data.source import Source
 from ..errors import UserError
 from ..evaluation import split_images
-from ..formatting import option_text
+from ..formatting import format_bytes, option_text
 from ..recipe.probe import SEGMENTATION
 from ..recipe.schema import Recipe, compared_views, measures_masks, uses_labels
 from ..runs.environment import host_memory, process_cores
 
+LARGEST = 4  # options that an error about memory names
 AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
 
 
@@ -44,6 +45,32 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     if of_one_label and (probing or recipe.probe.every):
         measures = f"probe.measures=[{','.join(of_one_label)}]"
         raise UserError(f"{measures}: {text}; expected a column of one label")
+
+
+def largest_sizes(recipe: Recipe) -> str:
+    """Return the options with the largest numbers that say how large the network and a step are."""
+    groups = ("model", *recipe.groups)
+    named = ("data.size", "optim.batch")
+    sizes = {
+        key: value
+        for key, value in recipe.values().items()
+        if type(value) is int and (key in named or key.split(".")[0] in groups)
+    }
+    largest = sorted(sizes, key=lambda key: -sizes[key])[:LARGEST]
+    return ", ".join(f"{key}={sizes[key]}" for key in largest)
+
+
+def check_memory(recipe: Recipe) -> None:
+    """Check that the weights alone fit into this process's share of the machine's memory. Else the
+    system would end the process without a message while it draws them.
+
+    Raises:
+        UserError: they do not.
+    """
+    needed, memory = 4 * costs.work(recipe).parameters, host_memory()
+    if needed > memory:
+        text = f"the weights take {format_bytes(needed)}, and a process has {format_bytes(memory)}"
+        raise UserError(f"{largest_sizes(recipe)}: {text}. Use a smaller network.")
 
 
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..data import check_pixels, run_splits
 from ..data.workers import report_lost_workers
-from ..errors import UserError
+from ..errors import UserError, describe_shortage
 from ..evaluation import split_images
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
@@ -18,7 +18,7 @@ from ..runs.folder import Run
 from ..training import distributed
 from ..training.heartbeat import Watchdog
 from ..training.preemption import SignalHandler
-from . import reuse
+from . import resources, reuse
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def session(run: Run) -> Iterator[Session]:
     does not arrive within compute.patience ends all.
 
     Raises:
-        UserError: the processes do not suit the recipe; or a file cannot be read or written.
+        UserError: the processes do not suit the recipe; a file cannot be read or written; or memory
+            or open files are used up.
     """
     try:
         with ExitStack() as stack:
@@ -95,7 +96,11 @@ def session(run: Run) -> Iterator[Session]:
             accelerator.watch_loader = watchdog.watch_loader
             stack.enter_context(report_lost_workers())
             yield Session(run, accelerator, watchdog, stack)
-    except OSError as error:
+    except (OSError, RuntimeError, MemoryError) as error:
+        if shortage := describe_shortage(error, resources.largest_sizes(run.recipe)):
+            raise UserError(shortage) from None
+        if not isinstance(error, OSError):
+            raise
         raise _unusable(error, run.recipe, run.folder) from None
 
 

@@ -112,6 +112,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
         UserError: images, weights, folder or machine do not suit the recipe, or processes differ.
     """
     recipe = run.recipe
+    resources.check_memory(recipe)
     batch_layout = BatchLayout.divide(
         recipe.optim.batch,
         recipe.compute.batch,

@@ -13,14 +13,15 @@ from typing import Any
 
 import timm
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save
 from timm.data import resolve_model_data_config
 from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from ..errors import UserError
-from ..recipe.export_files import read_config, with_digests
+from ..errors import UserError, reason
+from ..recipe.export_files import check_weights, read_config, with_digests
 from ..recipe.init_source import InitSource
 from ..recipe.tool import parse
 from ..recipe.tools import ExportOptions
@@ -300,7 +301,8 @@ def convert(options: ExportOptions) -> Path:
     """Write the encoder in the format of the options; its folder or file.
 
     Raises:
-        UserError: as the formats; there is no export, or `out` exists or cannot be written.
+        UserError: as the formats; there is no export, its weights were replaced or are not finite,
+            or `out` exists or cannot be written.
     """
     out = options.out
     export = InitSource(options.init).locate().export
@@ -308,6 +310,12 @@ def convert(options: ExportOptions) -> Path:
         raise UserError(f"init={options.init}: expected the folder of a run or of an export")
     if out.exists() or out.is_symlink():  # also a link to nothing
         raise UserError(f"out={out}: exists already")
+    try:
+        check_weights(export, "model.safetensors", f"init={options.init}", "pt")
+    except (OSError, ValueError, SafetensorError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{export} is no export: {reason(error)}") from None
     try:
         with replacing(out) as beside:
             FORMATS[options.format](export, beside)

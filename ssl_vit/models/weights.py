@@ -95,8 +95,8 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
 def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> str:
     backbone = encoder.backbone
     state = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
-    if damaged := next((name for name, value in state.items() if not value.isfinite().all()), ""):
-        raise UserError(f"{init.option}: {damaged} is not finite; expected weights that are")
+    if damaged := export_files.first_nonfinite(state.items()):
+        raise UserError(f"{init.option}: {damaged} {export_files.NOT_FINITE}")
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
     here = sizes_of_state(backbone.state_dict()) | timm_models.unseen(backbone)

@@ -3,12 +3,12 @@ model and preprocessing. No torch here."""
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from . import parsing, records
+from . import records
 from .keys import Values
 from .model import Model
 from .records import export
@@ -35,6 +35,7 @@ POOL_ARGS = ("global_pool", "fc_norm")  # of timm's arguments, what `InitSource.
 CROP_MODE = "center"  # timm's default
 DIGESTS = "sha256"  # in config.json: {name: SHA-256} of the files of weights beside it
 EPS = 1e-12  # of transformers' layer norms, where a config.json does not say
+NOT_FINITE = "is not finite (NaN or infinite). Use weights of another run or checkpoint."
 SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
 
 
@@ -92,6 +93,41 @@ def check_digest(folder: Path, name: str, prefix: str) -> None:
             raise UserError(f"{prefix}: {folder / name} {text}; restore the file, or export again")
 
 
+def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy") -> None:
+    """Check that a file of weights is the one that was written, and that all weights are finite.
+
+    Args:
+        folder, name, prefix: as of `check_digest`.
+        framework: which reads the weights: "numpy", without an import of torch, or "pt", also of 16
+            bits.
+
+    Raises:
+        UserError: it is not, or they are not.
+        OSError, ValueError: as `check_digest`.
+    """
+    check_digest(folder, name, prefix)
+    if damaged := nonfinite_weight(folder / name, framework):
+        raise UserError(f"{prefix}: {damaged} of {folder / name} {NOT_FINITE}")
+
+
+def nonfinite_weight(path: Path, framework: str = "numpy") -> str:
+    """Return the name of the first tensor in a file of weights that has NaN or infinite values;
+    empty without one."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework) as file:
+        tensors = ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+        return first_nonfinite(tensors)
+
+
+def first_nonfinite(tensors: Iterable[tuple[str, Any]]) -> str:
+    """Return the name of the first tensor that has NaN or infinite values; empty without one."""
+    for name, value in tensors:
+        if not ((value > -math.inf) & (value < math.inf)).all():
+            return name
+    return ""
+
+
 def unsupported(config: dict[str, Any]) -> str | None:
     """Why an encoder with this config.json cannot be loaded; None where nothing in it prevents
     it."""
@@ -110,14 +146,20 @@ def unsupported(config: dict[str, Any]) -> str | None:
 
 
 def normalisation(folder: Path) -> dict[str, list[float]]:
-    """Mean and std of the pixels, as far as the export's files give them."""
+    """Return mean and std of the pixels, as far as the export's files give them.
+
+    Raises:
+        OSError, ValueError: a file is damaged, or pixels cannot be normalised by these numbers.
+    """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
         # of what no image processor reads, `to_transformers` writes them here
         known = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
-        return _of_image_processor(known, config.get("num_channels", 3))
-    pretrained = config.get("pretrained_cfg", config)
-    return {key: list(pretrained[key]) for key in ("mean", "std") if key in pretrained}
+        found = _of_image_processor(known, config.get("num_channels", 3))
+    else:
+        pretrained = config.get("pretrained_cfg", config)
+        found = {key: list(pretrained[key]) for key in ("mean", "std") if key in pretrained}
+    return records.check(found, export.Normalisation).content()
 
 
 def _of_image_processor(known: Mapping[str, Any], channels: int) -> dict[str, list[float]]:
@@ -287,8 +329,7 @@ def image_sides(config: Values) -> list[int]:
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
     """A JSON file of the export; a missing preprocessor_config.json is empty."""
+    if name == "config.json":
+        return read(folder)
     path = folder / name
-    if name == "preprocessor_config.json" and not path.exists():
-        return {}
-    content: dict[str, Any] = parsing.read_json(path)
-    return content
+    return records.read(path, export.ImageProcessor).content() if path.exists() else {}

@@ -35,6 +35,11 @@ PixelRange = Annotated[
     Field(min_length=2, max_length=2),
     Only(lambda v: v[0] < v[1], "the lowest and the highest value, from 0 to 65535"),
 ]
+Channels = Annotated[int, Field(gt=0, le=100)]
+# Of pixels as shares of data.range. Values beyond these bounds are slips: normalised pixels would
+# overflow float32 in the network. The smallest std that 16 bits of 512 images can have is 1e-10.
+Mean = Annotated[float, Field(ge=-1000, le=1000)]
+Std = Annotated[float, Field(ge=1e-12, le=1e6)]
 
 
 class Data(Keys):
@@ -117,10 +122,10 @@ class Data(Keys):
     cutmix: Share = key(0.0)
     eval_mode: Literal["crop", "squash"] = key("crop", from_init=True)
     eval_crop: float = key(0.875, ge=0.1, le=1, from_init=True, requires=("data.eval_mode", "crop"))
-    channels: int = key(3, gt=0, le=100, from_init=True)
+    channels: Channels = key(3, from_init=True)
     range: PixelRange | None = key(None, min_length=2, max_length=2, from_init=True)
-    mean: list[float] = key([0.5, 0.5, 0.5], from_init=True)
-    std: list[Annotated[float, Field(gt=0)]] = key([0.5, 0.5, 0.5], from_init=True)
+    mean: list[Mean] = key([0.5, 0.5, 0.5], from_init=True)
+    std: list[Std] = key([0.5, 0.5, 0.5], from_init=True)
 
     @property
     def place(self) -> str:

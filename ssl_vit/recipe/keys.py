@@ -37,7 +37,7 @@ Part = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0, le=2**31)]
 Steps = Annotated[int, Field(gt=0, le=2**40)]
-Width = Annotated[int, Field(gt=0, le=2**16)]
+Width = Annotated[int, Field(gt=0, le=2**14)]  # a square matrix of it takes 1 GiB
 Depth = Annotated[int, Field(gt=0, le=1000)]
 TYPES = {
     "integer": "a whole number",

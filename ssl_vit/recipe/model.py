@@ -96,7 +96,7 @@ class Model(Keys):
     width: Width = key(768)
     depth: Depth = key(12)
     heads: Width = key(12)
-    mlp: Width = key(3072)
+    mlp: int = key(3072, gt=0, le=2**16)
     registers: int = key(0, ge=0, le=1024)
     layer_scale: float | None = key(None, gt=0, le=100)
     qk_norm: bool = key(False)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.metrics import jaccard_score
+from torch import Tensor
 from torch.nn import functional as F
 
 import ssl_vit
@@ -21,6 +22,7 @@ from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
 from ssl_vit.evaluation.features import ENCODER
 from ssl_vit.metrics import FRESH
+from ssl_vit.models.encoder import Encoder
 from ssl_vit.recipe.schema import Data, Probe
 
 COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 60, 230]], np.uint8)
@@ -310,3 +312,25 @@ def test_an_ignored_value_beyond_a_byte_is_no_other_class(ignore: int) -> None:
     task = SegmentationTask(common + 2, ignore, (2, 2))
     fitted = dense._fit(train, task, probe, torch.device("cpu"))
     assert fitted.pixel_class == common
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_patch_features_that_are_not_finite_are_not_measured(
+    split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "data")
+    tokens, calls = Encoder.tokens, []
+
+    def overflowing(self: Encoder, image: Tensor, layer: int | None = None) -> Tensor:
+        calls.append(len(image))
+        found = tokens(self, image, layer)
+        if split == "train" or sum(calls) > 16:  # after the training and the held-out images
+            found[0, 3, 1] = torch.nan
+        return found
+
+    monkeypatch.setattr(Encoder, "tokens", overflowing)
+    words = [*OPTIONS, f"data.path={tmp_path / 'data'}", f"out={tmp_path}", "name=s"]
+    count = "3 of 12" if split == "train" else "1 of 4"
+    with pytest.raises(UserError, match=f"{count} images"):
+        ssl_vit.evaluate(altered(words, "compute.batch=4"))
+    assert not (tmp_path / "s" / "result.json").exists()

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from helpers.exports import forget_digests
 from helpers.hub_runs import REPO, histories, milestone, pushed, refused
 from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub
 from ssl_vit import hub_files
+from ssl_vit.errors import UserError
 from ssl_vit.hub import manifest, payload, pull, push
 from ssl_vit.runs.folder import TRAINED_ON, Run
 
@@ -342,3 +345,16 @@ def test_an_evaluation_is_no_run_to_push(server: Hub, run: Run) -> None:
     path.write_text(path.read_text().replace("objective: mpp", "objective: probe"))
     assert "holds an evaluation" in refused(push.main, [str(run.folder), f"hub.repo={REPO}"])
     assert not server.requests
+
+
+@pytest.mark.parametrize("file", ["model", "heads"])
+def test_weights_that_are_not_finite_are_not_pushed(server: Hub, run: Run, file: str) -> None:
+    path = run.export / f"{file}.safetensors"
+    weights = load_file(path)
+    next(one for one in weights.values() if one.is_floating_point()).flatten()[0] = float("inf")
+    save_file(weights, path, {"format": "pt"})
+    forget_digests(run.export)
+    assert "not finite" in refused(push.push, run)
+    with pytest.raises(UserError, match="not finite"):
+        push.main([str(run.folder), f"hub.repo={REPO}", "dry=true"])
+    assert not any("safetensors" in name for name in server.repositories[REPO].at("main").files)

@@ -17,9 +17,11 @@ from ssl_vit.data.run_splits import load
 from ssl_vit.data.source import Source
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import heads
+from ssl_vit.models.encoder import build_encoder
 from ssl_vit.pages import run_page
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.init_source import InitSource
+from ssl_vit.recipe.load import resolve_encoder
 
 MODEL = [word for word in TINY if word.startswith(("model.", "data.size"))]
 
@@ -154,3 +156,21 @@ def test_a_page_says_that_an_export_is_a_classifier(classifier: Path, tmp_path: 
         assert ("The export is a classifier of 3 classes" in page) == says
         assert ("import AutoModelForImageClassification" in page) == says
         (made / "export" / "config.json").write_text("{")
+
+
+def test_a_head_with_a_weight_that_is_not_finite_is_refused(
+    classifier: Path, tmp_path: Path
+) -> None:
+    made = shutil.copytree(classifier, tmp_path / "made")
+    export = made / "export"
+    for name in ("model", "heads"):
+        path = export / f"{name}.safetensors"
+        state = load_file(path)
+        state["head.bias"][1] = np.nan
+        save_file(state, path)
+    forget_digests(export)
+    for place in (made, shutil.copytree(export, tmp_path / "alone")):
+        recipe = resolve_encoder(str(place), {"data.size": "16"})
+        network = build_encoder(recipe.model, recipe.data)
+        with pytest.raises(UserError, match=f"init={place}: .*head.bias is not finite"):
+            heads.load_classifier(InitSource(str(place)), network, "probe.measures=top1")

@@ -13,12 +13,13 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_sample_images
 from torchvision.transforms.v2 import functional as F
 
 from helpers.disk import full_disk
 from helpers.encoders import MODEL, net, pixels
+from helpers.exports import forget_digests
 from helpers.images import encode
 from ssl_vit.data import decoding, transforms
 from ssl_vit.errors import UserError
@@ -443,3 +444,19 @@ def test_a_foreign_export_says_how_its_encoder_is_evaluated(
     ):
         data = resolve([f"recipe={recipe}", *words, *more]).data
         assert (data.eval_mode, data.eval_crop) == evaluated
+
+
+@pytest.mark.parametrize("form", ["transformers", "onnx"])
+@pytest.mark.parametrize("name", ["blocks.1.mlp.fc1.bias", "head.weight"])
+def test_an_export_with_a_weight_that_is_not_finite_is_not_converted(
+    form: str, name: str, tmp_path: Path
+) -> None:
+    folder = exported(tmp_path / "export", classes=CLASSES)
+    state = load_file(folder / "model.safetensors")
+    state[name].flatten()[2] = torch.nan
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    forget_digests(folder)
+    with pytest.raises(UserError, match=rf"init={folder}: .*{name} .*not finite") as caught:
+        convert(folder, form, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]

@@ -2,9 +2,6 @@
 
 from typing import NamedTuple
 
-import numpy as np
-from safetensors import safe_open
-
 from ...errors import UserError
 from ...hub import manifest
 from ...pages.run_record import read_run
@@ -63,9 +60,8 @@ def why_kept(run: ListedRun) -> str:
         return "it has not finished"
     if (run.record.folder / "checkpoints").is_symlink():
         return "checkpoints is a link, to what may be another run's"
-    with safe_open(run.record.folder / "export" / "model.safetensors", framework="numpy") as file:
-        if not all(np.isfinite(file.get_tensor(name)).all() for name in file.keys()):  # noqa: SIM118
-            return "its export has weights that are not finite"
+    if export_files.nonfinite_weight(run.record.folder / "export" / "model.safetensors"):
+        return "its export has weights that are not finite"
     try:
         pending = manifest.pending(open_run(run.record.folder))
     except (OSError, ValueError) as error:  # a UserError is a ValueError

@@ -1,28 +1,38 @@
-"""An export's config.json as a record."""
+"""An export's config.json and preprocessor_config.json as records."""
 
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from . import Number, Record, Whole
+from ..images import Channels, Mean, PixelRange, Std
+from . import Record, Whole
 
 
-class PretrainedConfig(Record):
+class Normalisation(Record):
+    """Mean and std of the pixels, as shares of white."""
+
+    mean: list[Mean] = []
+    std: list[Std] = []
+
+
+class PretrainedConfig(Normalisation):
     """pretrained_cfg of an export's config.json."""
 
-    mean: list[Number] = []
-    std: list[Number] = []
     input_size: list[Whole] = []
     interpolation: str = ""
 
 
-class Pixels(Record):
+class Pixels(Normalisation):
     """`pixels` of an export's config.json, of images that are not RGB of 8 bits."""
 
-    channels: Whole
-    range: Annotated[list[Whole], Field(min_length=2, max_length=2)]
-    mean: list[Number] = []
-    std: list[Number] = []
+    channels: Channels
+    range: PixelRange
+
+
+class ImageProcessor(Record):
+    """preprocessor_config.json of transformers."""
+
+    rescale_factor: Annotated[float, Field(gt=0, le=1e6)] | None = None
 
 
 class ExportConfig(Record):
@@ -36,14 +46,15 @@ class ExportConfig(Record):
     pretrained_cfg: PretrainedConfig = PretrainedConfig()
     label_names: list[str] | None = None
     pixels: Pixels | None = None
+    layer_norm_eps: Annotated[float, Field(ge=0, le=1)] | None = None
     sha256: dict[str, str] | None = None  # of the files of weights, by their names
 
 
 class OwnPretrainedConfig(PretrainedConfig):
     """That of an export that this package made."""
 
-    mean: list[Number]
-    std: list[Number]
+    mean: list[Mean]
+    std: list[Std]
     input_size: list[Whole]
     interpolation: str
 
