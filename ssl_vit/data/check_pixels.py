@@ -156,7 +156,8 @@ def _changed(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
         yield f"{len(several):,} {looked_at} {text}; data.channels=N takes pages as channels"
     if transparent := [name for name, file in stored.items() if file.is_transparent]:
         text = f"are transparent in places (such as {transparent[0]})"
-        yield f"{len(transparent):,} {looked_at} {text}: they are composed over white"
+        hint = "" if of_bytes else "; data.channels=4 takes alpha as a channel"
+        yield f"{len(transparent):,} {looked_at} {text}: they are composed over white{hint}"
 
 
 def _stored(raw: bytes | np.ndarray) -> _Stored:

@@ -229,7 +229,12 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
         color_HW3, alpha_HW = np.ascontiguousarray(rgba_HW4[..., :3]), rgba_HW4[..., 3]
     else:
         return np.array(image.convert("RGB")), None
-    return color_HW3, None if alpha_HW is None or alpha_HW.min() == 255 else alpha_HW
+    # Programs that know no alpha leave it at 0 in a BMP, which browsers therefore show as opaque
+    # (Chromium's BMPImageReader)
+    is_unused = alpha_HW is not None and image.format in ("BMP", "DIB") and not alpha_HW.any()
+    if alpha_HW is None or is_unused or alpha_HW.min() == 255:
+        return color_HW3, None
+    return color_HW3, alpha_HW
 
 
 def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
@@ -251,7 +256,9 @@ def _scale_transparent_color(image: Image.Image) -> None:
     """Bring a PNG's transparent color to 8 bits, as Pillow compares it with pixels of 8 bits but
     leaves it in the file's bits. Of RGB of 16 bits Pillow keeps the upper 8, which are compared."""
     color = image.info.get("transparency")
-    kind, _, depth = str(_packing(image)).partition(";") if image.format == "PNG" else ("", "", "")
+    if color is None or image.format != "PNG":
+        return
+    kind, _, depth = str(_packing(image)).partition(";")
     if kind == "L" and isinstance(color, int):
         image.info["transparency"] = color * 255 // (2 ** int(depth or 8) - 1)
     elif kind == "RGB" and depth and isinstance(color, tuple):

@@ -168,6 +168,23 @@ def grey_tiff(kind: str) -> tuple[bytes, np.ndarray]:
     return tiff_of(np.stack([grey, ALPHA], -1), right, **words)
 
 
+def bmp_of(alpha: np.ndarray) -> bytes:
+    """Return a BMP whose header (BITMAPV4HEADER) has a mask of alpha, which Pillow does not write."""
+    pixels = np.dstack([RGBA[..., 2::-1], alpha]).tobytes()
+    sizes = struct.pack("<IiiHHIIiiII", 108, WIDTH, -HEIGHT, 1, 32, 3, len(pixels), 0, 0, 0, 0)
+    masks_of_channels = struct.pack("<IIII", 0xFF0000, 0xFF00, 0xFF, 0xFF000000)
+    header = sizes + masks_of_channels + b"BGRs" + bytes(48)
+    start = 14 + len(header)
+    return b"BM" + struct.pack("<IHHI", start + len(pixels), 0, 0, start) + header + pixels
+
+
+def test_a_bmp_without_any_opaque_pixel_is_opaque_as_viewers_show_it() -> None:
+    """Programs that know no alpha leave it at 0."""
+    raw = bmp_of(np.zeros_like(ALPHA))
+    assert np.array_equal(decoded(raw), RGBA[..., :3])
+    assert not decoding.is_transparent(raw)
+
+
 TRANSPARENT: dict[str, Callable[[], tuple[bytes, np.ndarray]]] = {
     "rgba.png": lambda: saved("PNG"),
     "la.png": lambda: (
@@ -192,6 +209,7 @@ TRANSPARENT: dict[str, Callable[[], tuple[bytes, np.ndarray]]] = {
     "lossless.webp": lambda: saved("WEBP", lossless=True, exact=True),
     "animated.webp": lambda: animation("WEBP", lossless=True, exact=True),
     "turned.webp": lambda: turned("WEBP", lossless=True, exact=True),
+    "alpha.bmp": lambda: (bmp_of(ALPHA), on_white(RGBA[..., :3], ALPHA)),
     "pillow.tif": lambda: saved("TIFF"),
     "lzw.tif": lambda: saved("TIFF", compression="tiff_lzw"),
     "turned.tif": lambda: turned("TIFF"),
