@@ -224,9 +224,10 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     if image.mode == "F" or image.mode.startswith("I"):
         color_HW3, alpha_HW = _grey_of_16_bits(image)
     elif image.has_transparency_data:
-        # Pillow converts premultiplied grey to nothing but LA
-        rgba_HW4 = np.array((image.convert("LA") if image.mode == "La" else image).convert("RGBA"))
-        color_HW3, alpha_HW = np.ascontiguousarray(rgba_HW4[..., :3]), rgba_HW4[..., 3]
+        rgba = image
+        if image.mode != "RGBA":  # Pillow converts premultiplied grey to nothing but LA
+            rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+        color_HW3, alpha_HW = np.array(rgba.convert("RGB")), np.array(rgba.getchannel("A"))
     else:
         return np.array(image.convert("RGB")), None
     # Programs that know no alpha leave it at 0 in a BMP, which browsers therefore show as opaque
