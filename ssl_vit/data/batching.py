@@ -268,8 +268,11 @@ def check_unreadable(
         UserError: it does.
     """
     none = unreadable == seen > 0
-    if unreadable > data.unreadable * max(seen, 1000) or none:
+    allowed = data.unreadable * max(seen, 1000)
+    if unreadable > allowed or none:
         found = f"{unreadable} of {seen} images cannot be read"
+        if not none:
+            found += f", and at most {int(allowed)} may be unreadable"
         if different is not None:
             found += f" (different ones since the start: {different})"
         remedy = "repair or remove them"

@@ -1,11 +1,12 @@
 """What is looked at in a few images before a run begins: mean and std that are not given, the range
-of 16 bits that has to be, how many values it clips, and bits and pages that are left out.
+of 16 bits that has to be, how many values it clips, bits and pages that are left out, and images
+that are composed over white.
 
 Legend: C channels, V values of 16 bits.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -60,8 +61,8 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
     """Look at LOOKED_AT images of each split; `of_bytes`: why data.range= can take no more bits.
 
     Returns:
-        warnings of values that are clipped, of bits and pages that are left out, and of images of 8
-        and of 16 bits under one range.
+        warnings of values that are clipped, of bits and pages that are left out, of transparent
+        images that are composed over white, and of images of 8 and of 16 bits under one range.
 
     Raises:
         UserError: data.range clips more than REFUSED of a split's values; or it could be given, is
@@ -69,7 +70,7 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
     """
     if not (data.path or data.hub):
         return []  # drawn
-    look = _cut_off if data.is_rgb else _clipped
+    look = _changed if data.is_rgb else _clipped
     return [
         text for split, source in splits.items() for text in look(split, source, data, of_bytes)
     ]
@@ -133,26 +134,39 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
     )
 
 
-def _cut_off(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
-    """Warnings that images of a split lose bits or pages on their way to RGB of 8 bits."""
-    known, _ = _read(source, LOOKED_AT, _bits_and_pages)
-    of = f"of {len(known):,} images of {split} that were looked at have"
+class _Stored(NamedTuple):
+    """What a file holds that RGB of 8 bits does not: more bits, more pages, transparency."""
+
+    bits: int
+    pages: int
+    is_transparent: bool
+
+
+def _changed(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
+    """Warn that images of a split lose bits, pages or transparency on their way to RGB of 8
+    bits."""
+    stored, _ = _read(source, LOOKED_AT, _stored)
+    looked_at = f"of {len(stored):,} images of {split} that were looked at"
     # images of more than 16 bits cannot be read
-    wide = {name: bits for name, (bits, _) in known.items() if 8 < bits <= 16}
-    for name, bits in list(wide.items())[:1]:
-        hint = "data.range=[LOWEST,HIGHEST], of grey images beside data.channels=1, keeps all"
-        text = f"more than 8 bits ({bits} in {name}): the upper 8 are used"
-        yield f"{len(wide):,} {of} {text}; {of_bytes or hint}"
-    several = {name: pages for name, (_, pages) in known.items() if pages > 1}
-    for name, pages in list(several.items())[:1]:
-        text = f"several pages ({pages} in {name}): the first is used"
-        yield f"{len(several):,} {of} {text}; data.channels=N takes pages as channels"
+    if deep := [name for name, file in stored.items() if 8 < file.bits <= 16]:
+        hint = "data.range=[LOWEST,HIGHEST] keeps all bits of TIFF and .npy, and of grey images"
+        text = f"have more than 8 bits ({stored[deep[0]].bits} in {deep[0]}): the upper 8 are used"
+        yield f"{len(deep):,} {looked_at} {text}; {of_bytes or f'{hint} with data.channels=1'}"
+    if several := [name for name, file in stored.items() if file.pages > 1]:
+        text = f"have several pages ({stored[several[0]].pages} in {several[0]}): the first is used"
+        yield f"{len(several):,} {looked_at} {text}; data.channels=N takes pages as channels"
+    if transparent := [name for name, file in stored.items() if file.is_transparent]:
+        text = f"are transparent in places (such as {transparent[0]})"
+        hint = "" if of_bytes else "; data.channels=4 takes alpha as a channel"
+        yield f"{len(transparent):,} {looked_at} {text}: they are composed over white{hint}"
 
 
-def _bits_and_pages(raw: bytes | np.ndarray) -> tuple[int, int]:
+def _stored(raw: bytes | np.ndarray) -> _Stored:
     if isinstance(raw, np.ndarray):
-        return 8, 1
-    return decoding.whole(decoding.stored_bits, raw), decoding.whole(decoding.images_in, raw)
+        return _Stored(8, 1, False)
+    read = (decoding.stored_bits, decoding.images_in, decoding.is_transparent)
+    bits, pages, is_transparent = (decoding.whole(part, raw) for part in read)
+    return _Stored(bits, pages, bool(is_transparent))
 
 
 def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:

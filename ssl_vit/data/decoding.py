@@ -1,8 +1,8 @@
 """Encoded images -> integers: RGB of 8 bits, or all channels as they are.
 
 By torchvision where it is fast and safe, of more channels by tifffile, all else by Pillow, which
-also says how large an image is and how its camera was held. Legend: C channels, H W height and
-width.
+also says how large an image is and how its camera was held. RGB of a transparent image is what a
+viewer shows on a white page. Legend: C channels, H W height and width.
 """
 
 import io
@@ -31,6 +31,10 @@ JPEG = b"\xff\xd8\xff"
 PNG = b"\x89PNG\r\n\x1a\n"
 NPY = np.lib.format.MAGIC_PREFIX
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the last two of BigTIFF
+PORTABLE = (b"P2", b"P3", b"P5", b"P6")  # portable grey values and colors, as texts and as bytes
+# Box of an AVIF (AV1-ISOBMFF 2.3), and flags in its third byte: more than 8 bits, and 12 of them
+AV1_SETTINGS, AV1_HIGH_DEPTH, AV1_12_BITS = b"av1C", 1 << 6, 1 << 5
+WEBP_ALPHA = 1 << 4  # bit of the fourth byte after the signature of a lossless WebP
 MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
 MOST_VALUE = 2**16 - 1  # of a pixel
 # Tags of TIFF 6.0 and EXIF, and values of the kind of colours
@@ -60,7 +64,7 @@ class Values(NamedTuple):
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
     """An image as RGB bytes, uint8 (3, H, W): rotated as its EXIF says, the first of several
-    frames, 16 bits reduced to 8.
+    frames, 16 bits reduced to 8, transparent pixels composed over white.
 
     Args:
         raw: encoded, or an array uint8 (H, W, 3).
@@ -115,12 +119,21 @@ def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
 
 
 def stored_bits(raw: bytes) -> int:
-    """Bits of a stored value where `decode` keeps the upper 8 of them alone; else 8."""
+    """Bits of a stored value where `decode` reduces them to 8; else 8."""
+    if raw.startswith(PNG):
+        return max(8, raw[24])
     if raw.startswith(TIFF):
         with open_image(raw) as image:
             bits = _tag(image, BITS_PER_SAMPLE)
         return max(8, *bits) if isinstance(bits, tuple) else max(8, bits or 1)
-    return 16 if raw.startswith(PNG) and raw[24] == 16 else 8
+    if raw.startswith(PORTABLE):
+        packing = _packing(open_image(raw))
+        highest = packing[1] if isinstance(packing, tuple) else 0
+        return 16 if packing == "I;16B" else max(8, int(highest).bit_length())
+    if raw[4:8] == b"ftyp" and (place := raw.find(AV1_SETTINGS)) > 0:
+        flags = raw[place + 6]
+        return 8 if not flags & AV1_HIGH_DEPTH else 12 if flags & AV1_12_BITS else 10
+    return 8
 
 
 def images_in(raw: bytes) -> int:
@@ -156,13 +169,25 @@ def open_image(raw: bytes) -> Image.Image:
 
 
 def from_pillow(image: Image.Image) -> np.ndarray:
-    """RGB bytes (H, W, 3): rotated as its EXIF says, 16 bits reduced to 8.
+    """RGB bytes (H, W, 3): rotated as its EXIF says, 16 bits reduced to 8, transparent pixels
+    composed over white.
 
     Raises:
         ValueError: its pixels have 32 bits, or are below 0.
     """
-    image.load()  # first, as Pillow itself turns a TIFF in it
-    return _upright(_rgb_of_pillow(image), _orientation(image))
+    return _upright(_compose_over_white(*_color_and_alpha(image)), _orientation(image))
+
+
+def is_transparent(raw: bytes) -> bool:
+    """Return whether `decode` composes any pixel of an encoded image over white.
+
+    Raises:
+        ValueError: the image cannot be read.
+    """
+    if raw.startswith((JPEG, NPY)):
+        return False
+    image = open_image(raw)
+    return image.has_transparency_data and _color_and_alpha(image)[1] is not None
 
 
 def upright(image: Image.Image) -> np.ndarray:
@@ -171,27 +196,88 @@ def upright(image: Image.Image) -> np.ndarray:
     return _upright(np.array(image), _orientation(image))
 
 
-def _rgb_of_pillow(image: Image.Image) -> np.ndarray:
+def _compose_over_white(color_HW3: np.ndarray, alpha_HW: np.ndarray | None) -> np.ndarray:
+    """Return the colors as they look on white paper: round(alpha * color + (1 - alpha) * 255).
+
+    Args:
+        color_HW3: uint8, not multiplied by alpha.
+        alpha_HW: uint8, 255 for 1; None for an opaque image, whose colors are returned.
+    """
+    if alpha_HW is None:
+        return color_HW3
+    alpha_HW1 = alpha_HW[..., None].astype(np.uint16)
+    # at most 255 * 255 + 127, which 16 bits hold; no sum lies halfway, because 255 is odd
+    return ((alpha_HW1 * color_HW3 + (255 - alpha_HW1) * 255 + 127) // 255).astype(np.uint8)
+
+
+def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
+    """Load an image.
+
+    Returns:
+        its colors, uint8 (H, W, 3), and its alpha, uint8 (H, W), which is None where all is opaque.
+
+    Raises:
+        ValueError: as `from_pillow`.
+    """
+    _scale_transparent_color(image)
+    image.load()  # before its tags are read, as Pillow itself turns a TIFF in it
+    if image.mode == "F" or image.mode.startswith("I"):
+        color_HW3, alpha_HW = _grey_of_16_bits(image)
+    elif image.has_transparency_data:
+        rgba = image
+        if image.mode != "RGBA":  # Pillow converts premultiplied grey to nothing but LA
+            rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+        color_HW3, alpha_HW = np.array(rgba.convert("RGB")), np.array(rgba.getchannel("A"))
+    else:
+        return np.array(image.convert("RGB")), None
+    # Programs that know no alpha leave it at 0 in a BMP, which browsers therefore show as opaque
+    # (Chromium's BMPImageReader)
+    is_unused = alpha_HW is not None and image.format in ("BMP", "DIB") and not alpha_HW.any()
+    if alpha_HW is None or is_unused or alpha_HW.min() == 255:
+        return color_HW3, None
+    return color_HW3, alpha_HW
+
+
+def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return as `_color_and_alpha`, of one channel with more than 8 bits."""
     of_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
     if image.mode == "F" or (image.mode == "I" and not of_16_bits):
         raise ValueError(f"pixels of 32 bits, whose range is not known; {WHOLE}")
-    if image.mode.startswith("I"):
-        grey = np.asarray(image)
-        _check_16_bits(grey)
-        grey = grey >> (4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8)  # Pillow unpacks 12 bits
-        if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
-            grey = 255 - grey  # as Pillow does of 8 bits alone
-        return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)
-    if image.mode == "P":  # its transparency, if any, is dropped without a warning
-        image = image.convert("RGBA")
-    return np.array(image.convert("RGB"))
+    value = np.asarray(image)
+    _check_16_bits(value)
+    grey = value >> (4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8)  # Pillow unpacks 12 bits
+    if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
+        grey = 255 - grey  # as Pillow does of 8 bits alone
+    transparent = image.info.get("transparency")
+    alpha_HW = None if transparent is None else 255 * (value != transparent).astype(np.uint8)
+    return np.repeat(grey.astype(np.uint8)[..., None], 3, 2), alpha_HW
+
+
+def _scale_transparent_color(image: Image.Image) -> None:
+    """Bring a PNG's transparent color to 8 bits, as Pillow compares it with pixels of 8 bits but
+    leaves it in the file's bits. Of RGB of 16 bits Pillow keeps the upper 8, which are compared."""
+    color = image.info.get("transparency")
+    if color is None or image.format != "PNG":
+        return
+    kind, _, depth = str(_packing(image)).partition(";")
+    if kind == "L" and isinstance(color, int):
+        image.info["transparency"] = color * 255 // (2 ** int(depth or 8) - 1)
+    elif kind == "RGB" and depth and isinstance(color, tuple):
+        image.info["transparency"] = tuple(value >> 8 for value in color)
+
+
+def _packing(image: Image.Image) -> Any:
+    """Return Pillow's name for how pixels lie in a file ("L;4": grey of 4 bits), of portable grey
+    values and colors with the highest value; "" after the pixels were loaded."""
+    tiles = getattr(image, "tile", None)
+    return tiles[0].args if tiles else ""
 
 
 def _rgb(raw: bytes) -> Tensor:
     if raw.startswith(NPY):
         return decode(_rgb_array(raw))
     # torchvision decodes these up to 6 times as fast as Pillow. Not others: there a damaged PNG can
-    # end the process, and 16 bits are ignored
+    # end the process, and 16 bits and alpha are ignored
     if not raw.startswith(JPEG) and not _is_simple_webp(raw):
         return decode(from_pillow(open_image(raw)))
     orientation = _orientation(open_image(raw))
@@ -205,8 +291,10 @@ def _rgb(raw: bytes) -> Tensor:
 
 def _is_simple_webp(raw: bytes) -> bool:
     """Whether it is a WebP without the extended header (RFC 9649, 2.5 and 2.6): one image, without
-    EXIF and animation."""
-    return raw[:4] == b"RIFF" and raw[8:16] in (b"WEBPVP8 ", b"WEBPVP8L")
+    EXIF and animation; nor is it a lossless one with alpha (3.4)."""
+    if raw[:4] != b"RIFF" or raw[8:16] not in (b"WEBPVP8 ", b"WEBPVP8L"):
+        return False
+    return raw[8:16] == b"WEBPVP8 " or not int.from_bytes(raw[24:25]) & WEBP_ALPHA
 
 
 def _rgb_array(raw: bytes) -> np.ndarray:
@@ -247,12 +335,11 @@ def _values_of_pillow(raw: bytes) -> Values:
     # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
     if raw.startswith(PNG) and stored_bits(raw) == 16 and len(image.getbands()) > 1:
         raise ValueError("a PNG of 16 bits and several channels; expected TIFF or .npy")
+    if image.mode in ("P", "PA"):  # colors without channels in the file
+        return Values(from_pillow(image), True)
     image.load()
-    orientation = _orientation(image)
-    if image.mode in ("P", "PA"):  # its transparency is dropped without a warning
-        image = image.convert("RGBA").convert("RGB")
     array = np.array(image.convert("L") if image.mode == "1" else image)
-    return Values(_upright(array, orientation), True)
+    return Values(_upright(array, _orientation(image)), True)
 
 
 def _values_of_tiff(raw: bytes) -> Values:

@@ -19,7 +19,7 @@ from .batching import Batch, ImageDataset, Samples, Unreadable, samples_at
 from .pixel_values import bytes_in_batch
 from .resident import DecodedImages, ResidentDataset
 from .source import Source
-from .streaming import WINDOW, Cursor, Stream, StreamedImage, in_memory
+from .streaming import WINDOW, WINDOW_BYTES, Cursor, Stream, StreamedImage, in_memory
 from .workers import PREFETCH, init_worker, limit_workers
 
 # First parts of the keys of samples that are not trained on: of held-out images while a run trains,
@@ -66,8 +66,9 @@ class _Streamed(Dataset):
 class StreamReader:
     """This process's images of a stream; they do not depend on the number of workers.
 
-    Each process shuffles the images that it reads within windows of WINDOW / processes images.
-    The n-th image of process p of P has the index p + nP.
+    Each process shuffles the images that it reads within windows, of an epoch at most, and of at
+    most WINDOW / processes images and WINDOW_BYTES / processes encoded bytes. The n-th image of
+    process p of P has the index p + nP.
 
     Raises:
         UserError: fewer shards than processes.
@@ -82,19 +83,20 @@ class StreamReader:
         self.stream = stream
         self.batch_layout = batch_layout
         self.window = max(1, WINDOW // batch_layout.processes)
+        self.window_bytes = WINDOW_BYTES // batch_layout.processes
         self.images_per_step = batch_layout.global_batch // batch_layout.processes
 
     def cursor_at(self, step: int) -> Cursor:
-        """Start of the window that contains the step's first image; this process must have read the
-        stream up to there."""
-        return self.stream.cursors[self._window_of(step)]
+        """Start of the last known window that does not begin after the step's first image."""
+        return self._cursor_of(step * self.images_per_step)
 
-    def seek(self, step: int, cursor: Cursor) -> None:
-        """Continue at `step`, with the cursor that `cursor_at` gave for it before."""
-        self.stream.cursors[self._window_of(step)] = cursor
+    def seek(self, cursor: Cursor) -> None:
+        """Continue at the step for which `cursor_at` gave this cursor before."""
+        self.stream.cursors[cursor.image] = cursor
 
-    def _window_of(self, step: int) -> int:
-        return step * self.images_per_step // self.window
+    def _cursor_of(self, image: int) -> Cursor:
+        cursors = self.stream.cursors
+        return cursors[max(first for first in cursors if first <= image)]
 
     def micro_batches(self, seed: int, start: int, stop: int) -> Iterator[_StreamBatch]:
         """The micro-batches of steps start .. stop-1, from the cursor of `start` on."""
@@ -109,15 +111,20 @@ class StreamReader:
         """This process's images first .. last-1, each with its number."""
         if first >= last:
             return
-        size = self.window
         layout = self.batch_layout
-        numbers = range(first // size, -(-last // size))
-        windows = self.stream.windows(numbers, size, layout.rank, layout.processes)
-        for number, cells in zip(numbers, windows, strict=False):
-            order = rng.permute(np.arange(size), size, rng.key(seed, layout.rank, number))
-            start = number * size
-            for image in range(max(start, first), min(start + size, last)):
-                yield image, cells[order[image - start]]
+        windows = self.stream.windows(
+            self._cursor_of(first),
+            last,
+            self.window,
+            self.window_bytes,
+            layout.rank,
+            layout.processes,
+        )
+        for start, cells in windows:
+            size = len(cells)
+            order = rng.permute(np.arange(size), size, rng.key(seed, layout.rank, start.window))
+            for image in range(max(start.image, first), min(start.image + size, last)):
+                yield image, cells[order[image - start.image]]
 
 
 def step_indices(step: int, source: Source | StreamReader, batch: int, seed: int) -> np.ndarray:

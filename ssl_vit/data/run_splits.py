@@ -15,7 +15,7 @@ from .layout import HELD_OUT, ROLE, NoTestSplit
 from .open import Found, open_splits, open_streams
 from .shares import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, permuted, training_share
 from .source import Source, labelled_images
-from .streaming import PREVIEW, Stream
+from .streaming import PREVIEW, WINDOW_BYTES, Stream
 
 # Training images of the split that papers report on, for sets that are also published with another:
 # copies of flowers102 on the Hub train on 7,169 images, most of them of the authors' test split.
@@ -295,17 +295,14 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     if data.validation is None and held_out == split_to_test(data, found.splits, name):
         text = f"{held_out} is held out; without a test split it is what is tested on, too"
         guesses.append(f"{data.location}: {text}")
-    seen = train
+    seen = preview = train.take(first, WINDOW_BYTES)
     if isinstance(held_out, str):
-        seen = found.splits[held_out](0)
+        seen = found.splits[held_out](0).take(first)
         used.append(held_out)
-    preview = train.take(first)
     notes = [f"{one}: a stream from {data.place}" for one in used]
     notes += _beside(found, used, list(found.splits))
     notes.append(f"labels: {describe_labels(preview, data)}")
-    return Splits(
-        preview, seen.take(first), stream=train, notes=tuple(notes), guesses=tuple(guesses)
-    )
+    return Splits(preview, seen, stream=train, notes=tuple(notes), guesses=tuple(guesses))
 
 
 def _beside(found: Found, used: Collection[str], texts: Sequence[str]) -> list[str]:

@@ -5,10 +5,10 @@ Unlike with sources, the samples of a step depend on the number of processes, so
 the same number.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 import datasets
@@ -17,10 +17,13 @@ import numpy as np
 
 from .. import rng
 from ..errors import UserError, reason
+from ..formatting import count_of_images, format_bytes
 from .labels import Labels
 from .source import Missing, Raw, Source, Store
 
-WINDOW = 10_000  # images that are shuffled at a time
+# What is shuffled at a time, of all processes: at most so many images, with so many encoded bytes.
+# 10,000 photographs of ImageNet have 1.1 GB
+WINDOW, WINDOW_BYTES = 10_000, 2 * 2**30
 PREVIEW = 2048  # the first images, where a stream is used like a source: baselines, fingerprints
 
 
@@ -61,28 +64,34 @@ def in_memory(cells: Sequence[StreamedImage], about: Labels) -> Source:
 
 
 class Cursor(NamedTuple):
-    """A position of one process in a stream, from which it can go on after a resume.
+    """Where a window of one process begins, from which the process can go on after a resume.
 
     Attributes:
         epoch: number of the epoch.
         place: number of the shard among the process's shards of that epoch.
         row: the next image of that shard.
+        window: number of the window.
+        image: how many images the process read before.
     """
 
     epoch: int = 0
     place: int = 0
     row: int = 0
+    window: int = 0
+    image: int = 0
 
 
 class Stream:
     """A split that is read shard by shard, in endless epochs whose shards are permuted by key.
 
     Process p of P takes shards p, p+P, ... of each epoch's order, and cuts the images it reads into
-    windows of equal size, numbered from 0. In memory are one shard and two windows: one is read
-    while the other is used.
+    windows, numbered from 0. A window ends with its epoch, and before the image that would be one
+    too many or would bring its encoded images above a number of bytes, so that windows depend on
+    the data alone. In memory are one shard and two windows: one is read while the other is used.
 
-    `cursors[n]` is where window n begins. A stream has no random access, so this is known only of
-    windows up to the one after the last one read; a checkpoint stores the cursor it needs.
+    `cursors[n]` is where the window begins whose first image is the process's n-th. A stream has no
+    random access, so this is known only of windows up to the one after the last one read; a
+    checkpoint stores the cursor it needs.
     """
 
     def __init__(
@@ -119,55 +128,65 @@ class Stream:
     def shards(self) -> int:
         return self.rows.num_shards
 
-    def take(self, count: int) -> Source:
-        """The first images as one process would read them, at most one epoch."""
-        walk = self._walk(Cursor(), 0, 1)
-        first_epoch = takewhile(lambda step: step[1].epoch == 0, walk)
-        cells = [cell for cell, _ in islice(first_epoch, count)]
+    def take(self, count: int, most_bytes: float = math.inf) -> Source:
+        """Return the first images as one process would read them: at most `count` of one epoch,
+        and unless the first alone is larger, at most so many encoded bytes."""
+        cells, _ = next(self._windows(Cursor(), count, most_bytes, 0, 1))
         return in_memory(cells, self.about)
 
     def windows(
-        self, numbers: range, size: int, rank: int, processes: int
-    ) -> Iterator[list[StreamedImage]]:
-        """This process's windows `numbers`, of `size` images each. While one is used, a thread
-        reads the next.
+        self, start: Cursor, last: int, count: int, most_bytes: float, rank: int, processes: int
+    ) -> Iterator[tuple[Cursor, list[StreamedImage]]]:
+        """Yield this process's windows from `start` up to its image `last`, each after its cursor.
+        While one is used, a thread reads the next.
+
+        Args:
+            start: the first window's cursor.
+            last: number of the first image that is not needed.
+            count, most_bytes: limits of a window.
+            rank, processes: which process this is, of how many.
 
         Raises:
-            KeyError: the first window's cursor is not known.
             UserError: a shard cannot be read, or this process's shards hold no images.
         """
-        walk = self._walk(self.cursors[numbers.start], rank, processes)
+        windows = self._windows(start, count, most_bytes, rank, processes)
         with ThreadPoolExecutor(1) as pool:
-            reading = pool.submit(_next_window, walk, size)
-            for number in numbers:
+            reading = pool.submit(next, windows)
+            while start.image < last:
                 cells, end = reading.result()
-                self.cursors[number + 1] = end
-                if number + 1 < numbers.stop:
-                    reading = pool.submit(_next_window, walk, size)
-                yield cells
+                self.cursors[end.image] = end
+                if end.image < last:
+                    reading = pool.submit(next, windows)
+                yield start, cells
+                start = end
 
-    def _walk(
-        self, start: Cursor, rank: int, processes: int
-    ) -> Iterator[tuple[StreamedImage, Cursor]]:
-        """This process's images from `start` on, without end, each with the cursor of the one after
-        it."""
-        epoch, place, row = start
+    def _windows(
+        self, start: Cursor, count: int, most_bytes: float, rank: int, processes: int
+    ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
+        """Yield this process's windows from `start` on, without end, each with the cursor of the
+        next."""
         while True:
+            epoch, first_place, first_row, window, image = start
+            cells: list[StreamedImage] = []
+            held = 0
             shards = self._order(epoch)[rank::processes].tolist()
+            for place in range(first_place, len(shards)):
+                # only the first shard is entered in the middle
+                skipped = first_row if place == first_place else 0
+                for row, cell in enumerate(self._read(shards[place])[skipped:], skipped):
+                    held += len(cell.image)
+                    if cells and (len(cells) == count or held > most_bytes):
+                        window, image = window + 1, image + len(cells)
+                        yield cells, Cursor(epoch, place, row, window, image)
+                        cells, held = [], len(cell.image)
+                    cells.append(cell)
             # shards without any image would be read in circles for ever
-            has_images = (place, row) != (0, 0)
-            for number in range(place, len(shards)):
-                cells = self._read(shards[number])
-                for i in range(row, len(cells)):
-                    has_images = True
-                    yield cells[i], Cursor(epoch, number, i + 1)
-                row = 0  # only the first shard is entered in the middle
-            if not has_images:
+            if not cells:
                 raise UserError(
                     f"{self.where}: the shards of process {rank} of {processes} hold no images"
                 )
-            epoch += 1
-            place = 0
+            start = Cursor(epoch + 1, 0, 0, window + 1, image + len(cells))
+            yield cells, start
 
     def _order(self, epoch: int) -> np.ndarray:
         """All shards, as permuted in this epoch."""
@@ -195,12 +214,14 @@ class Stream:
         return StreamedImage(raw, -1 if label is None else label, shard, row)
 
 
-def _next_window(
-    walk: Iterator[tuple[StreamedImage, Cursor]], size: int
-) -> tuple[list[StreamedImage], Cursor]:
-    """The next `size` images, and the cursor after the last of them."""
-    cells, cursors = zip(*islice(walk, size), strict=True)
-    return list(cells), cursors[-1]
+def window_text(preview: Source) -> str:
+    """Describe how large the windows of a stream are, all processes together, by the mean size of
+    its first images; these are the whole epoch where they are fewer than PREVIEW."""
+    mean = max(1, preview.store.sizes().mean())
+    count = min(WINDOW, max(1, int(WINDOW_BYTES / mean)))
+    if len(preview) < PREVIEW:
+        count = min(count, len(preview))
+    return f"windows of about {count_of_images(count)} ({format_bytes(count * mean)})"
 
 
 def read_hub_file(path: str | None) -> bytes:

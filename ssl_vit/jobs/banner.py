@@ -7,6 +7,7 @@ import torch
 from .. import costs, formatting, metrics
 from ..data import loaders
 from ..data.files import DATES
+from ..data.streaming import window_text
 from ..data.workers import limit_workers
 from ..evaluation.online import label_doubt
 from ..evaluation.split_images import held_out_images, measured_on
@@ -68,9 +69,12 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     yield "objective", _objective(recipe)
     held_out = held_out_images(recipe, splits)
     many = formatting.count_of_images(len(splits.train))
+    windows = ""
     if splits.stream:
         many = f"a stream of {splits.stream.shards:,} shards"
-    yield "data", f"{recipe.data.name}: {many} at {recipe.data.size} px, {held_out:,} held out"
+        windows = f", shuffled in {window_text(splits.train)}"
+    about = f"{many} at {recipe.data.size} px{windows}, {held_out:,} held out"
+    yield "data", f"{recipe.data.name}: {about}"
     if not recipe.data.is_rgb:
         yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
     yield from console.rows_under("images", splits.notes)

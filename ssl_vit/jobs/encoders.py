@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..data import layout, loaders, run_splits
+from ..data import check_pixels, layout, loaders, run_splits
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
 from ..data.open import open_splits
@@ -18,6 +18,7 @@ from ..data.source import Source, without_lists
 from ..errors import UserError, suggest
 from ..evaluation.beside import initial_network
 from ..evaluation.features import ENCODER, check_finite, is_finite
+from ..formatting import text_line
 from ..inspection.base import Subject
 from ..metrics import FRESH
 from ..models import weights
@@ -177,8 +178,9 @@ def find_images(one: NamedEncoder, given: Mapping[str, str], split: str | None =
         source, name, guesses = found.splits[chosen], f"split {chosen}", found.guesses
         if not data.labels:
             source = source.without_labels()
-    for text in guesses:
-        print(f"warning: {text}", flush=True)
+    warnings = check_pixels.check({data.name: source}, data, check_pixels.OF_ENCODER)
+    for text in (*guesses, *warnings):
+        print(f"warning: {text_line(text)}", flush=True)
     source = without_lists(source, "the figures")
     print(f"labels      {run_splits.describe_labels(source, data)}", flush=True)
     return ImageSet(source, data.name, name)

@@ -124,7 +124,7 @@ class State:
         self.norms = None if saved["norms"] is None else saved["norms"].to(device)
         self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]
         if self.stream:
-            self.stream.seek(self.step, Cursor(*saved["stream"][accelerator.process_index]))
+            self.stream.seek(Cursor(*saved["stream"][accelerator.process_index]))
 
     def _check_device_batch(self, was: int) -> None:
         """Check that what is drawn for a whole device batch (masks of dropout and drop path,

@@ -104,7 +104,8 @@ def test_a_sample_is_mixed_alike_wherever_it_lies_and_only_in_training() -> None
 def test_a_larger_share_is_no_remedy_where_no_image_can_be_read() -> None:
     one, all_of_them = (DATA.model_copy(update={"unreadable": share}) for share in (0.01, 1.0))
     batching.check_unreadable(10, 400, one, ["a"])  # of 1,000
-    with pytest.raises(UserError, match=r"11 of 400 .* data\.unreadable=; a"):
+    batching.check_unreadable(4, 24, one, ["a"])
+    with pytest.raises(UserError, match=r"11 of 400 .* at most 10 .* data\.unreadable=; a"):
         batching.check_unreadable(11, 400, one, ["a"])
     with pytest.raises(UserError, match="3 of 3 images cannot be read; repair or remove them; a"):
         batching.check_unreadable(3, 3, all_of_them, ["a"])

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from helpers.channel_images import CHANNELS, folder
-from helpers.images import encode
+from helpers.images import encode, png_by_hand
 from helpers.sources import listed, load
 from ssl_vit.data import check_pixels
 from ssl_vit.data.check_pixels import LOOKED_AT
-from ssl_vit.data.decoding import planes
+from ssl_vit.data.decoding import decode, planes, stored_bits
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
@@ -72,6 +72,60 @@ def test_bits_that_are_cut_off_on_the_way_to_rgb_are_said() -> None:
     assert "1 of 2" in mixed and "(16 in number 1)" in mixed
 
 
+def with_bits(form: str) -> tuple[bytes, int]:
+    """Return an image of more than 8 bits, and how many bits its values have."""
+    grey = np.arange(80 * 80).reshape(80, 80)
+    if form in ("PNG grey", "TIFF grey"):
+        return encode(Image.fromarray(grey.astype(np.uint16)), form.split()[0]), 16
+    if form.startswith("PNG"):
+        kind, channels = {"PNG grey alpha": (4, 2), "PNG RGB": (2, 3), "PNG RGBA": (6, 4)}[form]
+        value = np.full((80, 80, channels), 65535).astype(">u2")
+        lines = b"".join(b"\0" + line.tobytes() for line in value)
+        return png_by_hand(80, 80, 16, kind, lines), 16
+    if form.startswith("PGM"):
+        bits = int(form.split()[1])
+        return b"P5 80 80 %d\n" % (2**bits - 1) + grey.astype(">u2").tobytes(), bits
+    if form == "PPM":
+        return b"P6 80 80 65535\n" + np.stack([grey] * 3, -1).astype(">u2").tobytes(), 16
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
+    file = io.BytesIO()
+    channels = {"TIFF RGB": 3, "TIFF RGBA": 4}[form]
+    extra = {"extrasamples": ["unassalpha"]} if channels == 4 else {}
+    value = np.full((80, 80, channels), 65535, np.uint16)
+    tifffile.imwrite(file, value, photometric="rgb", **extra)
+    return file.getvalue(), 16
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("PNG grey", "PNG grey alpha", "PNG RGB", "PNG RGBA", "TIFF grey", "TIFF RGB"),
+        *("TIFF RGBA", "PGM 16", "PGM 12", "PPM"),
+    ],
+)
+def test_every_format_of_more_than_8_bits_is_warned_of(form: str) -> None:
+    raw, bits = with_bits(form)
+    warning = next(text for text in check(raw) if "more than 8 bits" in text)
+    assert warning.startswith("1 of 1 images of test") and f"({bits} in number 0)" in warning
+
+
+@pytest.mark.parametrize(("bits", "flags"), [(8, 0), (10, 0b0100_0000), (12, 0b0110_0000)])
+def test_the_bits_of_an_avif_are_those_of_its_settings(bits: int, flags: int) -> None:
+    """Pillow writes 8 bits alone, so the flags of AV1-ISOBMFF 2.3 are set by hand."""
+    if not features.check("avif"):
+        pytest.skip("needs an encoder that this Pillow lacks")
+    raw = bytearray(encode(Image.new("RGB", (8, 8)), "AVIF"))
+    raw[raw.index(b"av1C") + 6] |= flags
+    assert stored_bits(bytes(raw)) == bits
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_pixels_of_32_bits_are_not_cut_but_refused(kind: type) -> None:
+    """They count as unreadable, so that they need no warning that bits are lost."""
+    with pytest.raises(ValueError, match="pixels of 32 bits"):
+        decode(encode(Image.fromarray(np.full((4, 4), 7, kind)), "TIFF"))
+
+
 def test_of_8_bits_nothing_is_said() -> None:
     grey = spread([0, 3], np.uint8)
     images = [
@@ -79,6 +133,8 @@ def test_of_8_bits_nothing_is_said() -> None:
         encode(Image.fromarray(grey), "JPEG"),
         encode(Image.fromarray(grey > 1), "PNG"),
         np.zeros((4, 4, 3), np.uint8),
+        b"P5 2 1 255\n" + bytes(2),
+        encode(Image.fromarray(grey), "AVIF" if features.check("avif") else "PNG"),
     ]
     assert check(*images, b"broken") == []
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageOps, features
 
-from helpers.images import encode, npy, png_by_hand, tar
+from helpers.images import encode, npy, on_white, png_by_hand, tar
 from helpers.launching import launch, outcome
 from helpers.sources import opened
 from ssl_vit.data import decoding
@@ -199,7 +199,7 @@ def made() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", [name for name, (_, right) in FILES.items() if right is not NO])
 def test_an_odd_file_is_what_pillow_shows(name: str, made: dict[str, bytes]) -> None:
-    """Wherever a JPEG's EXIF stands: behind an XMP segment it was not looked at."""
+    """Over white where it is transparent, and wherever a JPEG's EXIF stands: behind an XMP segment it was not looked at."""
     if name not in made:
         pytest.skip("needs an encoder that is not there")
     right = FILES[name][1]
@@ -209,6 +209,9 @@ def test_an_odd_file_is_what_pillow_shows(name: str, made: dict[str, bytes]) -> 
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(made[name])) as image:
             upright = image if right == "upright" else ImageOps.exif_transpose(image)
             wanted_HWC = np.asarray(upright.convert("RGB")).astype(int)
+            if image.has_transparency_data:
+                rgba = np.asarray(upright.convert("RGBA"))
+                wanted_HWC = on_white(rgba[..., :3], rgba[..., 3])
     found = decoded(made[name])
     assert found.shape == wanted_HWC.shape
     away = np.abs(found - wanted_HWC)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from helpers.channel_images import CHANNELS, values
-from helpers.images import encode, npy, png_by_hand
+from helpers.images import encode, npy, on_white, png_by_hand
 from ssl_vit.data.decoding import TooLarge, decode
 from ssl_vit.data.pixel_values import decoder, evaluation_images, shown_image, shown_note
 from ssl_vit.recipe.schema import Data
@@ -138,9 +138,12 @@ def test_pillow_gives_its_own_channels() -> None:
     grey = values(1, channels=1)[..., 0]
     assert np.array_equal(read(encode(Image.fromarray(grey), "PNG"), channels=1)[0], grey)
     colours = Image.fromarray(rgba[..., :3].copy()).quantize(4)
-    raw = encode(colours, "PNG", transparency=bytes([0, 99]))  # of which Pillow would warn
+    raw = encode(colours, "PNG", transparency=bytes([0, 99]))
     found = read(raw, channels=3, range=[0, 255])
-    assert np.array_equal(found.permute(1, 2, 0), colours.convert("RGB"))
+    alpha = np.array([0, 99, 255, 255])[np.asarray(colours)]
+    assert np.array_equal(
+        found.permute(1, 2, 0), on_white(np.asarray(colours.convert("RGB")), alpha)
+    )
 
 
 WRONG = {

@@ -16,6 +16,7 @@ from helpers.images import images, numbered, parquet, png
 from helpers.options import TINY, altered
 from helpers.runs import Killed, Killer, assert_same_end, run
 from helpers.tables import parquet as write_table
+from ssl_vit import rng
 from ssl_vit.data import decoding, loaders, run_splits, streaming
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.loaders import StreamReader
@@ -42,12 +43,15 @@ def data(place: Path, **more) -> Data:
     return Data(path=str(place), stream=True, size=6, flip=False, crop_area=1.0, **more)
 
 
-def reading(place: Path, batch_layout: BatchLayout, window: int = 8, **more) -> StreamReader:
-    """With windows of so many images of all processes."""
+def reading(
+    place: Path, batch_layout: BatchLayout, window: int = 8, most_bytes: int = 2**30, **more
+) -> StreamReader:
+    """With windows of so many images and encoded bytes of all processes."""
     found = run_splits.load(data(place, **more)).stream
     assert found is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loaders, "WINDOW", window)
+        patch.setattr(loaders, "WINDOW_BYTES", most_bytes)
         return StreamReader(found, batch_layout)
 
 
@@ -71,21 +75,21 @@ def drawn(some: StreamReader, start: int, stop: int, seed: int = 0) -> list[tupl
 @given(
     window=st.integers(1, 30),
     processes=st.sampled_from([1, 2, 4]),
+    images_of_bytes=st.sampled_from([0, 3, 1000]),
     start=st.integers(0, 12),
     seed=st.integers(0, 9),
 )
 def test_any_step_goes_on_as_the_unbroken_stream(
-    folder: Path, window: int, processes: int, start: int, seed: int
+    folder: Path, window: int, processes: int, images_of_bytes: int, start: int, seed: int
 ) -> None:
-    """Each process from where its window begins, told in three numbers; whatever its device batch
+    """Each process from where its window begins, told in five numbers; whatever its device batch
     was and is."""
+    limits = window * processes, images_of_bytes * len(png(0)) * processes
     for rank in range(processes):
-        unbroken = reading(
-            folder, BatchLayout(8, 8 // processes, rank, processes), window * processes
-        )
+        unbroken = reading(folder, BatchLayout(8, 8 // processes, rank, processes), *limits)
         wanted = drawn(unbroken, 0, 14, seed)
-        other = reading(folder, BatchLayout(8, 1, rank, processes), window * processes)
-        other.seek(start, streaming.Cursor(*list(unbroken.cursor_at(start))))
+        other = reading(folder, BatchLayout(8, 1, rank, processes), *limits)
+        other.seek(streaming.Cursor(*list(unbroken.cursor_at(start))))
         assert drawn(other, start, 14, seed) == wanted[start * 8 // processes :]
 
 
@@ -98,7 +102,6 @@ def test_an_epoch_has_every_image_once_and_a_window_is_mixed(folder: Path, proce
         some = reading(folder, BatchLayout(4, 4 // processes, rank, processes), 1000)
         mine = some.stream._order(0)[rank::processes]
         count = sum(SIZES[s] for s in mine)
-        some.window = count  # one window, one epoch
         seen = drawn(some, 0, -(-count * processes // 4))[:count]
         assert {shard for _, shard, _ in seen} == set(mine.tolist())
         rows = [(shard, row) for _, shard, row in seen]
@@ -107,6 +110,110 @@ def test_an_epoch_has_every_image_once_and_a_window_is_mixed(folder: Path, proce
         ]
         everything.update(rows)
     assert everything == Counter((s, r) for s, size in enumerate(SIZES) for r in range(size))
+
+
+def windows_of(some: StreamReader, images: int) -> list[tuple[streaming.Cursor, list]]:
+    """The windows of a process's first images."""
+    layout, start = some.batch_layout, streaming.Cursor()
+    limits = some.window, some.window_bytes
+    return list(some.stream.windows(start, images, *limits, layout.rank, layout.processes))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_window_ends_with_its_epoch_however_many_images_it_may_have(
+    folder: Path, processes: int
+) -> None:
+    """Windows of a small set had spanned many epochs."""
+    for rank in range(processes):
+        some = reading(folder, BatchLayout(4, 4 // processes, rank, processes), 10_000)
+        windows = windows_of(some, 60)
+        assert [start.epoch for start, _ in windows] == list(range(len(windows)))
+        for epoch, (start, cells) in enumerate(windows):
+            shards = some.stream._order(epoch)[rank::processes].tolist()
+            right = [(shard, row) for shard in shards for row in range(SIZES[shard])]
+            assert [(cell.shard, cell.row) for cell in cells] == right
+            assert (start.window, start.place, start.row) == (epoch, 0, 0)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_window_holds_no_more_bytes_than_its_limit_and_at_least_one_image(
+    tmp_path: Path, processes: int
+) -> None:
+    sizes = [1000, 900, 2500, 100, 100, 3000, 700, 800]
+    for shard in range(2):
+        cells = [{"bytes": bytes(size), "path": None} for size in sizes[4 * shard : 4 * shard + 4]]
+        write_table(tmp_path / f"train-{shard}.parquet", {"image": cells})
+    for rank in range(processes):
+        layout = BatchLayout(2, 1, rank, processes)
+        some = reading(tmp_path, layout, 3 * processes, 2000 * processes, validation=0.0)
+        windows = [cells for start, cells in windows_of(some, 24) if start.epoch == 0]
+        assert all(
+            len(cells) <= 3 and (sum(len(cell.image) for cell in cells) <= 2000 or len(cells) == 1)
+            for cells in windows
+        )
+        shards = some.stream._order(0)[rank::processes].tolist()
+        counts = {
+            (0,): [2, 1, 1],
+            (1,): [1, 1, 2],
+            (0, 1): [2, 1, 2, 1, 2],
+            (1, 0): [1, 1, 2, 2, 1, 1],
+        }
+        # by hand; two shards of one process: 1000 900 | 2500 | 100 100 | 3000 | 700 800
+        assert [len(cells) for cells in windows] == counts[tuple(shards)]
+
+
+def test_within_the_limits_windows_are_as_many_images_and_have_their_own_orders(
+    folder: Path,
+) -> None:
+    """The order of a stream whose windows end with neither an epoch nor a number of bytes."""
+    some = reading(folder, BatchLayout(8, 8, 0, 1), 8)
+    read = [(s, r) for s in some.stream._order(0).tolist() for r in range(SIZES[s])]
+    wanted = []
+    for number in range(3):
+        order = rng.permute(np.arange(8), 8, rng.key(5, 0, number))
+        wanted += [read[8 * number + place] for place in order]
+    assert [(shard, row) for _, shard, row in drawn(some, 0, 3, seed=5)] == wanted
+
+
+def test_two_images_are_read_a_few_times_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 copies of them had been held."""
+    write_table(
+        tmp_path / "train.parquet", {"image": [{"bytes": png(n), "path": None} for n in range(2)]}
+    )
+    some = StreamReader(
+        run_splits.load(data(tmp_path, validation=0.0)).stream, BatchLayout(2, 2, 0, 1)
+    )
+    reads = []
+    read = some.stream._read
+    monkeypatch.setattr(some.stream, "_read", lambda shard: reads.append(shard) or read(shard))
+    next(some.micro_batches(0, 0, 3))
+    assert len(reads) <= 3
+
+
+def test_the_first_lines_say_how_large_windows_are(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    parquet(tmp_path / "own" / "train-0.parquet", range(24))
+    parquet(tmp_path / "own" / "val.parquet", range(8))
+    size = sum(len(png(number)) for number in range(24))
+    run(altered(words, f"data.path={tmp_path / 'own'}", f"out={tmp_path}", "optim.steps=4"))
+    printed = capsys.readouterr().out
+    assert (
+        f"a stream of 1 shards at 16 px, shuffled in windows of about 24 images ({size / 1024:.3g} KiB)"
+        in printed
+    )
+
+
+def test_first_images_are_held_up_to_a_number_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [{"bytes": png(n), "path": None} for n in range(8)]
+    write_table(tmp_path / "train.parquet", {"image": cells})
+    monkeypatch.setattr(run_splits, "WINDOW_BYTES", 3 * len(png(0)) + 9)
+    splits = run_splits.load(data(tmp_path, validation=0.0))
+    assert len(splits.train) == len(splits.validation) == 3
 
 
 def test_epochs_and_seeds_have_orders_of_their_own(folder: Path) -> None:

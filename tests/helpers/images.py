@@ -21,6 +21,13 @@ def encode(image, form, **options):
     return file.getvalue()
 
 
+def on_white(color, alpha):
+    """Compose colors (H, W, 3) or grey values (H, W) over white, in float64, to whole numbers."""
+    color = color if color.ndim == 3 else np.stack([color] * 3, -1)
+    share = alpha[..., None].astype(float) / 255
+    return np.rint(share * color + (1 - share) * 255).astype(int)
+
+
 def npy(array):
     """An array as NumPy saves it."""
     file = io.BytesIO()

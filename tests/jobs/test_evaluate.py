@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
 import ssl_vit
@@ -183,6 +183,42 @@ def test_warnings_are_in_the_log_and_images_without_a_label_are_not_counted(
     for text in ("row 3", "images: 8;", "is used; for another data.eval_crop="):
         assert any(text in one for one in printed)
     assert {*read_run(found.folder).warnings} == {*printed}
+
+
+def draw_shapes(root: Path, on_white: bool) -> Path:
+    """Write black shapes of three classes on a transparent ground, or the same images on white."""
+    for split, count in (("train", 12), ("test", 6)):
+        for shape, width in (("disc", 18), ("square", 18), ("bar", 4)):
+            (folder := root / split / shape).mkdir(parents=True)
+            for number in range(count):
+                x, y = 4 + number % 5, 3 + (number * 7 + len(split)) % 6
+                pen = ImageDraw.Draw(alpha := Image.new("L", (32, 32)))
+                (pen.ellipse if shape == "disc" else pen.rectangle)((x, y, x + width, y + 18), 255)
+                image = Image.new("RGBA", (32, 32), (0, 0, 0, 0))
+                image.putalpha(alpha)
+                if on_white:
+                    image = ImageOps.invert(alpha).convert("RGB")
+                image.save(folder / f"{number:02}.png")
+    return root
+
+
+def test_shapes_in_the_alpha_channel_are_measured_as_on_white(
+    pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """All of these images had been black."""
+    metrics = []
+    for on_white in (False, True):
+        place = draw_shapes(tmp_path / f"{on_white}", on_white)
+        few = [f"data.path={place}", "probe.measures=[knn]", "probe.neighbors=5"]
+        words = altered(
+            measured(pretrained, tmp_path, *few), f"name=on_white_{on_white}", "data.size=32"
+        )
+        metrics.append(ssl_vit.evaluate(words).metrics)
+        notes = [line for line in capsys.readouterr().out.splitlines() if "over white" in line]
+        parts = () if on_white else ("35 of 35 images of train", "18 of 18 images of test")
+        assert all(part in note for note, part in zip(notes, parts, strict=True))
+    assert metrics[0] == metrics[1]
+    assert metrics[0]["pixels_knn"].value == 1.0 and metrics[0]["knn"].value > 0.5
 
 
 # ---- the attentive probe: what it is compared with, chooses, holds and refuses
