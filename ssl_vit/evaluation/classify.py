@@ -23,6 +23,7 @@ from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 
 IMAGENET = 50_000  # images of its validation split
+FEW_REAL = 10  # images, below which nothing is said about the order of classes
 
 
 class Predictions(NamedTuple):
@@ -93,7 +94,8 @@ def real_accuracy(
     names.
 
     Raises:
-        UserError: another file, or images whose names lack ImageNet's numbers.
+        UserError: another file, images whose names lack ImageNet's numbers, or classes that are
+            numbered otherwise than ImageNet's.
     """
     try:
         seen = records.read(Path(path), list[list[int]])
@@ -108,9 +110,17 @@ def real_accuracy(
             " (ILSVRC2012_val_00000001.JPEG)"
         )
     read_M = np.any(predictions.label.reshape(len(numbers), -1) >= 0, axis=1)
-    right = []
-    for number, first, read in zip(numbers, predictions.top5[:, 0].tolist(), read_M, strict=True):
+    right, agree = [], []
+    first_M, label_ML = predictions.top5[:, 0].tolist(), predictions.label.reshape(len(numbers), -1)
+    for number, first, own, read in zip(numbers, first_M, label_ML, read_M, strict=True):
         labels = seen[int(number[1]) - 1] if number and read else []
         if labels:
             right.append(first in labels)
+            agree.append(bool({*own.tolist()} & {*labels}))
+    # of ImageNet's own labels 90% are among those of ReaL
+    if len(right) >= FEW_REAL and 2 * sum(agree) < len(right):
+        raise UserError(
+            f"eval.real={path}: only {sum(agree):,} of {len(right):,} images have one of its labels"
+            " as their own. Name the class folders by ImageNet's synsets (n01440764), all 1,000."
+        )
     return {"real": (float(np.mean(right)), len(right))} if right else {}
