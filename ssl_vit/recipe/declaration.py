@@ -60,6 +60,7 @@ class ObjectiveDeclaration:
         name: its folder's; a plugin gives it. Also its tag on the Hub.
         title: what it is, as the first words of a page.
         paper: where it is from, for the model card.
+        cite: the BibTeX entry of that paper; empty where it is the Vision Transformer's.
         figure: the caption of the pictures that its network makes of images (`panels`); empty where
             it makes none.
         options: its own group of keys.
@@ -78,6 +79,7 @@ class ObjectiveDeclaration:
     name: str = ""
     title: str = ""
     paper: str = ""
+    cite: str = ""
     figure: str = ""
     options: Group | None = None
     shared: tuple[str, ...] = ()
@@ -155,6 +157,7 @@ class TargetDeclaration(ABC):
 
     Attributes:
         sentence: what is predicted, for --help: "of each patch the encoder predicts SENTENCE".
+        cite: the BibTeX entry of the paper that it is from; empty where none is cited for it.
         drawn: how its values are drawn, where they are not the patch's own colours: ends captions.
         options: its own group of keys.
         patch_multiple: model.patch is a multiple of it.
@@ -166,6 +169,7 @@ class TargetDeclaration(ABC):
 
     name: str = ""
     sentence: str = ""
+    cite: str = ""
     drawn: str = ""
     options: Group | None = None
     patch_multiple: int = 1
@@ -191,7 +195,14 @@ _TARGETS: dict[str, TargetDeclaration] = {}
 # What runs of plugins have recorded of their objectives, and of their targets `no_measure`
 _RECORDED: dict[str, ObjectiveDeclaration] = {}
 _RECORDED_TARGETS: dict[str, tuple[str, ...]] = {}
-RECORDED = ("title", "figure", "labels", "no_measure")  # attributes that these have
+RECORDED = (
+    "title",
+    "paper",
+    "cite",
+    "figure",
+    "labels",
+    "no_measure",
+)  # attributes that these have
 
 
 def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:

@@ -131,6 +131,8 @@ class Declared(Record):
 
     objective: str
     title: str
+    paper: str = ""
+    cite: str = ""
     figure: str
     labels: bool
     no_measure: list[str]
