@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 
 from .. import formatting, hub_files
-from ..metrics import LOSS, SHARE, find_metric, is_of_model
+from ..metrics import LOSS, SHARE, find_metric, is_of_model, own_rows
 from ..pages import figure_blocks, metric_tables
 from ..pages.blocks import block_markdown
 from ..recipe import declaration, export_files
@@ -26,6 +26,11 @@ METRIC_TYPES = {LOSS: "loss", SHARE: "accuracy"}  # the Hub's, by a metric's uni
 def write(run: Run, export: Path, step: int | None = None) -> str:
     """The card's Markdown for the export in that folder; with `step`, of the milestone after that
     step, which has no results yet."""
+    with own_rows(run.environment().own_rows):
+        return _write(run, export, step)
+
+
+def _write(run: Run, export: Path, step: int | None) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(
         loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True

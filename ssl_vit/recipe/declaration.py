@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError, suggest
-from ..metrics import Baseline, Metric, has_row, register
-from ..metrics import adopt as adopt_rows
+from ..metrics import Baseline, Metric, Row, has_row, register
 from .keys import Keys
 
 if TYPE_CHECKING:
@@ -235,8 +234,19 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
                 near = suggest(name, ["loss", "accuracy", *own])
                 text = f"baseline {row.name}: compared with {name}, which has no row; {near}"
                 raise UserError(f"{what}={found.name}: {text}")
-    register(*found.metrics)
+    names = [row.name for row in found.metrics]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise UserError(f"{what}={found.name}: metrics: two rows are named {twice}")
+    if not is_plugins(type(found)):
+        register(*found.metrics)
     known[found.name] = found
+
+
+def own_rows(objective_name: str, target_name: str) -> list[Row]:
+    """Return the rows that an objective and a target of plugins declare: names in a run of them
+    mean these rows first."""
+    found = (objectives().get(objective_name), targets().get(target_name))
+    return [row for one in found if one and is_plugins(type(one)) for row in one.metrics]
 
 
 def is_plugins(kind: type) -> bool:
@@ -332,10 +342,8 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     }
 
 
-def adopt(recorded: "Declared", rows: list[Metric | Baseline]) -> None:
-    """Know what `to_record` has written, where it is not known here; `rows`: those of its metrics
-    and baselines."""
-    adopt_rows(*rows)
+def adopt(recorded: "Declared") -> None:
+    """Know what `to_record` has written of an objective and a target that are not known here."""
     found = ObjectiveDeclaration()
     for key in RECORDED:
         setattr(found, key, recorded[key])
