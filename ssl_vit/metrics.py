@@ -2,8 +2,11 @@
 has no row is shown by its name. No torch here."""
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 SHARE = "share"  # of independent cases, in per cent: it has an interval
 PIXEL_SHARE = "share of pixels"  # in per cent; pixels of an image are no independent cases
@@ -101,59 +104,77 @@ PROBE_BASELINES = {
     COMMONEST: COMMONEST_CLASS,
 }
 
+Row = Metric | Baseline
+# The package's rows, by name
 _metrics: dict[str, Metric] = {}
 _baselines: dict[str, Baseline] = {}
-# Of these the rows that runs of plugins have recorded; None where runs disagree
-_recorded: dict[str, Metric | Baseline | None] = {}
+# Rows of plugins that come before the package's, by name; None where plugins disagree on a name
+NO_ROWS: Mapping[str, Row | None] = MappingProxyType({})
+_scope: ContextVar[Mapping[str, Row | None]] = ContextVar("rows of plugins", default=NO_ROWS)
 
 
-def register(*rows: Metric | Baseline) -> None:
-    """Add rows, over those that runs have recorded; the same one again is no error.
+def register(*rows: Row) -> None:
+    """Add rows to the package's; the same row again is no error.
 
     Raises:
         ValueError: the name is another row's.
     """
     for row in rows:
-        if row.name in _recorded:
-            _forget(row.name)
-            del _recorded[row.name]
         before = _metrics.get(row.name) or _baselines.get(row.name)
         if before not in (None, row):
             raise ValueError(f"{row.name}: the name of another metric or baseline")
-        _add(row)
-
-
-def adopt(*rows: Metric | Baseline) -> None:
-    """Add rows that a run of a plugin has recorded, of names that have none here. Where runs
-    disagree on a name it has no row: of one of them it would be wrong."""
-    for row in rows:
-        if row.name not in _recorded and (row.name in _metrics or row.name in _baselines):
-            continue
-        if _recorded.setdefault(row.name, row) == row:
-            _add(row)
+        if isinstance(row, Metric):
+            _metrics[row.name] = row
         else:
-            _recorded[row.name] = None
-            _forget(row.name)
+            _baselines[row.name] = row
 
 
-def _add(row: Metric | Baseline) -> None:
-    if isinstance(row, Metric):
-        _metrics[row.name] = row
-    else:
-        _baselines[row.name] = row
+@contextmanager
+def own_rows(*runs: Iterable[Row]) -> Iterator[None]:
+    """Look names up among the rows of plugins first, then among the package's.
+
+    A name has no row where runs disagree on it: the row of one run would be wrong for another one.
+
+    Args:
+        runs: the rows that are known by name in each run (`rows_of_run`).
+    """
+    found: dict[str, Row | None] = {}
+    for rows in runs:
+        for row in rows:
+            found[row.name] = row if found.get(row.name, row) == row else None
+    token = _scope.set(found)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
 
 
-def _forget(name: str) -> None:
-    _metrics.pop(name, None)
-    _baselines.pop(name, None)
+def rows_of_run(own: Sequence[Row], measured: Iterable[str]) -> list[Row]:
+    """Return the rows of a run: those that its plugin declares, and the package's rows of what else
+    it has measured, so that `own_rows` sees where two runs mean different things by a name.
+
+    Args:
+        own: the rows that the run's plugin declares.
+        measured: names of the run's metrics and baselines.
+    """
+    named = {row.name for row in own}
+    others = sorted({_last(name) for name in measured} - named)
+    metrics = [_metrics[name] for name in others if name in _metrics]
+    return [*own, *metrics, *(_baselines[name] for name in others if name in _baselines)]
 
 
 def all_metrics() -> list[Metric]:
-    return list(_metrics.values())
+    return [row for row in {**_metrics, **_scope.get()}.values() if isinstance(row, Metric)]
 
 
 def all_baselines() -> list[Baseline]:
-    return list(_baselines.values())
+    return [row for row in {**_baselines, **_scope.get()}.values() if isinstance(row, Baseline)]
+
+
+def _metric(name: str) -> Metric | None:
+    """Return the metric of exactly that name."""
+    row = _scope.get().get(name, _metrics.get(name))
+    return row if isinstance(row, Metric) else None
 
 
 def main_metrics() -> list[str]:
@@ -193,15 +214,14 @@ def in_order(names: Iterable[str]) -> list[str]:
 def _find(name: str) -> Metric | None:
     """The row of a name without its part; of a kind of patches, or of a probe in a training run,
     that of the metric."""
-    if name in _metrics:
-        return _metrics[name]
+    if row := _metric(name):
+        return row
     stem, _, kind = name.rpartition("_")
-    if stem in _metrics and kind in KINDS:
-        label = _metrics[stem].label
-        return replace(_metrics[stem], name=name, label=label and f"{label} {kind}")
+    if kind in KINDS and (row := _metric(stem)):
+        return replace(row, name=name, label=row.label and f"{row.label} {kind}")
     if name.startswith(PROBED) and (row := _find(name.removeprefix(PROBED))):
         return replace(row, name=name, label=row.words)
-    for row in _metrics.values():
+    for row in all_metrics():
         if row.name.endswith("*") and name.startswith(row.name[:-1]):
             rest = name.removeprefix(row.name[:-1]).replace("_", " ")
             return replace(row, name=name, label=row.label.replace("*", rest))
@@ -235,10 +255,13 @@ def score(name: str, value: float) -> float:
 def find_baseline(name: str) -> Baseline | None:
     """The row of a full name; None for a metric's."""
     last = _last(name)
-    for start, called in PROBE_BASELINES.items():
-        if last.startswith(start):
-            return Baseline(last, called, (last.removeprefix(start),))
-    return _baselines.get(last)
+    row = _scope.get().get(last)
+    if row is None:
+        for start, called in PROBE_BASELINES.items():
+            if last.startswith(start):
+                return Baseline(last, called, (last.removeprefix(start),))
+        row = None if last in _scope.get() else _baselines.get(last)
+    return row if isinstance(row, Baseline) else None
 
 
 def is_of_model(name: str) -> bool:

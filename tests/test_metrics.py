@@ -44,7 +44,7 @@ TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy")
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a test adds do not stay."""
-    for name in ("_metrics", "_baselines", "_recorded"):
+    for name in ("_metrics", "_baselines"):
         monkeypatch.setattr(metrics, name, getattr(metrics, name).copy())
 
 
@@ -154,13 +154,14 @@ def test_a_plugins_runs_are_shown_as_it_declares_where_it_is_not_given(
     entries = {key: {"value": x, "n": 90, "split": "validation"} for key, x in found.items()}
     record = read_run(make_run(tmp_path / "a", found=entries, environment={"declared": recorded}))
     assert "drawing (25.00% against 75.00%)" in run_wording.outcome(record)
-    assert find_metric("mistaken") == rows[0] and metrics.score("mistaken", 0.25) == -0.25
     assert declaration.known_or_bare("of_a_plugin").title == "Views"
-    # what a plugin that runs declares is put over it
-    metrics.register(replace(rows[0], label="mistakes"))
-    assert find_metric("mistaken").label == "mistakes" and find_baseline("at_random") == rows[1]
-    metrics.adopt(Metric("turned"), Metric("turned", higher=False), Metric("turned"))
-    assert not metrics.has_direction("turned")
+    with metrics.own_rows(record.environment.own_rows):
+        assert find_metric("mistaken") == rows[0] and metrics.score("mistaken", 0.25) == -0.25
+        assert find_baseline("at_random") == rows[1]
+    assert not metrics.has_direction("mistaken"), "of another run it is not known"
+    turned = [Metric("turned")], [Metric("turned", higher=False)], [Metric("turned")]
+    with metrics.own_rows(*turned):
+        assert not metrics.has_direction("turned")
 
 
 def test_a_plugins_target_is_not_ranked_by_its_loss_where_it_is_not_given() -> None:
@@ -177,7 +178,7 @@ def test_a_plugins_target_is_not_ranked_by_its_loss_where_it_is_not_given() -> N
         for name in ("moving", "still"):
             declaration.withdraw(name)
     for record in json.loads(json.dumps(records)):
-        declaration.adopt(Declared(**record), [])
+        declaration.adopt(Declared(**record))
     told = {
         (metric, name): declaration.tells_nothing(metric, "joint", name)
         for metric in ("mpp/loss", "supervised/loss")

@@ -1,14 +1,131 @@
-"""How many classes the labels of a run's splits have."""
+"""How many classes the labels of a run's splits have, and which classes of two lists are the same.
 
-from ..errors import UserError
+Classes with names are paired by their names, whole numbers by their value. A number is never paired
+with a name by its position.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import UserError, suggest
+from ..formatting import some
 from ..recipe import declaration
 from ..recipe.schema import Data
-from .labels import same_numbers
+from .labels import WHOLE, same_numbers
 from .run_splits import Splits
+from .source import Source
 
 # Classes without names are counted by the highest label: one of 999,999,999 would make a head of a
 # billion of them
 MOST_BY_HIGHEST = 2**16
+
+TO_NUMBERS = "Name the class folders by these numbers, or give a column of them: data.label_column="
+TO_NAMES = "Name the class folders by these names, or give a column of them: data.label_column="
+
+
+class ClassList(NamedTuple):
+    """The classes of labels.
+
+    Attributes:
+        names: the name of each class, of label 0 first; empty where labels are bare numbers.
+        highest: the highest label; -1 where it is not known, or where no image has a label.
+    """
+
+    names: Sequence[str]
+    highest: int = -1
+
+    @classmethod
+    def of(cls, images: Source) -> "ClassList":
+        return cls(images.classes, images.labels.lowest_and_highest[1])
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether every class is a whole number: a bare number, or a name that is one."""
+        return all(map(WHOLE.fullmatch, self.names))
+
+    def __str__(self) -> str:
+        if self.names:
+            return some(self.names)
+        return f"numbers (0 to {self.highest})" if self.highest >= 0 else "numbers"
+
+
+def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
+    """Return the names of the classes that all lists share, of label 0 first.
+
+    Args:
+        lists: the classes of each split. A split without labels and names is ignored.
+        place: the option that names the images, for the error.
+
+    Raises:
+        UserError: a label's number is another class in another split, or one split has bare
+            numbers and another one names that are not these numbers.
+    """
+    known = {split: one for split, one in lists.items() if one.names or one.highest >= 0}
+    longest = max((one.names for one in known.values()), key=len, default=[])
+    bare = any(not one.names for one in known.values())
+    counted = all(name == str(number) for number, name in enumerate(longest))
+    if same_numbers([one.names for one in known.values()]) and (counted or not bare):
+        return list(longest)
+    described = "; ".join(f"{split}: {one}" for split, one in known.items())
+    hint = f". {TO_NUMBERS}" if bare else ""
+    raise UserError(f"{place}: its splits name different classes; {described}{hint}")
+
+
+def pair_classes(
+    names: Sequence[str], images: Source, init: str, place: str = "", outputs: int = 0
+) -> np.ndarray | None:
+    """Return the number that a classifier has for each class of the images.
+
+    Args:
+        names: the classifier's classes, in the order of its outputs; empty for bare numbers.
+        images: the images that it is to classify.
+        init: the place of its weights, for errors.
+        place: the option that names the images, for errors.
+        outputs: the number of its outputs, for errors; 0 where it is not known.
+
+    Returns:
+        int64 (C,), -1 for a class that the classifier does not know and no image has; None where
+        every label is the classifier's number already.
+
+    Raises:
+        UserError: images are of a class that the classifier does not know, or one side has bare
+            numbers and the other one names.
+    """
+    there, here = ClassList(names, outputs - 1), ClassList.of(images)
+    if list(names) == images.classes:
+        return None
+    label = np.unique(images.label_of(np.arange(len(images))))
+    label = label[label >= 0]
+    if not (names and images.classes):
+        if not (there.are_numbers and here.are_numbers):
+            text = f"its classes are {here}, and those of init={init} are {there}"
+            hint = TO_NAMES if names else TO_NUMBERS
+            raise UserError(f"{place}: {text}: numbers are not paired with names. {hint}")
+        if not names:
+            return np.array([int(name) for name in images.classes], np.int64)
+        value_of = {int(name): name for name in names}
+        classes = {int(one): value_of.get(int(one), str(one)) for one in label}
+    else:
+        classes = dict(enumerate(images.classes))
+    number = {name: output for output, name in enumerate(names)}
+    used = [classes.get(int(one), str(one)) for one in label]
+    if unknown := [name for name in used if name not in number]:
+        text = f"test images are of {some(unknown)}, which the head of init={init} does not know"
+        raise UserError(f"probe.measures=top1: {text}; {suggest(unknown[0], names)}")
+    number_C = np.full(max(classes, default=-1) + 1, -1, np.int64)
+    for one, name in classes.items():
+        number_C[one] = number.get(name, -1)
+    return number_C
+
+
+def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:
+    """Return labels of images, of any shape, as the numbers that `pair_classes` gives. Values
+    below 0 (no label) stay."""
+    if number_C is None:
+        return label
+    return np.where(label >= 0, number_C[np.maximum(label, 0)], label)
 
 
 def num_classes(splits: Splits, data: Data, objective: str) -> int:
@@ -37,10 +154,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     named = {"train": splits.train, "validation": splits.validation}
     if splits.test:
         named["test"] = splits.test
-    lists = {split: source.classes for split, source in named.items() if source.classes}
-    if not same_numbers(list(lists.values())):
-        parts = [f"{split}: {', '.join(classes[:3])} ..." for split, classes in lists.items()]
-        raise UserError(f"{data.location}: its splits name different classes; {'; '.join(parts)}")
+    shared_names({split: ClassList.of(one) for split, one in named.items()}, data.location)
     for split, source in named.items():
         low, high = source.labels.lowest_and_highest
         if high < 0:

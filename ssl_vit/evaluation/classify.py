@@ -27,6 +27,7 @@ from . import beside
 from .features import ENCODER, check_finite, is_finite
 
 IMAGENET = 50_000  # images of its validation split
+FEW_REAL = 10  # images, below which nothing is said about the order of classes
 
 
 class Predictions(NamedTuple):
@@ -109,7 +110,8 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
     names.
 
     Raises:
-        UserError: another file, or images whose names lack ImageNet's numbers.
+        UserError: another file, images whose names lack ImageNet's numbers, or classes that are
+            numbered otherwise than ImageNet's.
     """
     try:
         seen = records.read(Path(path), list[list[int]])
@@ -131,6 +133,14 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
     known = np.flatnonzero([len(each) > 0 for each in labels])
     if not len(known):
         return {}
+    label_ML = predictions.label.reshape(len(numbers), -1)
+    agree = sum(bool({*label_ML[row].tolist()} & {*labels[row]}) for row in known)
+    # of ImageNet's own labels 90% are among those of ReaL
+    if len(known) >= FEW_REAL and 2 * agree < len(known):
+        raise UserError(
+            f"eval.real={path}: only {agree:,} of {len(known):,} images have one of its labels"
+            " as their own. Name the class folders by ImageNet's synsets (n01440764), all 1,000."
+        )
     right_M = torch.tensor([int(predictions.top5[row, 0]) in labels[row] for row in known])
     copies = count_copies(predictions.content[known], predictions.label[known])
     return {"real": beside.measured(right_M[None], "test", copies)}

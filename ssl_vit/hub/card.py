@@ -7,25 +7,30 @@ from pathlib import Path
 import jinja2
 
 from .. import formatting, hub_files
-from ..metrics import LOSS, SHARE, find_metric, is_of_model
+from ..metrics import LOSS, SHARE, find_metric, is_of_model, own_rows
 from ..pages import figure_blocks, metric_tables
 from ..pages.blocks import block_markdown
 from ..recipe import declaration, export_files
 from ..recipe.identity import counts
 from ..recipe.images import Data
-from ..recipe.parsing import load_yaml
 from ..recipe.records.run import Measured
-from ..recipe.schema import Recipe, chosen_on_held_out, without_private
+from ..recipe.schema import Recipe, chosen_on_held_out
 from ..runs import seen_text
 from ..runs.folder import Run
+from . import public
 
-TERMS = Path(__file__).with_name("terms.yaml")
+PREDICTIONS = f"figures/{figure_blocks.PREDICTIONS}.png"
 METRIC_TYPES = {LOSS: "loss", SHARE: "accuracy"}  # the Hub's, by a metric's unit
 
 
 def write(run: Run, export: Path, step: int | None = None) -> str:
     """The card's Markdown for the export in that folder; with `step`, of the milestone after that
     step, which has no results yet."""
+    with own_rows(run.environment().own_rows):
+        return _write(run, export, step)
+
+
+def _write(run: Run, export: Path, step: int | None) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(
         loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -36,27 +41,30 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
         "code": formatting.inline_code,
         "block": block_markdown,
     }
-    recipe, facts = run.recipe, run.environment()
+    recipe, facts = public.with_public_names(run.recipe), run.environment()
     result = None if step else run.result()
+    if result:
+        result = public.public_result(run, result)
+    figures = public.find_figures(run) if result else public.Figures({}, [])
     config = export_files.read_config(export)
     measured_on = (result and result.measured_on) or {}
     return environment.get_template("card.md.j2").render(
         front=_metadata(recipe, config["num_classes"] > 0, result.metrics if result else {}),
         recipe=recipe,
-        init=without_private(recipe).init,
+        init=public.public_recipe(recipe).init,
         config=config,
         step=step,
         branch=f"step-{step:09d}" if step else None,
         objective=declaration.known_or_bare(recipe.objective),
+        cites=_cites(recipe),
         terms=_terms(recipe.data),
         result=result,
         facts=facts,
         tables=metric_tables,
         few_images=formatting.few_images(measured_on, chosen_on_held_out(recipe)),
-        seen=seen_text.cautions(seen_text.recorded(result, facts)),
-        image=figure_blocks.predictions(recipe.values())
-        if result and (run.figures / "predictions.png").exists()
-        else "",
+        seen=seen_text.cautions(public.without_names(seen_text.recorded(result, facts), run)),
+        image=figure_blocks.predictions(recipe.values()) if PREDICTIONS in figures.uploaded else "",
+        withheld=figures.withheld,
         values=_values(recipe, facts.free),
         formatting=formatting,
     )
@@ -94,16 +102,23 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
     ).to_yaml()
 
 
+def _cites(recipe: Recipe) -> list[str]:
+    """Return the BibTeX entries of the objective, of its parts and of what it predicts."""
+    objective = declaration.known_or_bare(recipe.objective)
+    declared = [objective, *map(declaration.known_or_bare, objective.parts)]
+    predicted = declaration.targets().get(recipe.target) if objective.predicts_patches else None
+    cites = [one.cite for one in declared] + ([predicted.cite] if predicted else [])
+    return list(filter(None, dict.fromkeys(cites)))
+
+
 def _terms(data: Data) -> dict[str, str]:
-    """Terms of use of the images (`terms`) and whom to cite (`cite`), as far as terms.yaml has
-    them."""
-    # with data.path= alone, data.name may be the name of anybody's folder
-    known = load_yaml(TERMS).get(data.name, {}) if data.hub or not data.path else {}
+    """Return the terms of use of the images (`terms`) and whom to cite (`cite`), as far as they are
+    known."""
     owner = (
         f"at https://huggingface.co/datasets/{data.hub}" if data.hub else "for their owner to say"
     )
     unknown = f"The terms of these images are not known to ssl_vit; they are {owner}."
-    return {"terms": unknown, "cite": "", **known}
+    return {"terms": unknown, "cite": "", **public.find_terms(data)}
 
 
 def _values(recipe: Recipe, free: Sequence[str]) -> str:
@@ -111,7 +126,7 @@ def _values(recipe: Recipe, free: Sequence[str]) -> str:
     `counts`."""
     rows = [
         (formatting.inline_code(key), formatting.escape_markdown(value))
-        for key, value in without_private(recipe).values().items()
+        for key, value in public.public_recipe(recipe).values().items()
         if (value or key == "seed") and counts(key, free)
     ]
     return formatting.markdown_table(("key", "value"), rows)

@@ -66,6 +66,7 @@ def status_lines(run: Run) -> list[tuple[str, str]]:
     lines = [("hub", f"{hub.repo}: pushed {some(done)}")] if done else []
     if left:
         chosen = {"repo": hub.repo, "private": hub.private, "state": hub.state}
+        chosen |= {"figures": True} if hub.figures else {}
         options = [f"hub.{key}={option_text(value)}" for key, value in chosen.items()]
         command = shell_command(sys.executable, *tool_command("push"), run.folder, *options)
         lines += [("not pushed", f"{some(left)}: {problem(run)}"), ("then type", command)]

@@ -1,5 +1,5 @@
-"""The files of each branch that is uploaded to the Hugging Face Hub. Torch is imported only for the
-training state."""
+"""The files of each branch that is uploaded to the Hugging Face Hub: nothing else leaves the
+machine. `public` says what is left out of them. Torch is imported only for the training state."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -7,15 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..formatting import some
 from ..recipe import export_files
 from ..recipe.identity import FACTS
-from ..recipe.schema import dump, without_private
+from ..recipe.schema import dump
 from ..runs.checkpoint_files import list_checkpoints, step_of
 from ..runs.folder import COMPARED, TRAINED_ON, Run
-from . import card
+from . import card, public
 
 STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")
 BEST = ("best.json", "best.safetensors")  # beside STATE, where checkpoint.best has chosen another
+EXPORTED = ("config.json", *export_files.WRITTEN)
 Files = dict[str, bytes | Path]  # by their names in the repository
 
 
@@ -31,7 +33,7 @@ class Upload(NamedTuple):
 def uploads(run: Run) -> Iterator[Upload]:
     """Everything that can be uploaded: milestones by step, the finished run, the newest training
     state."""
-    name = run.recipe.name
+    name = public.with_public_names(run.recipe).name
     for folder in list_checkpoints(run.outbox):
         step = step_of(folder)
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
@@ -52,31 +54,54 @@ def identity(run: Run) -> dict[str, Any]:
 def _description(run: Run) -> Files:
     """Files that every branch has."""
     return {
-        "recipe.yaml": dump(without_private(run.recipe)).encode(),
-        "run.json": f"{json.dumps(identity(run), indent=2)}\n".encode(),
+        "recipe.yaml": dump(public.public_recipe(run.recipe)).encode(),
+        "run.json": _json(identity(run)),
     }
 
 
 def _export(run: Run, folder: Path, step: int | None = None) -> Files:
-    """An export and its model card.
+    """Return the files of an export, and its model card.
 
     Raises:
         UserError: weights were replaced or are not finite.
     """
     for name in export_files.WRITTEN[1:]:
         export_files.check_weights(folder, name, f"hub.repo={run.recipe.hub.repo}")
-    files: Files = {path.name: path for path in folder.iterdir()}
+    files: Files = {path.name: path for path in folder.iterdir() if path.name in EXPORTED}
     return files | {"README.md": card.write(run, folder, step).encode()} | _description(run)
 
 
 def _finished(run: Run) -> Files:
-    figures = {f"figures/{path.name}": path for path in run.figures.glob("*.png")}
-    return _export(run, run.export) | {"result.json": run.folder / "result.json"} | figures
+    result = run.result()
+    assert result is not None
+    records = {"result.json": _json(public.public_result(run, result).content())}
+    return _export(run, run.export) | records | public.find_figures(run).uploaded
 
 
 def _state(run: Run) -> Files:
     from .state_io import pack_newest  # torch
 
-    names = ("environment.json", "metrics.jsonl", TRAINED_ON, COMPARED)
-    known = {name: run.folder / name for name in names if (run.folder / name).exists()}
-    return known | _description(run) | pack_newest(run.checkpoints)
+    names = ("metrics.jsonl", TRAINED_ON, COMPARED)
+    known: Files = {name: run.folder / name for name in names if (run.folder / name).exists()}
+    known["environment.json"] = _json(public.public_environment(run))
+    return (
+        known | _description(run) | pack_newest(run.checkpoints, partial(public.public_state, run))
+    )
+
+
+def about_data(run: Run) -> Iterator[str]:
+    """Say what the uploads tell of the run's images, and which figures are kept back."""
+    withheld = public.find_figures(run).withheld if run.result() else []
+    if withheld:
+        text = "may show images of the data or their names"
+        yield f"not pushed  {some(withheld)}: {text}; hub.figures=true pushes them"
+    if (run.export / "config.json").exists():
+        classes = export_files.read_config(run.export).get("label_names") or []
+        if classes:
+            yield f"tells       the names of its {len(classes):,} classes: {some(classes)}"
+    hashes = "hashes of the data" + (" and of each image" if run.recipe.hub.state else "")
+    yield f"tells       {hashes}, by which somebody who has the images can recognise them"
+
+
+def _json(content: Any) -> bytes:
+    return f"{json.dumps(content, indent=2)}\n".encode()

@@ -23,7 +23,7 @@ from ..formatting import format_bytes
 from ..recipe import export_files
 from ..recipe.identity import computed_values, counts, differences, facts
 from ..recipe.parsing import flatten, load_yaml
-from ..recipe.schema import build, without_private
+from ..recipe.schema import build
 from ..recipe.tool import parse
 from ..recipe.tools import PushOptions
 from ..recipe.words import typed
@@ -31,7 +31,8 @@ from ..runs.checkpoint_files import remove
 from ..runs.files import write_atomically
 from ..runs.folder import Run, open_run
 from . import manifest
-from .payload import Upload, identity, uploads
+from .payload import Upload, about_data, identity, uploads
+from .public import public_recipe
 
 WAITS = (2.0, 8.0)  # seconds before each retry
 # files that the Hub's form for new repositories makes
@@ -69,6 +70,8 @@ def push(run: Run, say: Say = lambda line: None) -> None:
 def preview(run: Run, say: Say) -> None:
     """Say which files `push` would upload, and write the model card to the run's folder, to be read
     before; without the Hub."""
+    for line in about_data(run):
+        say(line)
     for upload in uploads(run):
         files = upload.files()
         for name, content in sorted(files.items()):
@@ -87,6 +90,8 @@ def _push(run: Run, say: Say) -> None:
     create = partial(_api().create_repo, hub.repo, private=hub.private, exist_ok=True)
     _with_retries(create, say)
     _with_retries(partial(_parent, run, "main"), say)  # before any branch is made
+    for line in about_data(run):
+        say(line)
     failed: list[Exception] = []
     for upload in uploads(run):
         milestone = None if upload.stamp else run.outbox / upload.branch
@@ -166,7 +171,7 @@ def _check_whose(run: Run, info: Any) -> None:
         text = f"it holds what is no run (its {' or '.join(WHOSE)} cannot be read)"
         raise UserError(f"{repo}: {text}; {another}") from None
     compared = {key: value for key, value in flatten(there).items() if counts(key)}
-    here = computed_values(without_private(run.recipe))
+    here = computed_values(public_recipe(run.recipe))
     if differ := [one.key for one in differences(compared, here)]:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
         raise UserError(f"{repo}: {text}; {another}")

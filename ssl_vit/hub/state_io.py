@@ -1,6 +1,7 @@
 """A training state without pickle, for other machines: tensors as safetensors, the rest as JSON."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,10 +44,16 @@ def unpack(structure: bytes, tensors: bytes) -> Any:
     return json.loads(structure, object_hook=find)
 
 
-def pack_newest(root: Path) -> dict[str, bytes]:
+def pack_newest(
+    root: Path, publish: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> dict[str, bytes]:
     """The newest intact checkpoint of a run and, where checkpoint.best has chosen another one, that
     one (unless it is damaged: a run that is resumed from this state says so): packed, by the names
     of their files.
+
+    Args:
+        root: the run's folder of checkpoints.
+        publish: returns a state as it is uploaded.
 
     Raises:
         UserError: all are damaged.
@@ -61,7 +68,7 @@ def pack_newest(root: Path) -> dict[str, bytes]:
         states["best"] = checkpoint.load(checkpoint.folder(root, step))
     files = {}
     for name, state in states.items():
-        files[f"{name}.json"], files[f"{name}.safetensors"] = pack(state)
+        files[f"{name}.json"], files[f"{name}.safetensors"] = pack(publish(state))
     return files
 
 

@@ -58,7 +58,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     facts |= weights.load_init(network, source, exported=False)
     head = None
     if "top1" in recipe.probe.measures:
-        head = heads.load_head(network, source, images.test)
+        head = heads.load_head(network, source, images.test, recipe.data)
     measured = seen_images.MeasuredImages(recipe, splits)
     seen = seen_images.seen_before(run, measured, facts, accelerator)
     on_main(accelerator, lambda: run.open(environment(facts)))

@@ -21,6 +21,7 @@ from pydantic import Field
 from ..data import check_pixels, fingerprints, run_splits, transforms
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Unreadable, check_unreadable
+from ..data.class_numbers import ClassList, shared_names
 from ..data.loaders import evaluation_loader
 from ..data.source import Source, without_lists
 from ..data.workers import InterruptibleLoader
@@ -197,8 +198,10 @@ class FeatureFolder:
             recorded = there.shards
         missing = [number for number, shard in enumerate(self.shards) if not shard.file.exists()]
         kept = self.output.intact(recorded, [shard.file.name for shard in self.shards])
-        names = next(filter(None, (source.classes for source in self.splits.values())), [])
-        names = names or (there.label_names if there else [])
+        lists = {name: ClassList.of(source) for name, source in self.splits.items()}
+        if there:
+            lists |= {str(self.folder): ClassList(there.label_names)}
+        names = shared_names(lists, self.recipe.data.location)
         self.output.write(
             Embedded(
                 encoder=self.one.identity,

@@ -142,8 +142,8 @@ def export(job: Job, trained: Objective, folder: Path) -> None:
     classes: list[str] = []
     if getattr(trained, "has_linear_head", False):
         count = len(heads["head.bias"])
-        names = job.splits.train.classes
-        classes = names if len(names) == count else [str(number) for number in range(count)]
+        names = job.splits.train.classes[:count]
+        classes = [*names, *map(str, range(len(names), count))]
     weights.export(folder, trained.exported, heads, recipe.model, recipe.data, recipe.pool, classes)
 
 

@@ -1,7 +1,7 @@
 """The objective of a run that made an encoder, with the heads that it trained beside it; and its
 classifier on the test images, whose classes are found in the images by their names."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -9,18 +9,17 @@ import numpy as np
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..data.class_numbers import MOST_BY_HIGHEST
-from ..data.labels import WHOLE
+from ..data.class_numbers import pair_classes, renumber
 from ..data.source import Source
-from ..errors import UserError, suggest
+from ..errors import UserError
 from ..evaluation import classify
 from ..evaluation.images import Images
-from ..formatting import some
 from ..models.encoder import Backbone
 from ..objectives import building
 from ..objectives.base import Objective
 from ..recipe import declaration, export_files, recipe_files
 from ..recipe.declaration import ObjectiveDeclaration
+from ..recipe.images import Data
 from ..recipe.init_source import InitSource
 from ..recipe.plugins import content_of
 from ..recipe.records import read
@@ -165,14 +164,22 @@ class Head(NamedTuple):
     number_C: np.ndarray | None
 
 
-def load_head(net: Backbone, init: InitSource, test: Source) -> Head:
-    """That of the run or export that made the weights.
+def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head:
+    """Return the classifier of the run or export that made the weights.
+
+    Args:
+        net: the encoder with these weights.
+        init: the place of the weights.
+        test: the images that the classifier is to classify.
+        data: the recipe's keys of these images.
 
     Raises:
-        UserError: it made none, or test images are of a class that it does not know.
+        UserError: they have no classifier; or as `pair_classes`.
     """
     objective = load_classifier(init, net, "probe.measures=top1")
-    return Head(objective, numbers_in_head(names_of_head(init), test, init.place))
+    outputs = getattr(objective, "classes", 0)
+    number_C = pair_classes(names_of_head(init), test, init.place, data.location, outputs)
+    return Head(objective, number_C)
 
 
 def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured]:
@@ -210,46 +217,3 @@ def names_of_head(init: InitSource) -> list[str]:
     names = (folder and export_files.read(folder).get("label_names")) or []
     # an export numbers classes without names
     return [] if names == [str(number) for number in range(len(names))] else names
-
-
-def numbers_in_head(names: Sequence[str], images: Source, place: str) -> np.ndarray | None:
-    """For each class of the images its number in the head, -1 for one that the head does not know
-    and no image has (C,); None where either has labels without names, which go by their number.
-
-    Args:
-        names: of the head's classes, in order.
-        images: that the head is to classify.
-        place: where the head is from, as init=.
-
-    Raises:
-        UserError: images are of a class that the head does not know.
-    """
-    if not names and images.classes and all(map(WHOLE.fullmatch, images.classes)):
-        return np.array([int(name) for name in images.classes], np.int64)
-    classes = _class_names(names, images)
-    if not names or not classes:
-        return None
-    number = {name: label for label, name in enumerate(names)}
-    found = np.unique(images.label_of(np.arange(len(images))))
-    used = [classes[label] if label < len(classes) else str(label) for label in found if label >= 0]
-    if unknown := [name for name in used if name not in number]:
-        text = f"test images are of {some(unknown)}, which the head of init={place} does not know"
-        raise UserError(f"probe.measures=top1: {text}; {suggest(unknown[0], names)}")
-    return np.array([number.get(name, -1) for name in classes], np.int64)
-
-
-def _class_names(names: Sequence[str], images: Source) -> list[str]:
-    """The names of the images' classes. Where they have none, and all of the head's are whole
-    numbers, as of folders 0 to 9, each number is the class of that name."""
-    highest = images.labels.lowest_and_highest[1]
-    if images.classes or not all(map(WHOLE.fullmatch, names)) or highest >= MOST_BY_HIGHEST:
-        return images.classes
-    named = {int(name): name for name in names}
-    return [named.get(label, str(label)) for label in range(highest + 1)]
-
-
-def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:
-    """Labels of images, of any shape, as the head's numbers; below 0 (no label) as they are."""
-    if number_C is None:
-        return label
-    return np.where(label >= 0, number_C[np.maximum(label, 0)], label)

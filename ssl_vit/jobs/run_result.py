@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..formatting import copies_text, count_of_images, duration, format_held_out
-from ..metrics import PROBED, format_metrics
+from ..metrics import PROBED, format_metrics, own_rows
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
@@ -51,6 +51,10 @@ class RunResult(Result):
     def lines(self) -> Iterator[str]:
         """What the command line prints of it: where, how long, what was measured, beside what it is
         compared with, what that says, and what it does not."""
+        with own_rows(read_run(self.folder).environment.own_rows):
+            yield from list(self._lines())
+
+    def _lines(self) -> Iterator[str]:
         recipe = recipe_files.read(self.folder / "recipe.yaml")
         page = self.folder / "report.html"
         began = f"from step {self.trunk.step:,} of {self.trunk.run} on, " if self.trunk else ""

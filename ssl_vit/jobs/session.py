@@ -12,6 +12,8 @@ from ..data import check_pixels, run_splits
 from ..data.workers import report_lost_workers
 from ..errors import UserError, describe_shortage
 from ..evaluation import split_images
+from ..metrics import own_rows
+from ..recipe import declaration
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..runs.folder import Run
@@ -89,6 +91,8 @@ def session(run: Run) -> Iterator[Session]:
     """
     try:
         with ExitStack() as stack:
+            target = getattr(run.recipe, "target", "")
+            stack.enter_context(own_rows(declaration.own_rows(run.recipe.objective, target)))
             compute = run.recipe.compute
             accelerator = stack.enter_context(distributed.accelerator_session(compute))
             rank, processes = accelerator.process_index, accelerator.num_processes

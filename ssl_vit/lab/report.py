@@ -22,7 +22,7 @@ from ..formatting import (
     some,
     text_line,
 )
-from ..metrics import COMMONEST
+from ..metrics import COMMONEST, own_rows, rows_of_run
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
@@ -101,6 +101,12 @@ def write(folder: Path) -> Report:
             the measure, or names that are compared were tested on different images.
     """
     results = load(folder)
+    runs = results.finished.values()
+    with own_rows(*(rows_of_run(run.environment.own_rows, run.result.metrics) for run in runs)):
+        return _write(folder, results)
+
+
+def _write(folder: Path, results: Results) -> Report:
     verdict = claims(results)
     report = Report(folder, results.plan.title, results, verdict, tables(results, verdict))
     sections = page(report)

@@ -278,6 +278,9 @@ def to_onnx(export: Path, out: Path) -> None:
         verbose=False,
     )
     assert program is not None
+    # each node has the stack trace of its making, with the paths of this machine
+    for node in program.model.graph:
+        node.metadata_props.clear()
     program.model.metadata_props["preprocessing"] = json.dumps(data_config)
     program.save(str(out), external_data=False)
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..recipe import declaration, records
 from ..recipe.records.run import Figures
@@ -15,25 +15,55 @@ from .run_record import read_run
 
 PAGE = "figures.html"
 
-# What the figures of the figures tool show
+
+class Shown(NamedTuple):
+    """What a figure of the figures tool shows.
+
+    Attributes:
+        caption: in words.
+        uses_images: whether it is computed from images.
+        shows_images: whether pixels of images, or names of their classes, are in it. Such a figure
+            is uploaded only on request.
+    """
+
+    caption: str
+    uses_images: bool = True
+    shows_images: bool = True
+
+
 SHOWN = {
-    "filters": "the main directions (principal components) of the filters that embed a patch",
-    "positions": "cosine similarity of each patch's position embedding with those of all patches",
-    "attention_distance": "mean distance between a patch and the patches it attends to, for each"
-    " head of each block",
-    "attention_rollout": "how much of each patch is in the image's feature; what is dark adds"
-    " little",
-    "class_attention": "the patches that the class token attends to in the last block, by head",
-    "feature_map": "features of patches as colours; one colour is one feature in all images",
-    "image_map": "features of images in two dimensions (t-SNE), coloured by class where they have"
-    " one",
-    "reconstruction": "images, what was corrupted, what is predicted of it and what is"
-    " true, with the error",
+    "filters": Shown(
+        "the main directions (principal components) of the filters that embed a patch",
+        uses_images=False,
+        shows_images=False,
+    ),
+    "positions": Shown(
+        "cosine similarity of each patch's position embedding with those of all patches",
+        uses_images=False,
+        shows_images=False,
+    ),
+    "attention_distance": Shown(
+        "mean distance between a patch and the patches it attends to, for each head of each block",
+        shows_images=False,
+    ),
+    "attention_rollout": Shown(
+        "how much of each patch is in the image's feature; what is dark adds little"
+    ),
+    "class_attention": Shown(
+        "the patches that the class token attends to in the last block, by head"
+    ),
+    "feature_map": Shown("features of patches as colours; one colour is one feature in all images"),
+    "image_map": Shown(
+        "features of images in two dimensions (t-SNE), coloured by class where they have one"
+    ),
+    "reconstruction": Shown(
+        "images, what was corrupted, what is predicted of it and what is true, with the error"
+    ),
 }
-DECLARED_FIGURES = ("predictions", "predicted")  # figures that its declaration has the caption of
-WEIGHT_FIGURES = ("filters", "positions")  # no image is in them
+PREDICTIONS = "predictions"  # which training draws of the run's own held-out images
+DECLARED_FIGURES = (PREDICTIONS, "predicted")  # figures that its declaration has the caption of
 # What the objective predicts comes first
-ORDER = tuple(dict.fromkeys(("predictions", "reconstruction", "predicted", *FIGURES)))
+ORDER = tuple(dict.fromkeys((PREDICTIONS, "reconstruction", "predicted", *FIGURES)))
 
 
 def predictions(values: Mapping[str, Any]) -> str:
@@ -89,11 +119,11 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
             named.append(f"{folder.name}/{path.name}")
             most += len(svg)
             continue
-        shown = objective if path.stem in DECLARED_FIGURES else SHOWN.get(path.stem, "")
-        caption = shown or otherwise
+        shown = SHOWN.get(path.stem, Shown(objective if path.stem in DECLARED_FIGURES else ""))
+        caption = shown.caption or otherwise
         if entry := recorded.get(path.stem):
             caption += f"; {entry.drawn}" if entry.drawn else ""
-            caption += "" if path.stem in WEIGHT_FIGURES else f". Images of {entry.images}"
+            caption += f". Images of {entry.images}" if shown.uses_images else ""
         title = path.stem.replace("_", " ").capitalize()
         caption = f"{title}: {caption}. ({folder.name}/{path.name})"
         yield Figure(f"{folder.name}/{path.name}", caption, svg, title)

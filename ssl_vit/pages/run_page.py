@@ -16,6 +16,7 @@ from ..formatting import (
     text_line,
     tool_command,
 )
+from ..metrics import own_rows
 from ..recipe import export_files
 from ..recipe.identity import counts
 from ..recipe.names import is_name
@@ -62,7 +63,8 @@ def render(record: RunRecord, above: str = "") -> str:
 
 def build(record: RunRecord) -> list[Section]:
     """All that the page says; sections without content are left out."""
-    found = [Section(title, list(of_record(record))) for title, of_record in SECTIONS]
+    with own_rows(record.environment.own_rows):
+        found = [Section(title, list(of_record(record))) for title, of_record in SECTIONS]
     return [section for section in found if section.blocks]
 
 

@@ -4,7 +4,7 @@ import math
 from datetime import UTC, datetime
 
 from ..formatting import duration, format_held_out, rounded_count, sharded
-from ..metrics import format_baselines, format_metrics, in_order, label
+from ..metrics import format_baselines, format_metrics, in_order, label, own_rows
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment, Result
@@ -87,6 +87,11 @@ def _time_left(record: RunRecord) -> str:
 
 def outcome(record: RunRecord) -> str:
     """The result beside its baselines; of a run that goes on, its last measured values."""
+    with own_rows(record.environment.own_rows):
+        return _outcome(record)
+
+
+def _outcome(record: RunRecord) -> str:
     metrics = record.metrics()
     if record.result is None:
         step, values = record.latest()

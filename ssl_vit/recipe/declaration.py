@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError, suggest
-from ..metrics import Baseline, Metric, has_row, register
-from ..metrics import adopt as adopt_rows
+from ..metrics import Baseline, Metric, Row, has_row, register
 from .keys import Keys
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ class ObjectiveDeclaration:
         name: its folder's; a plugin gives it. Also its tag on the Hub.
         title: what it is, as the first words of a page.
         paper: where it is from, for the model card.
+        cite: the BibTeX entry of that paper; empty where it is the Vision Transformer's.
         figure: the caption of the pictures that its network makes of images (`panels`); empty where
             it makes none.
         options: its own group of keys.
@@ -78,6 +78,7 @@ class ObjectiveDeclaration:
     name: str = ""
     title: str = ""
     paper: str = ""
+    cite: str = ""
     figure: str = ""
     options: Group | None = None
     shared: tuple[str, ...] = ()
@@ -155,6 +156,7 @@ class TargetDeclaration(ABC):
 
     Attributes:
         sentence: what is predicted, for --help: "of each patch the encoder predicts SENTENCE".
+        cite: the BibTeX entry of the paper that it is from; empty where none is cited for it.
         drawn: how its values are drawn, where they are not the patch's own colours: ends captions.
         options: its own group of keys.
         patch_multiple: model.patch is a multiple of it.
@@ -166,6 +168,7 @@ class TargetDeclaration(ABC):
 
     name: str = ""
     sentence: str = ""
+    cite: str = ""
     drawn: str = ""
     options: Group | None = None
     patch_multiple: int = 1
@@ -191,7 +194,14 @@ _TARGETS: dict[str, TargetDeclaration] = {}
 # What runs of plugins have recorded of their objectives, and of their targets `no_measure`
 _RECORDED: dict[str, ObjectiveDeclaration] = {}
 _RECORDED_TARGETS: dict[str, tuple[str, ...]] = {}
-RECORDED = ("title", "figure", "labels", "no_measure")  # attributes that these have
+RECORDED = (
+    "title",
+    "paper",
+    "cite",
+    "figure",
+    "labels",
+    "no_measure",
+)  # attributes that these have
 
 
 def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
@@ -224,8 +234,19 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
                 near = suggest(name, ["loss", "accuracy", *own])
                 text = f"baseline {row.name}: compared with {name}, which has no row; {near}"
                 raise UserError(f"{what}={found.name}: {text}")
-    register(*found.metrics)
+    names = [row.name for row in found.metrics]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise UserError(f"{what}={found.name}: metrics: two rows are named {twice}")
+    if not is_plugins(type(found)):
+        register(*found.metrics)
     known[found.name] = found
+
+
+def own_rows(objective_name: str, target_name: str) -> list[Row]:
+    """Return the rows that an objective and a target of plugins declare: names in a run of them
+    mean these rows first."""
+    found = (objectives().get(objective_name), targets().get(target_name))
+    return [row for one in found if one and is_plugins(type(one)) for row in one.metrics]
 
 
 def is_plugins(kind: type) -> bool:
@@ -321,10 +342,8 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     }
 
 
-def adopt(recorded: "Declared", rows: list[Metric | Baseline]) -> None:
-    """Know what `to_record` has written, where it is not known here; `rows`: those of its metrics
-    and baselines."""
-    adopt_rows(*rows)
+def adopt(recorded: "Declared") -> None:
+    """Know what `to_record` has written of an objective and a target that are not known here."""
     found = ObjectiveDeclaration()
     for key in RECORDED:
         setattr(found, key, recorded[key])

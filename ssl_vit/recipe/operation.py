@@ -118,6 +118,8 @@ class Hub(Keys):
         every: Steps between pushes of the current encoder, each to a branch of its own; null:
             never.
         state: Push the resumable training state too, to the branch `state`.
+        figures: Push the figures that show images of the data too. They are pushed without it only
+            for generated and published sets.
         wait: Seconds that a finished run waits, at most, for pushes to complete.
     """
 
@@ -127,4 +129,5 @@ class Hub(Keys):
     private: bool = key(True)
     every: Steps | None = key(None)
     state: bool = key(False)
+    figures: bool = key(False)
     wait: float = key(300.0, ge=0, le=1e9)

@@ -289,6 +289,7 @@ class PushOptions(ToolOptions):
         RecipeKeys(("hub.repo",), "The repository; default: the run's own."),
         RecipeKeys(("hub.private",), "Create the repository as a private one."),
         RecipeKeys(("hub.state",), "Upload the resumable training state too."),
+        RecipeKeys(("hub.figures",), "Upload the figures that show images of the data too."),
     )
     folder: Path = key(..., form=WORD, metavar="FOLDER")
     dry: bool = key(False)

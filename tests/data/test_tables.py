@@ -101,10 +101,9 @@ def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, seco
     assert streamed.train.labels.lowest_and_highest == (-1, -1)
 
 
-@pytest.mark.parametrize("others", [[*ANT, "cat", "dog"], []])
-def test_splits_whose_numbers_mean_the_same_keep_their_labels(tmp_path, others):
+def test_splits_whose_numbers_mean_the_same_keep_their_labels(tmp_path):
     """And a split that is not used takes no labels away."""
-    folder = named_files(tmp_path, train=[*ANT, "cat"], test=others, validation=TNA)
+    folder = named_files(tmp_path, train=[*ANT, "cat"], test=[*ANT, "cat", "dog"], validation=TNA)
     found = load(folder, test=True, validation=0.1)
     assert found.train.labels.lowest_and_highest == found.test.labels.lowest_and_highest == (0, 1)
     assert supervised_classes(found) == 3
@@ -122,6 +121,19 @@ def test_splits_that_name_different_classes_are_refused(tmp_path, saved):
         datasets.DatasetDict(splits).save_to_disk(folder)
     with pytest.raises(UserError, match="its splits name different classes; train: ant, bee"):
         supervised_classes(load(folder, test=True))
+
+
+@pytest.mark.parametrize("numbered", ["train", "test"])
+def test_a_split_with_numbers_and_a_split_with_names_are_refused(tmp_path, numbered):
+    """Class 0 of the numbers was taken for ant, the first name."""
+    folder = named_files(tmp_path, **{"train": ANT, "test": ANT, numbered: []})
+    with pytest.raises(UserError, match=r"(?=.*numbers \(0 to 1\))(?=.*ant, bee)"):
+        supervised_classes(load(folder, test=True))
+
+
+def test_names_that_are_the_numbers_themselves_agree_with_numbers(tmp_path):
+    folder = named_files(tmp_path, train=["0", "1"], test=[])
+    assert supervised_classes(load(folder, test=True)) == 2
 
 
 def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):

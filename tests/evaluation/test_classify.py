@@ -74,3 +74,18 @@ def test_imagenet_real_leaves_out_an_image_that_cannot_be_read(tmp_path: Path) -
     predicted = predictions([3, -1], [[3, 0], [0, 1]])  # the second one is unreadable
     found = classify.real_accuracy(predicted, Named(), str(path))  # type: ignore[arg-type]
     assert counted(found) == {"real": (1.0, 1)}
+
+
+def test_imagenet_real_refuses_classes_in_another_order(tmp_path: Path) -> None:
+    """ReaL's numbers count ImageNet's synsets in their order. Folders with readable names, or a
+    part of the classes, are numbered otherwise: the accuracy was then near 0."""
+    path = tmp_path / "real.json"
+    path.write_text(json.dumps([[number % 10] for number in range(50_000)]))
+    rows = np.arange(20)
+    label_N = (49_999 - rows) % 10
+    same = predictions(label_N.tolist(), [[label] for label in label_N])
+    found = classify.real_accuracy(same, Named(), str(path))  # type: ignore[arg-type]
+    assert counted(found) == {"real": (1.0, 20)}
+    turned = predictions((9 - label_N).tolist(), [[9 - label] for label in label_N])
+    with pytest.raises(UserError, match=r"eval\.real=.*0 of 20 images"):
+        classify.real_accuracy(turned, Named(), str(path))  # type: ignore[arg-type]

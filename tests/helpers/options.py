@@ -36,7 +36,7 @@ FREE = {
     *("probe.every", "probe.images", "compute.batch", "compute.compile", "compute.workers"),
     *("compute.resident", "compute.threads", "compute.patience"),
     *("checkpoint.every", "checkpoint.keep", "checkpoint.background", "checkpoint.best"),
-    *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.wait"),
+    *("hub.repo", "hub.private", "hub.every", "hub.state", "hub.figures", "hub.wait"),
     *("eval.every", "eval.images", "eval.collapse", "eval.knn", "eval.test", "eval.real"),
     *("log.every", "log.trackers"),
 }

@@ -15,9 +15,10 @@ from helpers.hub_runs import REPO, pushed
 from helpers.hub_server import Hub
 from helpers.options import ROOT
 from helpers.reports import table
-from ssl_vit.hub import card, push
+from ssl_vit.hub import card, public, push
 from ssl_vit.models import encoder, weights
 from ssl_vit.objectives.supervised import SupervisedOptions
+from ssl_vit.recipe import declaration
 from ssl_vit.recipe.records.run import Measured, Result, SeenImages, Trunk
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import proportion
@@ -68,7 +69,7 @@ def test_the_card_says_which_of_its_images_were_seen_before(run: Run) -> None:
     run.finish(result)
     bold = re.findall(r"^\*\*(.*)\*\*$", card.write(run, run.export), re.MULTILINE)
     assert (
-        any(line.startswith("earlier was trained on 80 of 100") for line in bold)
+        any(line.startswith("another run was trained on 80 of 100") for line in bold)
         and min(map(len, bold)) > 9
     )
 
@@ -122,10 +123,10 @@ def test_a_card_repeats_what_its_run_needs_and_tells_no_place_of_this_machine(ru
     text = card.write(run, run.export)
     needs = "data.path=IMAGES init=WEIGHTS plugin=FILE"
     assert f"tools/finetune.py recipe=recipe.yaml name=again {needs}\n" in text
-    assert "`first`" in text and "/home" not in text
-    shown = card.without_private(recipe)
+    assert "first" not in text and "/home" not in text
+    shown = public.public_recipe(recipe)
     assert (shown.out, shown.data.path, shown.plugin) == ("runs", None, None)
-    assert (shown.init, shown.hub.repo) == ("first", None)
+    assert (shown.init, shown.hub.repo) == (public.LOCAL, None)
     assert recipe.data.path == "/home/me/images"
 
 
@@ -224,3 +225,33 @@ def test_what_was_held_out_is_said(run: Run, validation: object, held_out: str) 
     run.recipe.data.validation = validation  # type: ignore[assignment]
     text = f". {held_out} was held out for evaluation during training."
     assert text in card.write(run, run.export)
+
+
+CITED = {
+    "mpp": [],
+    "supervised": [],
+    "joint": [],
+    "mae": ["he2022masked"],
+    "ijepa": ["assran2023self"],
+    "moco_v3": ["chen2021empirical"],
+    "dino": ["caron2021emerging"],
+    "ibot": ["zhou2022ibot"],
+    "lejepa": ["balestriero2025lejepa"],
+    "distill": ["ranzinger2024amradio"],
+}
+
+
+def test_the_paper_of_the_objective_is_cited_first(run: Run) -> None:
+    """A run of MAE cited the Vision Transformer alone."""
+    assert CITED.keys() == declaration.objectives().keys() - {"probe"}
+    targets = {"hog": ["wei2022masked"], "teacher": ["baevski2022data2vec"], "mean_color": []}
+    cases = [(name, "mean_color", keys) for name, keys in CITED.items()]
+    cases += [("mpp", name, keys) for name, keys in targets.items()]
+    cases.append(("mae", "hog", ["he2022masked", "wei2022masked"]))
+    for objective, target, keys in cases:
+        run.recipe.objective, run.recipe.target = objective, target
+        run.recipe.groups.pop("supervised", None)
+        text = card.write(run, run.export).partition("## Citation")[2]
+        found = re.findall(r"^@\w+\{(\w+),$", text, re.MULTILINE)
+        assert found == [*keys, "dosovitskiy2021image"], objective
+        assert text.count("{") == text.count("}")

@@ -10,6 +10,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pyarrow
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from PIL import Image
 import ssl_vit
 from helpers.exports import of_timm
 from helpers.hub_runs import refused
+from helpers.images import NAMED, png
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import altered
 from ssl_vit.data.open import open_splits
@@ -391,3 +393,19 @@ def test_other_images_and_folders_of_others_are_refused(
     )
     assert len([path for path in mine.iterdir() if path.name != "lock"]) == 3
     assert "would be taken for images" in refused(ssl_vit.embed, altered(words, f"out={images}"))
+
+
+def test_splits_whose_classes_differ_are_not_written_under_one_list_of_names(
+    export: Path, tmp_path: Path
+) -> None:
+    """The names of the first split stood for the numbers of all splits."""
+    for split, names in (("train", ["ant", "bee"]), ("test", ["bee", "ant"])):
+        features = NAMED.copy()
+        features["label"] = datasets.ClassLabel(names=names)
+        columns = {"image": [{"bytes": png(n), "path": None} for n in (0, 1)], "label": [0, 1]}
+        rows = datasets.Dataset.from_dict(columns, features=features)
+        rows.to_parquet(str(tmp_path / "images" / f"{split}.parquet"))
+    words = options(export, tmp_path / "images", tmp_path)
+    assert "bee, ant" in refused(ssl_vit.embed, words)
+    ssl_vit.embed([*words, "split=test"])
+    assert json.loads((tmp_path / "f" / "embed.json").read_text())["label_names"] == ["bee", "ant"]

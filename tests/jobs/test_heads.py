@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 import ssl_vit
@@ -12,6 +13,7 @@ from helpers.exports import forget_digests
 from helpers.images import put, two_classes
 from helpers.options import LOADED, TINY, TUNE, altered
 from helpers.runs import run
+from ssl_vit.data.class_numbers import pair_classes, renumber
 from ssl_vit.data.labels import Labels
 from ssl_vit.data.run_splits import load
 from ssl_vit.data.source import Source
@@ -70,14 +72,15 @@ def source(place: Path, *names: str) -> Source:
 def test_labels_become_the_heads_numbers_by_name(tmp_path: Path) -> None:
     images = source(tmp_path, "lorry", "ship", "truck")
     assert images.classes == ["lorry", "ship", "truck"]
-    number_C = heads.numbers_in_head(["truck", "plane", "ship", "lorry"], images, "x")
+    number_C = pair_classes(["truck", "plane", "ship", "lorry"], images, "x")
     assert number_C is not None and number_C.tolist() == [3, 2, 0]
     label = np.array([[0, 2, -1], [1, -2, -2]])
-    assert heads.renumber(label, number_C).tolist() == [[3, 0, -1], [2, -2, -2]]
-    assert heads.renumber(label, None) is label  # labels go by their numbers
+    assert renumber(label, number_C).tolist() == [[3, 0, -1], [2, -2, -2]]
+    assert renumber(label, None) is label  # labels go by their numbers
     with pytest.raises(UserError, match=r"are of lorry, ship, which .* init=x .* choices: truck"):
-        heads.numbers_in_head(["truck"], images, "x")
-    assert heads.numbers_in_head([], images, "x") is None
+        pair_classes(["truck"], images, "x")
+    with pytest.raises(UserError, match="numbers"):
+        pair_classes([], images, "x")
 
 
 def test_whole_numbers_are_the_classes_of_these_names(tmp_path: Path) -> None:
@@ -90,11 +93,50 @@ def test_whole_numbers_are_the_classes_of_these_names(tmp_path: Path) -> None:
         (folders.classes, numbers, [0, 0, 1, 1, 2, 2]),
         ([], folders, [1, 1, 10, 10, 2, 2]),
     ):
-        number_C = heads.numbers_in_head(names, images, "x")
+        number_C = pair_classes(names, images, "x")
         label_N = images.label_of(np.arange(6))
-        assert heads.renumber(label_N, number_C).tolist() == wanted
+        assert renumber(label_N, number_C).tolist() == wanted
     with pytest.raises(UserError, match=r"are of 10, which .* does not know"):
-        heads.numbers_in_head(["1", "2"], numbers, "x")
+        pair_classes(["1", "2"], numbers, "x")
+
+
+@pytest.mark.parametrize(("learned", "tested"), [("numbers", "names"), ("names", "numbers")])
+def test_numbers_are_never_paired_with_names(tmp_path: Path, learned: str, tested: str) -> None:
+    """Class 0 was taken for ant, the first folder, although the images of class 0 are zebras: a
+    classifier that is always right had an accuracy of 0%."""
+    for split, count in (("train", 8), ("test", 4)):
+        rows = ["file_name,label"]
+        for label, name in enumerate(["zebra", "yak", "wolf", "ant"]):
+            colour = [(200, 40, 40), (40, 200, 40), (40, 40, 200), (200, 200, 40)][label]
+            (tmp_path / "names" / split / name).mkdir(parents=True)
+            (tmp_path / "numbers" / split).mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                image = Image.new("RGB", (16, 16), tuple(max(0, value - 3 * i) for value in colour))
+                image.save(tmp_path / "names" / split / name / f"{i}.png")
+                image.save(tmp_path / "numbers" / split / f"{label}_{i}.png")
+                rows.append(f"{label}_{i}.png,{label}")
+        (tmp_path / "numbers" / split / "metadata.csv").write_text("\n".join(rows))
+    words = altered(TUNE, *MODEL, "optim.lr=0.1", "optim.steps=30", "init=scratch", "name=tuned")
+    made = run([*words, f"data.path={tmp_path / learned}", f"out={tmp_path}/runs"]).folder
+    assert measured(made, tmp_path / learned, tmp_path, "name=same") == right(made, 0, 1, 2, 3)
+    for place in (made, shutil.copytree(made / "export", tmp_path / "alone")):
+        with pytest.raises(UserError) as caught:
+            measured(place, tmp_path / tested, tmp_path)
+        for words in ("0 to 3", "ant, wolf, yak, zebra", str(place), str(tmp_path / tested)):
+            assert words in str(caught.value)
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_head_with_more_outputs_than_names_keeps_the_names_in_its_export(
+    images: Path, tmp_path: Path
+) -> None:
+    """The export named its classes 0 to 4: an evaluation of the copied export then had to pair
+    numbers with names."""
+    words = altered(TUNE, *MODEL, "init=scratch", "name=tuned", "data.classes=5")
+    made = run([*words, f"data.path={images}", f"out={tmp_path}/runs"]).folder
+    alone = shutil.copytree(made / "export", tmp_path / "alone")
+    assert heads.names_of_head(InitSource(str(alone))) == ["a", "b", "c", "3", "4"]
+    assert measured(alone, images, tmp_path) == right(made, 0, 1, 2)
 
 
 def test_a_class_that_the_images_lack_moves_no_other(

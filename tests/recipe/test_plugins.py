@@ -12,17 +12,23 @@ import torch
 
 from helpers.hub_runs import refused
 from helpers.options import PROBE, ROOT, altered
+from ssl_vit import metrics
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
+from ssl_vit.hub import card
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
+from ssl_vit.lab.runs import index as index_page
+from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
+from ssl_vit.pages import run_page
+from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration, plugins, recipe_files, schema
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.identity import computed_values, counts, differences
 from ssl_vit.recipe.load import recipe_file, resolve
-from ssl_vit.runs.folder import Run
+from ssl_vit.runs.folder import Run, open_run
 from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -500,3 +506,79 @@ def test_a_share_above_one_ends_the_run(tmp_path: Path, tiny: list[str]) -> None
         UserError, match=rf"^{file}: Network: metric above: 3\.\d+; expected 0 to 1"
     ):
         trained(altered(tiny, f"plugin={file}", "objective=turned", "name=run"))
+
+
+NAMED = """
+import torch
+from ssl_vit.metrics import Baseline, Metric
+from ssl_vit.objectives.base import Objective, Output
+from ssl_vit.recipe.declaration import ObjectiveDeclaration, declare
+
+class Network(Objective):
+    def forward(self, batch):
+        feature = self.encoder.feature(batch.image, "avg").float()
+        loss, one = feature.square().mean(), torch.ones(())
+        given = {"loss": loss.detach(), "variance": 0.25 * one, "knn": 0.5 * one}
+        return Output(loss, {name: (value, one) for name, value in given.items()})
+    def baselines(self, batch):
+        one = torch.ones(())
+        return {"chance": (0.75 * one, one)}
+
+class Declaration(ObjectiveDeclaration):
+    name = "NAME"
+    title = "Spread"
+    metrics = (
+        Metric("variance", "LABEL", higher=HIGHER, unit="share"),
+        Metric("knn", "neighbours of LABEL", unit="number"),
+        Baseline("chance", "guessing LABEL", ("variance",)),
+    )
+    def build(self, settings, encoder, classes):
+        return Network(encoder)
+
+declare(Declaration())
+"""
+
+
+def test_metrics_of_a_plugin_may_have_any_name(
+    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """`variance` is a baseline of the package and `knn` a metric: declaring them was a ValueError.
+    Two plugins with a metric of one name are shown each by its own label, unit and direction, in
+    the process that trains them and in one without them."""
+    out = f"{tmp_path}/runs"
+    folders = []
+    for name, label, higher in (("spread", "spread of views", True), ("loss_of", "errors", False)):
+        file = tmp_path / f"{name}.py"
+        text = NAMED.replace("LABEL", label).replace("HIGHER", str(higher)).replace("NAME", name)
+        file.write_text(text)
+        words = altered(tiny, f"plugin={file}", f"objective={name}", f"out={out}", f"name={name}")
+        folders.append(trained(words).folder)
+        printed = capsys.readouterr().out
+        assert (
+            f"{label} 25.0% (to beat 75.0%)" in printed and f"neighbours of {label} 0.5" in printed
+        )
+    mpp = trained(altered(tiny, f"out={out}", "name=mpp", "target=pixels")).folder
+    capsys.readouterr()
+    for one in declaration.all_declared():
+        declaration.withdraw(one.name)
+
+    spread, errors = (
+        " ".join((run_page.write(f).folder / "report.html").read_text().split()) for f in folders
+    )
+    assert "guessing spread of views (25.00% against 75.00%" in spread
+    assert "guessing errors (25.00% against 75.00%" in errors
+    assert "the training mean" in (run_page.write(mpp).folder / "report.html").read_text()
+    runs_tool.main([out, "best=variance"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("variance: lower or higher is better, as each plugin declares")
+    assert printed.count("to beat 75.00%") == 2
+    index_page.write(Path(out))
+    index = (Path(out) / "index.html").read_text()
+    assert "spread of views, held-out" in index and "errors, held-out" in index
+    for folder, label in zip(folders, ("spread of views", "errors"), strict=True):
+        assert f"guessing {label}" in card.write(open_run(folder), folder / "export")
+    with metrics.own_rows(read_run(folders[0]).environment.own_rows):
+        assert metrics.find_metric("probe_knn").unit == metrics.NUMBER
+    assert metrics.find_metric("knn").words == "k-NN"
+    baseline = metrics.find_baseline("variance")
+    assert baseline is not None and baseline.called == "the training mean"

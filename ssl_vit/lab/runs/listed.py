@@ -16,7 +16,19 @@ from safetensors import SafetensorError, safe_open
 
 from ...errors import UserError
 from ...formatting import SPLIT_NAMES, duration, format_bytes, format_value, text_line
-from ...metrics import FRESH, find_metric, in_order, is_of_frozen, is_split, label
+from ...metrics import (
+    FRESH,
+    SHARE,
+    Metric,
+    Row,
+    has_direction,
+    in_order,
+    is_of_frozen,
+    is_split,
+    label,
+    own_rows,
+    rows_of_run,
+)
 from ...pages.metric_tables import NO_BETTER, Reading, beside_text, is_no_better, readings
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
@@ -106,11 +118,22 @@ class ListedRun:
                 return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
         return self.record.updated
 
+    @property
+    def rows(self) -> list[Row]:
+        """What names mean in this run (`metrics.own_rows`)."""
+        return rows_of_run(self.record.environment.own_rows, self.record.metrics())
+
     @cached_property
     def measured(self) -> dict[str, Reading]:
         """Its metrics beside their baselines, without what is not finite."""
-        found = readings(self.record.metrics(), self.record.measured_on)
+        with own_rows(self.record.environment.own_rows):
+            found = readings(self.record.metrics(), self.record.measured_on)
         return {one.name: one for one in found if math.isfinite(one.value)}
+
+    def has_direction(self, metric: str) -> bool:
+        """Return whether it is known if higher values of a metric are better."""
+        with own_rows(self.rows):
+            return has_direction(metric)
 
     def value(self, metric: str) -> float | None:
         """The value of a metric; None where it was not measured."""
@@ -142,7 +165,8 @@ class ListedRun:
     def frozen_measure(self) -> str | None:
         """The name of the first measure of its frozen encoder, of test images if there are some;
         None without one."""
-        known = [name for name in in_order(self.measured) if is_of_frozen(name)]
+        with own_rows(self.rows):
+            known = [name for name in in_order(self.measured) if is_of_frozen(name)]
         tested = [name for name in known if self.measured[name].split == "test"]
         return next(iter([*tested, *known]), None)
 
@@ -153,16 +177,18 @@ class ListedRun:
             return None
         one = self.measured[name]
         fresh = [other for other in one.beside if other.place == FRESH]
-        text = f"{label(name)} {beside_text(one._replace(beside=fresh))}"
+        with own_rows(self.rows):
+            text = f"{label(name)} {beside_text(one._replace(beside=fresh))}"
         return f"{text}{'; ' + NO_BETTER if is_no_better(one) else ''}{_caveat(self, one)}"
 
     def first_metric(self, test: bool) -> str | None:
         """Its first metric of the test split, or of held-out images, and the value, without those
         of its frozen encoder; None without one."""
-        for name in in_order(self.measured):
-            one = self.measured[name]
-            if (one.split == "test") == test and not is_of_frozen(name):
-                return f"{name} {metric_text(self, name)}"
+        with own_rows(self.rows):
+            for name in in_order(self.measured):
+                one = self.measured[name]
+                if (one.split == "test") == test and not is_of_frozen(name):
+                    return f"{name} {metric_text(self, name)}"
         return None
 
     def content(self) -> dict[str, Any]:
@@ -323,16 +349,28 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     set: metrics come first, each of one split; those by kind of patch are the last of them, so that
     a phone shows the others. And what all of its runs share, {head: text}, which needs no
     column."""
+    with own_rows(*(run.rows for run in runs)):
+        return _of_page(runs)
+
+
+def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     measured = {(name, one.split) for run in runs for name, one in run.measured.items()}
     names = {name for name, _ in measured}
-    shown = [name for name in in_order(names) if "/" not in name]
+    # a name that means different things in these runs has no row of its own here
+    shares = {name for run in runs for name, one in run.measured.items() if one.row.unit == SHARE}
+    shown = [name for name in dict.fromkeys((*in_order(names), *sorted(shares))) if "/" not in name]
     order = [one for one in itertools.product(shown, SPLIT_NAMES) if one in measured]
     order.sort(key=lambda one: is_split(one[0], names))
     texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
     rest = [key for key, of in texts.items() if len(of) > 1]
     columns = [COLUMNS[key] for key in (*rest, "total_exaflop", "time", "ended", "warnings")]
-    metrics = [column for name, split in order for column in _of_metric(name, split, runs)]
+    metrics = [
+        column
+        for name, split in order
+        for row in dict.fromkeys(run.measured[name].row for run in runs if name in run.measured)
+        for column in _of_metric(name, split, row, runs)
+    ]
     if found := differing(runs):
         lines = [
             "; ".join(f"{key}={values[number]}" for key, values in found.items())
@@ -343,19 +381,21 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     return metrics + columns, {head: text for head, text in shared.items() if text != NONE}
 
 
-def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Column]:
-    """Of one split; with the number of images where it is one for all runs. Those of fresh weights
-    and of the best of its other baselines, where they were measured, stand beside it."""
-    of = [run for run in runs if metric in run.measured]
+def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) -> list[Column]:
+    """Of one split, of the runs in which the metric's name means that row; with the number of
+    images where it is one for all runs. Those of fresh weights and of the best of its other
+    baselines, where they were measured, stand beside it."""
+    of = [run for run in runs if metric in run.measured and run.measured[metric].row == row]
+    called = metric.removesuffix(row.name) + row.words
     counts = {run.count(metric) for run in of if run.measured[metric].split == split}
-    head = f"{label(metric)}, {SPLIT_NAMES[split]}"
+    head = f"{called}, {SPLIT_NAMES[split]}"
     if len(counts) == 1 and (n := counts.pop()):
         # of no-break spaces: a narrow column does not part it
         head = f"{head} (n\u00a0=\u00a0{n:,})"
 
     def value(run: ListedRun) -> float | None:
         entry = run.measured.get(metric)
-        return entry.value if entry and entry.split == split else None
+        return entry.value if entry and entry.row == row and entry.split == split else None
 
     def fresh(run: ListedRun) -> float | None:
         return None if value(run) is None else run.fresh(metric)
@@ -363,11 +403,11 @@ def _of_metric(metric: str, split: str, runs: Sequence[ListedRun]) -> list[Colum
     def to_beat(run: ListedRun) -> float | None:
         return None if value(run) is None else run.to_beat(metric)
 
-    number = partial(find_metric(metric).text, page=True)
+    number = partial(row.text, page=True)
     columns = [Column(head, value, number)]
     for what, found in (("of fresh weights", fresh), ("to beat", to_beat)):
         if any(found(run) is not None for run in of):
-            columns.append(Column(f"{label(metric)} {what}, {SPLIT_NAMES[split]}", found, number))
+            columns.append(Column(f"{called} {what}, {SPLIT_NAMES[split]}", found, number))
     return columns
 
 
@@ -393,8 +433,12 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
         for run in runs
         if metric in run.measured and run.state == "finished" and not tells_nothing(run, metric)
     ]
-    higher = find_metric(metric).higher
-    for run in sorted(known, key=lambda run: run.measured[metric].value, reverse=higher):
+
+    def place(run: ListedRun) -> float:
+        one = run.measured[metric]
+        return -one.value if one.row.higher else one.value
+
+    for run in sorted(known, key=place):
         by_facts.setdefault(tuple(_facts(run, metric).items()), []).append(run)
     found = [RankedGroup(dict(facts), same) for facts, same in by_facts.items()]
     return sorted(found, key=lambda group: -len(group.runs))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, suggest
 from ...formatting import format_bytes, plain_table, some, text_line
-from ...metrics import find_metric, has_direction, is_of_model
+from ...metrics import is_of_model
 from ...pages.run_record import read_run
 from ...recipe.tool import parse
 from ...runs import notebook
@@ -127,11 +127,11 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
         UserError: no run has the metric, or it is a baseline.
     """
     known = dict.fromkeys(name for run in runs for name in run.measured)
-    if not is_of_model(metric):
+    if metric not in known and not is_of_model(metric):
         raise UserError(f"best={metric}: expected a metric of the model, not a baseline")
     if metric not in known:
         raise UserError(f"best={metric}: no run here has this metric; {suggest(metric, known)}")
-    if not has_direction(metric):
+    if not all(run.has_direction(metric) for run in runs if metric in run.measured):
         text = "whether lower is better is not known here, as of a plugin's metric"
         raise UserError(f"best={metric}: {text}; the runs' pages show it")
     groups = listed.rank(runs, metric)
@@ -153,7 +153,9 @@ def _ranking_lines(
     metric: str, groups: Sequence[RankedGroup], runs: Sequence[ListedRun]
 ) -> Iterator[str]:
     """What is ranked, each group under what its runs share, and what is left out."""
-    yield f"{metric}: {'higher' if find_metric(metric).higher else 'lower'} is better"
+    directions = {one.measured[metric].row.higher for one in runs if metric in one.measured}
+    named = " or ".join("higher" if higher else "lower" for higher in sorted(directions))
+    yield f"{metric}: {named} is better{', as each plugin declares' * (len(directions) > 1)}"
     if len(groups) > 1:
         yield f"{len(groups)} groups, which do not compare with one another"
     for group in groups:

@@ -11,7 +11,16 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import option_text, some
-from ...metrics import PIXEL_SHARE, PROBED, Metric, all_metrics, find_metric, has_direction
+from ...metrics import (
+    PIXEL_SHARE,
+    PROBED,
+    Metric,
+    all_metrics,
+    find_metric,
+    has_direction,
+    own_rows,
+)
+from ...recipe import declaration
 from ...recipe.schema import Recipe, sources
 from .. import engine
 from .read import REFERENCE, Best, Study
@@ -138,6 +147,11 @@ def _check_measured(key: str, measure: str, whose: str, tool: str, recipe: Recip
     Raises:
         UserError: it does not, or that is not known.
     """
+    with own_rows(declaration.own_rows(recipe.objective, getattr(recipe, "target", ""))):
+        _check_known(key, measure, whose, tool, recipe)
+
+
+def _check_known(key: str, measure: str, whose: str, tool: str, recipe: Recipe) -> None:
     name, rows = measure.rpartition("/")[2], all_metrics()
     known = _probed(recipe) if tool == "evaluate" else _online(recipe)
     others = [row.name for row in rows if not row.compared]  # of the features

@@ -1,7 +1,7 @@
 """What starts a study's tasks: the interface of a launcher, and what all of them know of a task."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +9,19 @@ from typing import Any, Protocol
 
 from ...errors import UserError
 from ...formatting import option_text
-from ...metrics import PROBED, find_metric, in_order, is_of_model, label, score
+from ...metrics import (
+    PROBED,
+    Row,
+    find_metric,
+    in_order,
+    is_of_model,
+    label,
+    own_rows,
+    score,
+)
 from ...recipe import records
 from ...recipe.records import Record
-from ...recipe.records.run import Measured
+from ...recipe.records.run import Environment, Measured
 from ...recipe.schema import Recipe
 from ..run_folder import HINT
 from .read import REFERENCE
@@ -117,6 +126,11 @@ def result(folder: Path, name: str) -> TaskResult:
 def measured(job: Job, name: str) -> str:
     """The value of a finished task's run by which others choose it, else of the first measure of
     the report that it has, by itself or by its probes, else of those that lists of runs show."""
+    with own_rows(*_declared(job.folder, [name])):
+        return _measured(job, name)
+
+
+def _measured(job: Job, name: str) -> str:
     metrics = result(job.folder, name).metrics
     chosen = (task.best for task in job.tasks.values() if task.best and name in task.best[0])
     shown = in_order(filter(is_of_model, metrics))
@@ -125,6 +139,13 @@ def measured(job: Job, name: str) -> str:
             found = metrics[one]
             return f"{label(one)} {find_metric(one).text(found.value)} ({found.split})"
     return "nothing measured"
+
+
+def _declared(folder: Path, names: Iterable[str]) -> Iterator[list[Row]]:
+    """Yield the rows that the plugin of each finished task's run declares."""
+    for name in names:
+        with suppress(OSError, ValueError):
+            yield records.read(folder / name / "environment.json", Environment).own_rows
 
 
 def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:
@@ -157,7 +178,8 @@ def tried_values(task: Task, tasks: Tasks, folder: Path) -> list[str]:
         UserError: as `best_values`.
     """
     assert task.best is not None
-    metric = find_metric(task.best[1])
+    with own_rows(*_declared(folder, task.best[0])):
+        metric = find_metric(task.best[1])
     means = sorted(_mean_scores(task, tasks, folder).values(), reverse=True)
     return [metric.text(mean if metric.higher else -mean) for mean in means]
 
@@ -183,7 +205,8 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
         if (split := metrics[by].split) != "validation":
             reason = "nothing is chosen but on held-out ones"
             raise UserError(f"{where}: of {name} it is of the {split} images; {reason}")
-        scores[str(tasks[name].tried)].append(score(by, metrics[by].value))
+        with own_rows(*_declared(folder, among)):
+            scores[str(tasks[name].tried)].append(score(by, metrics[by].value))
     seeds = max(1, *map(len, scores.values()))
     means = {
         setting: sum(found) / seeds

@@ -56,6 +56,13 @@ class DinoDeclaration(ObjectiveDeclaration):
     name = "dino"
     title = "Self-distillation (DINO)"
     paper = "Caron et al., 2021, arXiv:2104.14294"
+    cite = r"""@inproceedings{caron2021emerging,
+  title     = {Emerging Properties in Self-Supervised Vision Transformers},
+  author    = {Caron, Mathilde and Touvron, Hugo and Misra, Ishan and J{\'e}gou, Herv{\'e} and
+               Mairal, Julien and Bojanowski, Piotr and Joulin, Armand},
+  booktitle = {IEEE/CVF International Conference on Computer Vision},
+  year      = {2021}
+}"""
     options = Group("dino", DinoOptions)
     shared = ("views", "views.local")
     # The loss is at least the entropy of the teacher's assignments, of one prototype for all 0

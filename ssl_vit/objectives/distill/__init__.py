@@ -41,6 +41,13 @@ class DistillDeclaration(ObjectiveDeclaration):
     name = "distill"
     title = "Distillation of a frozen teacher"
     paper = "Ranzinger et al., 2024, arXiv:2312.06709"
+    cite = """@inproceedings{ranzinger2024amradio,
+  title     = {{AM-RADIO}: Agglomerative Vision Foundation Model Reduce All Domains
+               Into One},
+  author    = {Ranzinger, Mike and Heinrich, Greg and Kautz, Jan and Molchanov, Pavlo},
+  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition},
+  year      = {2024}
+}"""
     options = Group("distill", DistillOptions)
     any_length = True
     metrics = (

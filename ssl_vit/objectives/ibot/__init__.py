@@ -42,6 +42,13 @@ class IbotDeclaration(DinoDeclaration):
     name = "ibot"
     title = "Self-distillation with masked patches (iBOT)"
     paper = "Zhou et al., 2022, arXiv:2111.07832"
+    cite = """@inproceedings{zhou2022ibot,
+  title     = {{iBOT}: Image {BERT} Pre-Training with Online Tokenizer},
+  author    = {Zhou, Jinghao and Wei, Chen and Wang, Huiyu and Shen, Wei and Xie, Cihang and
+               Yuille, Alan and Kong, Tao},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2022}
+}"""
     no_measure = (*DinoDeclaration.no_measure, "view_loss", "patch_loss")
     options = Group("ibot", IbotOptions)
     metrics = (

@@ -58,6 +58,14 @@ class IjepaDeclaration(ObjectiveDeclaration):
     name = "ijepa"
     title = "Prediction of a teacher's features (I-JEPA)"
     paper = "Assran et al., 2023, arXiv:2301.08243"
+    cite = """@inproceedings{assran2023self,
+  title     = {Self-Supervised Learning from Images with a Joint-Embedding
+               Predictive Architecture},
+  author    = {Assran, Mahmoud and Duval, Quentin and Misra, Ishan and Bojanowski, Piotr and
+               Vincent, Pascal and Rabbat, Michael and LeCun, Yann and Ballas, Nicolas},
+  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition},
+  year      = {2023}
+}"""
     figure = (
         "held-out images, the patches that the encoder saw, and how near the predicted features of"
         " the target blocks are to the teacher's: white the same direction, black the opposite one"

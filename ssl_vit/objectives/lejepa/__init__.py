@@ -30,6 +30,13 @@ class LejepaDeclaration(ObjectiveDeclaration):
     name = "lejepa"
     title = "Normally distributed embeddings of views (LeJEPA)"
     paper = "Balestriero and LeCun, 2025, arXiv:2511.08544"
+    cite = """@article{balestriero2025lejepa,
+  title     = {{LeJEPA}: Provable and Scalable Self-Supervised Learning Without the
+               Heuristics},
+  author    = {Balestriero, Randall and LeCun, Yann},
+  journal   = {arXiv preprint arXiv:2511.08544},
+  year      = {2025}
+}"""
     options = Group("lejepa", LejepaOptions)
     shared = ("views", "views.local")
     no_measure = ("prediction_loss",)  # of one embedding for all images 0

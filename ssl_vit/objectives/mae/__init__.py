@@ -33,6 +33,13 @@ class MaeDeclaration(ObjectiveDeclaration):
     name = "mae"
     title = "Masked autoencoding"
     paper = "He et al., 2022, arXiv:2111.06377"
+    cite = r"""@inproceedings{he2022masked,
+  title     = {Masked Autoencoders Are Scalable Vision Learners},
+  author    = {He, Kaiming and Chen, Xinlei and Xie, Saining and Li, Yanghao and Doll{\'a}r, Piotr
+               and Girshick, Ross},
+  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition},
+  year      = {2022}
+}"""
     figure = FIGURE
     options = Group("mae", MaeOptions)
     shared = ("target",)

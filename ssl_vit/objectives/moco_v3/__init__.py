@@ -28,6 +28,12 @@ class MocoDeclaration(ObjectiveDeclaration):
     name = "moco_v3"
     title = "Momentum contrast (MoCo v3)"
     paper = "Chen, Xie and He, 2021, arXiv:2104.02057"
+    cite = """@inproceedings{chen2021empirical,
+  title     = {An Empirical Study of Training Self-Supervised Vision Transformers},
+  author    = {Chen, Xinlei and Xie, Saining and He, Kaiming},
+  booktitle = {IEEE/CVF International Conference on Computer Vision},
+  year      = {2021}
+}"""
     options = Group("moco", MocoOptions)
     shared = ("views",)
 

@@ -80,6 +80,13 @@ class NormalizedPixels(TargetDeclaration):
 
 class Gradients(TargetDeclaration):
     name = "hog"
+    cite = """@inproceedings{wei2022masked,
+  title     = {Masked Feature Prediction for Self-Supervised Visual Pre-Training},
+  author    = {Wei, Chen and Fan, Haoqi and Xie, Saining and Wu, Chao-Yuan and Yuille, Alan and
+               Feichtenhofer, Christoph},
+  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition},
+  year      = {2022}
+}"""
     sentence = "histograms of its oriented gradients, in cells of 8 x 8 pixels, by squared error"
     drawn = "histograms of oriented gradients as strokes along the edges"
     patch_multiple = CELL
@@ -107,6 +114,14 @@ class TeacherOptions(Keys):
 
 class TeacherFeatures(TargetDeclaration):
     name = "teacher"
+    cite = """@inproceedings{baevski2022data2vec,
+  title     = {data2vec: A General Framework for Self-supervised Learning in Speech,
+               Vision and Language},
+  author    = {Baevski, Alexei and Hsu, Wei-Ning and Xu, Qiantong and Babu, Arun and Gu, Jiatao
+               and Auli, Michael},
+  booktitle = {International Conference on Machine Learning},
+  year      = {2022}
+}"""
     sentence = (
         "what a running average of the encoder gives it in the whole image, the mean of its last"
         " normalised blocks, by smooth L1"

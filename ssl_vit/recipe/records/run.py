@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from ...metrics import Baseline, Metric
+from ...metrics import Baseline, Metric, Row
 from ...stats import Interval, proportion
 from .. import declaration
 from . import MayLack, Number, Record, Whole
@@ -171,6 +171,8 @@ class Declared(Record):
 
     objective: str
     title: str
+    paper: str = ""
+    cite: str = ""
     figure: str
     labels: bool
     no_measure: list[str]
@@ -215,10 +217,17 @@ class Environment(WithRecipe):
     @model_validator(mode="after")
     def _adopt(self) -> Self:
         if self.declared:
-            metrics = TypeAdapter(list[Metric]).validate_python(self.declared.metrics)
-            baselines = TypeAdapter(list[Baseline]).validate_python(self.declared.baselines)
-            declaration.adopt(self.declared, [*metrics, *baselines])
+            declaration.adopt(self.declared)
+            _ = self.own_rows  # refuses damaged ones
         return self
+
+    @property
+    def own_rows(self) -> list[Row]:
+        """Return the metrics and baselines that the run's plugin declares."""
+        if not self.declared:
+            return []
+        metrics = TypeAdapter(list[Metric]).validate_python(self.declared.metrics)
+        return [*metrics, *TypeAdapter(list[Baseline]).validate_python(self.declared.baselines)]
 
 
 class RunEnvironment(Environment):

@@ -1,0 +1,143 @@
+"""What is published of a run's records: nothing that tells of its machine, its user or the files of
+its images. No torch here.
+
+Left out or replaced are paths, the name of a folder of images, the names of local runs, the
+description of the machine, and the values of another recipe file. Hashes of images, the metrics and
+the values of the recipe stay. A classifier's config.json also names the classes.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..pages import figure_blocks
+from ..recipe.images import Data
+from ..recipe.parsing import load_yaml
+from ..recipe.records.run import Result, SeenImages
+from ..recipe.schema import Recipe, without_private
+from ..runs.folder import Run
+from ..runs.identity import written_hash
+
+TERMS = Path(__file__).with_name("terms.yaml")
+PRIVATE_IMAGES = "private images"  # in place of the name of a folder of images
+LOCAL = "local-weights"  # in place of their path
+ANOTHER_RUN = "another run"  # in place of the name of a local run
+# Of environment.json: the rest is of the machine, or is written anew when the run is resumed
+FACTS = (
+    *("data", "images", "measured_on", "held_out", "init", "teacher", "before", "packages"),
+    *("revision", "plugin", "real", "sharding", "device", "processes", "threads", "precision"),
+    *("python", "device_batch", "accumulation", "parameters", "multiply_adds", "free", "declared"),
+)
+
+
+def find_terms(data: Data) -> dict[str, Any]:
+    """Return what terms.yaml says of a data set; empty where it is not known.
+
+    With data.path= alone, data.name may be the name of anybody's folder.
+    """
+    known: dict[str, dict[str, Any]] = load_yaml(TERMS)
+    return known.get(data.name, {}) if data.hub or not data.path else {}
+
+
+def may_show_images(recipe: Recipe) -> bool:
+    """Return whether images of the data may be uploaded: `hub.figures=true` asks for it, or a
+    published set allows it and was read from its own place. A local copy may hold any images."""
+    return recipe.hub.figures or bool(
+        not recipe.data.path and find_terms(recipe.data).get("figures")
+    )
+
+
+def with_public_names(recipe: Recipe) -> Recipe:
+    """Return the recipe without the name of a folder of images. A run's default name contains that
+    name, and those of local initial weights: the name of the objective replaces it."""
+    public = recipe.model_copy(deep=True)
+    private = [Path(one.place).name for one in recipe.sources().values() if one.is_local]
+    if recipe.data.path and not find_terms(recipe.data):
+        private.append(recipe.data.name)
+        public.data.name = PRIVATE_IMAGES
+    if any(name in recipe.name for name in private):
+        public.name = recipe.objective
+    return public
+
+
+def public_recipe(recipe: Recipe) -> Recipe:
+    """Return the recipe as it is uploaded."""
+    public = without_private(with_public_names(recipe))
+    for key, source in recipe.sources().items():
+        if source.is_local:
+            public.set(key, LOCAL)
+    return public
+
+
+def public_result(run: Run, result: Result) -> Result:
+    """Return the content of result.json as it is uploaded."""
+    changes: dict[str, Any] = {"recipe": public_hash(run)}
+    if result.seen:
+        changes["seen"] = without_names(result.seen, run)
+    if result.trunk:
+        changes["trunk"] = result.trunk.model_copy(update={"run": ANOTHER_RUN})
+    return result.model_copy(update=changes)
+
+
+def public_environment(run: Run) -> dict[str, Any]:
+    """Return the content of environment.json as it is uploaded."""
+    known = run.environment()
+    content = {key: value for key, value in known.content().items() if key in FACTS}
+    options = known.options or {}
+    return content | {
+        "recipe": public_hash(run),
+        "options": options | {"eval.real": bool(options.get("eval.real"))},
+        "seen": [one.content() for one in without_names(known.seen or [], run)],
+    }
+
+
+def public_state(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a training state as it is uploaded."""
+    trunk = state.get("trunk")
+    named = {"trunk": trunk | {"run": ANOTHER_RUN}} if trunk else {}
+    return {**state, "recipe": public_hash(run), **named}
+
+
+def public_hash(run: Run) -> str:
+    """Return the hash of the recipe as it is uploaded, by which its records know it."""
+    return written_hash(public_recipe(run.recipe).values())
+
+
+def without_names(seen: Iterable[SeenImages], run: Run) -> list[SeenImages]:
+    """Return which images were seen, without the names of other runs of this machine."""
+    name = with_public_names(run.recipe).name
+    return [
+        one.model_copy(update={"run": name if one.run == run.folder.name else ANOTHER_RUN})
+        for one in seen
+    ]
+
+
+class Figures(NamedTuple):
+    """The figures of a finished run, as {name in the repository: file}, and the names of those that
+    are not uploaded because they may show images of the data or names."""
+
+    uploaded: dict[str, Path]
+    withheld: list[str]
+
+
+def find_figures(run: Run) -> Figures:
+    """Return which figures of a run are uploaded.
+
+    The figures tool may have drawn other images than the run's, so the terms of the run's images
+    do not free its figures. Their titles hold the name of the run's folder.
+    """
+    found = Figures({}, [])
+    recipe = run.recipe
+    is_named = with_public_names(recipe).name == recipe.name
+    for stem in figure_blocks.ORDER:
+        path, name = run.figures / f"{stem}.png", f"figures/{stem}.png"
+        if not path.exists():
+            continue
+        shown = figure_blocks.SHOWN.get(stem)
+        harmless = shown is not None and not shown.shows_images and is_named
+        allowed = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
+        if recipe.hub.figures or harmless or allowed:
+            found.uploaded[name] = path
+        else:
+            found.withheld.append(name)
+    return found
