@@ -86,8 +86,7 @@ def real_accuracy(
     predictions: Predictions, source: Source, path: str
 ) -> dict[str, tuple[float, int]]:
     """Accuracy on ImageNet-ReaL's labels (Beyer et al., 2020): the share of images whose top-1
-    class is one of their labels. Images without a label are left out, and those that cannot be
-    read, in whose places others stand.
+    class is one of their labels. Images without a label are left out.
 
     `path` is the published real.json: a list of lists, in the order of the numbers in the files'
     names.
@@ -107,10 +106,9 @@ def real_accuracy(
             f"eval.real={path}: expected images of data.test named as ImageNet's"
             " (ILSVRC2012_val_00000001.JPEG)"
         )
-    read_M = np.any(predictions.label.reshape(len(numbers), -1) >= 0, axis=1)
     right = []
-    for number, first, read in zip(numbers, predictions.top5[:, 0].tolist(), read_M, strict=True):
-        labels = seen[int(number[1]) - 1] if number and read else []
+    for number, first in zip(numbers, predictions.top5[:, 0].tolist(), strict=True):
+        labels = seen[int(number[1]) - 1] if number else []
         if labels:
             right.append(first in labels)
     return {"real": (float(np.mean(right)), len(right))} if right else {}

@@ -157,12 +157,9 @@ def _fit(
 
 
 def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
-    """Features and masks of all processes' batches, some of which have images, in the order of the
-    split, in memory."""
+    """Features and masks of all processes' batches, in the order of the split, in memory."""
     parts = []
     for batch in batches:
-        if not len(batch.image):
-            continue
         assert batch.mask is not None
         x_BND = read(batch.image).cpu().numpy()
         parts.append((batch.index.numpy(), x_BND, _narrow(batch.mask).numpy()))
@@ -250,8 +247,6 @@ def count(
     commonest_3C = torch.zeros_like(total_G3C[0])
     parts_M3C = [total_G3C[:0]]
     for batch in batches:
-        if not len(batch.image):
-            continue
         x_BND = read(batch.image)
         assert batch.mask is not None
         mask_BSS = batch.mask.to(x_BND.device)

@@ -13,7 +13,6 @@ from torch import Tensor
 from ..callbacks import Callback, Row
 from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader
-from ..evaluation import split_images
 from ..hub import background
 from ..inspection.base import predictions
 from ..metrics import Baseline
@@ -105,7 +104,7 @@ def _measure_baselines(job: Job) -> None:
                 for own, fitted in zip(job.objective.buffers(), whole.buffers(), strict=True):
                     own.copy_(fitted)
         # a baseline of one image is none
-        if split_images.held_out_images(job.recipe, job.splits) > 1:
+        if job.held_out.images > 1:
             measured = job.held_out.measure_baselines(whole)
             declared = job.recipe.declared
             rows = declared.metrics if is_plugins(type(declared)) else ()
@@ -133,7 +132,7 @@ def _try_plugin(job: Job) -> None:
     with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
         model.start_step(0.0)  # nor does training call forward before
         pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
-        few = job.held_out.batches[0].map(lambda values: values[:2].to(accelerator.device))
+        few = loop.to_device(job.held_out.example, accelerator.device)
         predictions(model, few)
         model.train()
     unsaid = is_plugins(type(recipe.declared)) and not recipe.declared.says_pool
@@ -173,7 +172,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     _check_first_features(job, callbacks)
     held_out = [*job.held_out.batches, *(job.collapse.batches if job.collapse else ())]
     for name in dict.fromkeys(name for batch in held_out for name in batch.unreadable):
-        callbacks.warn(f"a held-out image was replaced by the next: {name}")
+        callbacks.warn(f"a held-out image is left out: {name}")
     probed = (*job.online.train, *job.online.held_out) if job.online else ()
     for name in dict.fromkeys(name for batch in probed for name in batch.unreadable):
         callbacks.warn(f"an image is left out of the probes: {name}")
@@ -312,11 +311,10 @@ class _PageWriter(Callback):
 def _callbacks(job: Job) -> list[Callback]:
     """Those of rank 0."""
     callbacks: list[Callback] = [MetricsLog(job.run)]
-    images = split_images.held_out_images(job.recipe, job.splits)
     if job.trackers:
         callbacks.append(job.trackers)
     steps, probed = job.recipe.optim.steps, job.online.images[1] if job.online else 0
-    callbacks.append(console.progress(job.state.step, steps, images, probed))
+    callbacks.append(console.progress(job.state.step, steps, job.held_out.images, probed))
     callbacks.append(_PageWriter(job.run.folder))
     if job.pusher:
         callbacks.append(job.pusher)
