@@ -6,7 +6,6 @@ computed directly.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +39,9 @@ class Batch(NamedTuple):
             micro-batches: dividing by its own count would give the images of a micro-batch with few
             labels more weight. With 6 labels in one micro-batch and 2 in the other, both divide
             by 4. None outside of training.
-        unreadable: names of the images that could not be read (Unreadable).
+        unreadable: names of the images that could not be read. In training each of them is replaced
+            by the pixels and the label of the next readable image. Elsewhere the batch does not
+            have them, so that no image is measured twice.
         partner_label: as `label`, the partner's where images are mixed in pairs.
         mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
             and label in a mix with its partner.
@@ -74,14 +75,6 @@ class Batch(NamedTuple):
             if isinstance(value, Tensor) and name != "loss_denominator"
         }
         return self._replace(**changed)
-
-
-class Unreadable(Enum):
-    """What becomes of an image that cannot be read; its name is in the batch's `unreadable`."""
-
-    REPLACED = 1  # by the pixels and the label of the next that can be read
-    UNLABELLED = 2  # as REPLACED, with label -1: an evaluation does not count it
-    LEFT_OUT = 3
 
 
 def is_labelled(label: Tensor) -> Tensor:
@@ -118,15 +111,14 @@ class ImageDataset(Dataset):
     Args:
         source: the images.
         data: their preprocessing.
-        train: random crops and flips, and mixing; else the evaluation's preprocessing.
-        unreadable: what becomes of images that cannot be read.
+        train: random crops and flips, mixing, and the next image in place of an unreadable one;
+            else the evaluation's preprocessing, without unreadable images.
         views: how random views are made, in training and evaluation alike; None: without views.
     """
 
     source: Source
     data: Data
     train: bool
-    unreadable: Unreadable = Unreadable.REPLACED
     views: ViewOptions | None = None
 
     def __getitems__(self, wanted: Samples) -> Batch:
@@ -152,7 +144,7 @@ class ImageDataset(Dataset):
         )
 
     def _unmixed(self, wanted: Samples) -> Batch:
-        """The batch of these samples, with what cannot be read as `self.unreadable` says.
+        """The batch of these samples.
 
         Raises:
             UserError: as `_next_readable`.
@@ -167,11 +159,9 @@ class ImageDataset(Dataset):
                 used, image = (row, one), self.decode(one)
             except ValueError as error:
                 unreadable.append(f"{self.source.name(row)}: {error}")
-                if self.unreadable is Unreadable.LEFT_OUT:
+                if not self.train:
                     continue
-                used, image, label = self._next_readable(row)
-                unlabelled = self.unreadable is Unreadable.UNLABELLED
-                label_B[place] = labels.UNLABELLED if unlabelled else label
+                used, image, label_B[place] = self._next_readable(row)
             images.append(image)
             places.append(place)
             contents.append(self.content(*used))
@@ -237,18 +227,6 @@ class ImageDataset(Dataset):
         raise UserError(
             f"{self.data.location}: {tries} images in a row cannot be read, the last {text}"
         )
-
-
-def check_readable(batches: Sequence[Batch], data: Data) -> None:
-    """`check_unreadable` of all images of these batches, each of which was read once.
-
-    Raises:
-        UserError: too many of them cannot be read.
-    """
-    unreadable = [text for batch in batches for text in batch.unreadable]
-    if unreadable:
-        seen = sum(len(batch.key) for batch in batches)
-        check_unreadable(len(unreadable), seen, data, unreadable)
 
 
 def check_unreadable(

@@ -15,7 +15,7 @@ from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
 from .augment import VIEWS
 from .batch_layout import BatchLayout
-from .batching import Batch, ImageDataset, Samples, Unreadable, samples_at
+from .batching import Batch, ImageDataset, Samples, samples_at
 from .pixel_values import bytes_in_batch
 from .resident import DecodedImages, ResidentDataset
 from .source import Source
@@ -209,18 +209,16 @@ def held_out_batches(
     views: ViewOptions | None = None,
     group: int = 0,
     first: int = 0,
-    unreadable: Unreadable = Unreadable.REPLACED,
 ) -> list[Batch]:
     """This process's share of at most `most` fixed images, with keys that are the same in every
     run.
 
-    Every image is in exactly one process's share; the last batch of a share may be smaller. The
-    images are those of `held_out_rows(source, most, first)`; `unreadable` says what becomes of
-    those that cannot be read.
+    Every readable image is in exactly one process's share; the last batch of a share may be
+    smaller. The images are those of `held_out_rows(source, most, first)`.
 
     With `views`, each image comes with fixed views, in batches that do not depend on the number of
     processes: groups of at most `group` images, whose views are compared with one another. With
-    more processes than such groups there are as many groups as processes.
+    more processes than such groups some processes have no batch.
 
     There must be at least an image for each process or, with `views`, two.
     """
@@ -230,10 +228,10 @@ def held_out_batches(
     if views is None:
         samples = shared_samples(chosen, batch_layout, MEASURED_KEY)
     else:
-        groups = max(-(-count // group), batch_layout.processes)
-        parts = np.array_split(chosen, groups)[batch_layout.rank :: batch_layout.processes]
+        groups = np.array_split(chosen, -(-count // group))
+        parts = groups[batch_layout.rank :: batch_layout.processes]
         samples = [Samples(part, rng.key(MEASURED_KEY, part)) for part in parts]
-    images = ImageDataset(source, data, train=False, unreadable=unreadable, views=views)
+    images = ImageDataset(source, data, train=False, views=views)
     return list(image_loader(images, samples, workers=0))
 
 
@@ -243,13 +241,12 @@ def evaluation_loader(
     batch_layout: BatchLayout,
     workers: int,
     rows: np.ndarray | None = None,
-    unreadable: Unreadable = Unreadable.UNLABELLED,
 ) -> DataLoader:
     """This process's share of these rows, by default of all, each in exactly one process's share,
-    as evaluation batches; `unreadable` says what becomes of images that cannot be read."""
+    as evaluation batches without unreadable images."""
     rows = np.arange(len(source)) if rows is None else rows
     return image_loader(
-        ImageDataset(source, data, train=False, unreadable=unreadable),
+        ImageDataset(source, data, train=False),
         shared_samples(rows, batch_layout, EVALUATION_KEY),
         workers,
         batch_bytes(data, batch_layout),

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..recipe.schema import Data
 from . import decoding, transforms
 from .batch_layout import BatchLayout
-from .batching import ImageDataset, Samples, Unreadable
+from .batching import ImageDataset, Samples
 from .loaders import EVALUATION_KEY, batch_bytes, image_loader, shared_samples
 from .run_splits import Splits
 from .shares import permuted
@@ -77,7 +77,7 @@ class MaskedImages(ImageDataset):
     """
 
     def __init__(self, source: Source, data: Data, classes: int | None) -> None:
-        super().__init__(source, data, train=False, unreadable=Unreadable.LEFT_OUT)
+        super().__init__(source, data, train=False)
         self.classes = classes
 
     def fetch(self, rows: np.ndarray) -> tuple[list[tuple[Any, Any]], np.ndarray]:

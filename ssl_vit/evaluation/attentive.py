@@ -34,6 +34,7 @@ from .images import Images
 from .probes import SEED, Scale
 
 PART = 256  # images whose tokens are checked at once
+UNREAD = -1  # label of a training image that could not be read
 STORED = torch.float16  # tokens in memory, where bfloat16 would round off small deviations
 
 
@@ -117,7 +118,7 @@ def _check_memory(count: int, tokens: int, width: int) -> None:
 
 
 class TrainingTokens(NamedTuple):
-    """On the CPU: tokens (N, T, D) in STORED, and labels int64 (N,), -1 for none."""
+    """On the CPU: tokens (N, T, D) in STORED, and labels int64 (N,)."""
 
     x_NTD: Tensor
     label_N: Tensor
@@ -164,8 +165,8 @@ def stored_bytes(images: int, tokens: int, width: int) -> int:
 def extract(
     read: Reader, batches: Iterable[Batch], images: int, accelerator: WatchedAccelerator
 ) -> TrainingTokens | None:
-    """The tokens of all processes' batches, which are of `images` images, in the order of the
-    split: on rank 0, which alone holds all; None elsewhere.
+    """The tokens of all processes' batches, which are of at most `images` images, in the order of
+    the split: on rank 0, which alone holds all; None elsewhere.
 
     Args:
         read: uint8 images (B, C, H, W) -> tokens (B, T, D) in STORED.
@@ -180,9 +181,11 @@ def extract(
                 continue
             if found is None:
                 x_NTD = torch.empty(images, *x_BTD.shape[1:], dtype=STORED)
-                found = TrainingTokens(x_NTD, torch.empty(images, dtype=torch.int64))
+                found = TrainingTokens(x_NTD, torch.full((images,), UNREAD))
             found.x_NTD[index_B] = x_BTD
             found.label_N[index_B] = label_B
+    if found is not None and not (is_read_N := found.label_N != UNREAD).all():
+        found = TrainingTokens(found.x_NTD[is_read_N], found.label_N[is_read_N])
     return found
 
 
@@ -193,7 +196,6 @@ def train(
     cosine decay on the mean cross-entropy, the rates side by side from the same queries on the same
     batches (`probes.rows_of_batch`)."""
     x_NTD, label_N = tokens
-    known_L = (label_N >= 0).nonzero().squeeze(1)
     width, groups, batch = x_NTD.shape[2], len(probe.rates), probe.batch
     scale = probes.moments(x_NTD.flatten(0, 1)).to(device)
     query_HD = torch.randn(heads, width, generator=torch.Generator().manual_seed(SEED))
@@ -207,7 +209,7 @@ def train(
     schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / probe.steps)))
     at_once = max(1, probes.ELEMENTS // max(x_NTD[0].numel(), groups * query_HD.numel()))
     for step in console.told(range(probe.steps), probe.steps, "steps of the attentive probe"):
-        row_B = known_L[probes.rows_of_batch(step, batch, len(known_L))]
+        row_B = probes.rows_of_batch(step, batch, len(label_N))
         for part in row_B.split(at_once):
             found = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))
             logits_BGC = found.logits(x_NTD[part].to(device, torch.float32))

@@ -103,8 +103,7 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
 
 def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[str, Measured]:
     """Accuracy on ImageNet-ReaL's labels (Beyer et al., 2020): the share of images whose top-1
-    class is one of their labels. Images without a label are left out, and those that cannot be
-    read, in whose places others stand.
+    class is one of their labels. Images without a label are left out.
 
     `path` is the published real.json: a list of lists, in the order of the numbers in the files'
     names.
@@ -125,11 +124,7 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
             f"eval.real={path}: expected images of data.test named as ImageNet's"
             " (ILSVRC2012_val_00000001.JPEG)"
         )
-    read_M = np.any(predictions.label.reshape(len(numbers), -1) >= 0, axis=1)
-    labels = [
-        seen[int(number[1]) - 1] if number and read else []
-        for number, read in zip(numbers, read_M, strict=True)
-    ]
+    labels = [seen[int(number[1]) - 1] if number else [] for number in numbers]
     known = np.flatnonzero([len(each) > 0 for each in labels])
     if not len(known):
         return {}

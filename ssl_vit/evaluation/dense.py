@@ -177,12 +177,9 @@ def _fit(
 
 
 def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
-    """Features and masks of all processes' batches, some of which have images, in the order of the
-    split, in memory."""
+    """Features and masks of all processes' batches, in the order of the split, in memory."""
     parts = []
     for batch in batches:
-        if not len(batch.image):
-            continue
         assert batch.mask is not None
         x_BND = read(batch.image).cpu().numpy()
         parts.append((batch.index.numpy(), x_BND, _narrow(batch.mask).numpy()))
@@ -271,8 +268,6 @@ def count(
     parts_M3C = [total_G3C[:0]]
     contents = [NO_HASHES]
     for batch in batches:
-        if not len(batch.image):
-            continue
         x_BND = read(batch.image)
         assert batch.mask is not None and batch.content is not None
         contents.append(batch.content)

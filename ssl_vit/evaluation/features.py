@@ -174,10 +174,11 @@ def sample_few_shot(
         picks = _picks(label_L, probe, images.classes, source.classes, draws)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         batches = images.batches(source, place_L[row_S])
-        _, read_S, _, found = gathered(readers, batches, accelerator)
-        if read_S.min() >= 0:
+        index, _, _, found = gathered(readers, batches, accelerator)
+        is_read_S = np.isin(place_L[row_S], index)
+        if is_read_S.all():
             break
-        label_L[row_S[read_S < 0]] = images.classes  # of which none is picked
+        label_L[row_S[~is_read_S]] = images.classes  # of which none is picked
     device = accelerator.device
     label_S = label_L[row_S].to(device)
     drawn = {name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in found.items()}

@@ -1,34 +1,76 @@
 """Evaluates the objective on fixed held-out images with fixed corruption, beside its baselines."""
 
-from collections.abc import Iterator
-
-import torch
-from accelerate import Accelerator
-from torch import Tensor
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..callbacks import Row
-from ..data.batching import Batch
-from ..objectives.base import Objective, check_baselines, check_output
-from ..training.loop import means, to_device
+from ..data import loaders
+from ..data.batch_layout import BatchLayout
+from ..data.batching import Batch, check_unreadable
+from ..data.source import Source
+from ..objectives.base import Means, Metrics, Objective, check_baselines, check_output
+from ..recipe.schema import Data
+from ..training.distributed import WatchedAccelerator
+from ..training.loop import to_device
+from ..training.metric_sums import Sums, add_metrics, means
+
+
+def read_batches(
+    source: Source,
+    data: Data,
+    batch_layout: BatchLayout,
+    accelerator: WatchedAccelerator,
+    most: int,
+    **options: Any,
+) -> list[Batch]:
+    """Read this process's share of at most `most` held-out images, as `loaders.held_out_batches`.
+
+    Collective.
+
+    Raises:
+        UserError: too few images are held out, or too many of them cannot be read.
+    """
+    batches = loaders.held_out_batches(source, data, batch_layout, most, **options)
+    unreadable = accelerator.gather_parts([text for b in batches for text in b.unreadable])
+    if unreadable:
+        seen = count_images(batches, accelerator) + len(unreadable)
+        check_unreadable(len(unreadable), seen, data, unreadable)
+    return batches
+
+
+def count_images(batches: list[Batch], accelerator: WatchedAccelerator) -> int:
+    """Count the images in the batches of all processes. Collective."""
+    return sum(accelerator.gather_parts([len(batch.key) for batch in batches]))
 
 
 class HeldOutEvaluator:
-    """An evaluator. `latest` is {name: (value, n)} of its last evaluation."""
+    """An evaluator. Create it on all processes at once.
 
-    def __init__(self, batches: list[Batch], accelerator: Accelerator) -> None:
-        self.batches = batches
+    Attributes:
+        batches: of this process; those without a readable image are dropped.
+        images: how many images are measured, each once, by all processes.
+        example: one or two images, for a process without a batch too.
+        latest: {name: (value, n)} of the last evaluation.
+        baselines: the same of the baselines.
+    """
+
+    def __init__(self, batches: list[Batch], accelerator: WatchedAccelerator) -> None:
+        self.batches = [batch for batch in batches if len(batch.key)]
         self.accelerator = accelerator
-        self.latest: dict[str, tuple[float, int]] = {}
-        self.baselines: dict[str, tuple[float, int]] = {}
+        self.images = count_images(batches, accelerator)
+        first = [batch.map(lambda values: values[:2]) for batch in self.batches[:1]]
+        self.example = accelerator.gather_parts(first)[0]
+        self.latest: Means = {}
+        self.baselines: Means = {}
 
-    def measure_baselines(self, objective: Objective) -> dict[str, tuple[float, int]]:
+    def measure_baselines(self, objective: Objective) -> Means:
         """Compute the objective's baselines; the images never change, so once is enough, but where
         they move.
 
         Raises:
             UserError: as `check_baselines`.
         """
-        self.baselines = self._mean(objective.baselines(self._there(b)) for b in self.batches)
+        self.baselines = self._means(objective, objective.baselines)
         check_baselines(objective, {name: value for name, (value, _) in self.baselines.items()})
         return self.baselines
 
@@ -38,36 +80,22 @@ class HeldOutEvaluator:
         Raises:
             UserError: as `check_output`.
         """
-        output = objective(self._there(self.batches[0]))
+        output = objective(to_device(self.example, self.accelerator.device))
         check_output(objective, output)
         return list(output.metrics)
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         self.latest = {}  # after a failure no older values are left
-        measured = self._mean(objective(self._there(b)).metrics for b in self.batches)
+        measured = self._means(objective, lambda batch: objective(batch).metrics)
         if objective.baselines_move:
             self.measure_baselines(objective)
         self.latest = measured | self.baselines
         for name, (value, _) in self.latest.items():
             yield f"validation/{name}", value
 
-    def _there(self, batch: Batch) -> Batch:
-        return to_device(batch, self.accelerator.device)
-
-    def _mean(
-        self, all_metrics: Iterator[dict[str, tuple[Tensor, Tensor]]]
-    ) -> dict[str, tuple[float, int]]:
-        names: list[str] = []
-        total: Tensor | None = None
-        for metrics in all_metrics:
-            if not metrics:  # an objective without baselines
-                return {}
-            names = [name for name, (a, _) in metrics.items() for _ in range(a.numel())]
-            sums = torch.cat([_pairs(a, b) for a, b in metrics.values()])
-            total = sums if total is None else total + sums
-        return {} if total is None else means(names, total, self.accelerator)
-
-
-def _pairs(sums: Tensor, count: Tensor) -> Tensor:
-    """Each of the sums beside the count: (C, 2)."""
-    return torch.stack([sums.double().flatten(), count.double().expand(sums.numel())], 1)
+    def _means(self, objective: Objective, metrics_of: Callable[[Batch], Metrics]) -> Means:
+        """The means of metrics of all processes' batches."""
+        sums: Sums = {}
+        for batch in self.batches:
+            add_metrics(sums, metrics_of(to_device(batch, self.accelerator.device)))
+        return means(objective, sums, self.accelerator)

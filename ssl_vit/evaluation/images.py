@@ -79,7 +79,8 @@ class Images:
                 watched = console.told(watched, len(loader), f"batches of {wanted:,} images")
             for batch in watched:
                 own += batch.unreadable
-                yield batch
+                if len(batch.key):
+                    yield batch
         unreadable = self.accelerator.gather_parts(own)
         for text in unreadable:
             if self.accelerator.is_main_process and text not in self.said:

@@ -23,7 +23,7 @@ from .. import costs, rng
 from ..callbacks import Row
 from ..data import class_numbers, loaders
 from ..data.batch_layout import BatchLayout
-from ..data.batching import Batch, Unreadable, check_readable
+from ..data.batching import Batch, is_labelled
 from ..data.files import DATES, FOLDERS, are_dates
 from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
@@ -54,6 +54,7 @@ from .features import (
     feature_reader,
     run_probes,
 )
+from .held_out import read_batches
 
 RATE_KEY = 8  # of the permutation by which images are drawn that choose a learning rate
 SHARE = 0.03  # of the work of a run, that k-NN takes at most
@@ -283,20 +284,19 @@ def prepare(
         if recipe.probe.every:
             raise
         return None, str(error)
-    rows = loaders.held_out_rows(splits.validation, held_out, first)
-    measured = int((splits.validation.label_of(rows) >= 0).sum())
 
     def batches(source: Source, count: int, first: int = 0) -> list[Batch]:
-        found = loaders.held_out_batches(
-            source, recipe.data, batch_layout, count, first=first, unreadable=Unreadable.UNLABELLED
-        )
-        check_readable(found, recipe.data)
-        return found
+        return read_batches(source, recipe.data, batch_layout, accelerator, count, first=first)
 
+    def labelled(batches: list[Batch]) -> int:
+        """Count the images of all processes that have a label."""
+        return sum(accelerator.gather_parts([int(is_labelled(b.label).sum()) for b in batches]))
+
+    train_batches = batches(labelled_images(splits.train), train)
     held_out_batches = batches(splits.validation, held_out, first)
     found = OnlineProbes(
         run,
-        batches(labelled_images(splits.train), train),
+        train_batches,
         held_out_batches,
         probe,
         recipe.probe.pool or recipe.pool,
@@ -304,7 +304,7 @@ def prepare(
         accelerator,
         splits.train.classes,
         paired=not chosen_on and recipe.data.group is None and recipe.data.validation != 0,
-        images=(train, measured),
+        images=(labelled(train_batches), labelled(held_out_batches)),
         copies=copies_in(held_out_batches, accelerator, labelled=True),
         first=first,
         every=every,

@@ -10,7 +10,7 @@ from ..data.files import DATES
 from ..data.streaming import window_text
 from ..data.workers import limit_workers
 from ..evaluation.online import label_doubt
-from ..evaluation.split_images import held_out_images, measured_on
+from ..evaluation.split_images import held_out_split, measured_on
 from ..models.encoder import Backbone, Encoder
 from ..recipe import schema
 from ..runs import console, seen_text
@@ -24,7 +24,7 @@ def print_banner(job: Job) -> None:
     """Measure a step, then print the run's settings, its estimated time and its warnings. All
     processes call it; rank 0 prints."""
     recipe, batch_layout = job.recipe, job.batch_layout
-    one = job.held_out.batches[0]
+    one = job.held_out.example
     batch = one.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
     seconds = loop.seconds_per_step(job.state, batch, loop_settings(recipe))
     if not job.accelerator.is_main_process:
@@ -41,6 +41,7 @@ def _warnings(job: Job) -> Iterator[str]:
     if recipe.data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
     counts, chosen = measured_on(recipe, splits), schema.chosen_on_held_out(recipe)
+    counts[held_out_split(recipe)] = job.held_out.images
     yield from formatting.few_images(counts, chosen, schema.more_held_out(recipe))
     doubt = label_doubt(splits.train.whole()) if splits.label_source else ""
     if doubt not in ("", DATES) and not schema.learns_labels(recipe):
@@ -67,13 +68,12 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     resumed = f", resumed after step {job.state.step:,}" if job.state.step else ""
     yield "run", f"{job.run.folder}{resumed}"
     yield "objective", _objective(recipe)
-    held_out = held_out_images(recipe, splits)
     many = formatting.count_of_images(len(splits.train))
     windows = ""
     if splits.stream:
         many = f"a stream of {splits.stream.shards:,} shards"
         windows = f", shuffled in {window_text(splits.train)}"
-    about = f"{many} at {recipe.data.size} px{windows}, {held_out:,} held out"
+    about = f"{many} at {recipe.data.size} px{windows}, {job.held_out.images:,} held out"
     yield "data", f"{recipe.data.name}: {about}"
     if not recipe.data.is_rgb:
         yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
@@ -145,9 +145,9 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
-        group = max(len(batch.key) for batch in job.held_out.batches)
+        group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])
         if schema.compared_views(recipe) and group != o.batch:  # guessing is easier among fewer
             to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
         yield "to beat", to_beat
-    elif held_out_images(recipe, job.splits) == 1:
+    elif job.held_out.images == 1:
         yield "to beat", "no baseline is measured on 1 image"

@@ -12,7 +12,7 @@ import torch
 
 from ..data import check_pixels, layout, loaders, run_splits
 from ..data.batch_layout import BatchLayout
-from ..data.batching import Batch
+from ..data.batching import Batch, check_unreadable
 from ..data.open import open_splits
 from ..data.source import Source, without_lists
 from ..errors import UserError, suggest
@@ -260,9 +260,12 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     size = max(shown, min(LARGEST_BATCH, fitting))
     batch_layout = BatchLayout(size, size, 0, 1)
     batches = loaders.held_out_batches(images.source, recipe.data, batch_layout, count)
-    batches = [batch.map(lambda values: values.to(device)) for batch in batches]
-    for text in (text for batch in batches for text in batch.unreadable):
-        print(f"warning: replaced by the next image: {text}", flush=True)
+    unreadable = [text for batch in batches for text in batch.unreadable]
+    batches = [batch.map(lambda values: values.to(device)) for batch in batches if len(batch.key)]
+    seen = sum(len(batch.key) for batch in batches) + len(unreadable)
+    check_unreadable(len(unreadable), seen, recipe.data, unreadable)
+    for text in unreadable:
+        print(f"warning: left out: {text}", flush=True)
     network.to(device).eval()
     if objective is not None:
         objective.to(device).eval()

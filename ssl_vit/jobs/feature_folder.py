@@ -20,7 +20,7 @@ from pydantic import Field
 
 from ..data import check_pixels, fingerprints, run_splits, transforms
 from ..data.batch_layout import BatchLayout
-from ..data.batching import Unreadable, check_unreadable
+from ..data.batching import check_unreadable
 from ..data.class_numbers import ClassList, shared_names
 from ..data.loaders import evaluation_loader
 from ..data.source import Source, without_lists
@@ -267,7 +267,7 @@ class FeatureFolder:
         recipe, source = self.recipe, self.splits[split]
         size = resources.device_batch(recipe, self.accelerator)
         alone = BatchLayout(size, size, 0, 1)
-        loader = evaluation_loader(source, recipe.data, alone, workers, rows, Unreadable.LEFT_OUT)
+        loader = evaluation_loader(source, recipe.data, alone, workers, rows)
         with (
             autocast(recipe.compute.precision, self.accelerator),
             InterruptibleLoader(loader) as batches,

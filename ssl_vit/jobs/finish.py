@@ -104,7 +104,8 @@ def _write(
         _failures_as_warnings(run, "figures"),
         loop.autocast(recipe.compute.precision, job.accelerator),
     ):
-        few = loop.to_device(job.held_out.batches[0], job.accelerator.device)
+        few = (job.held_out.batches or [job.held_out.example])[0]
+        few = loop.to_device(few, job.accelerator.device)
         inspection.save_figures(trained, few, run.figures)
     if job.trackers:
         values = {name: entry.value for name, entry in tested.items()}
@@ -131,6 +132,7 @@ def _write(
         best=best,
         not_compared=job.not_compared,
         trunk=Trunk(run=trunk["run"], step=trunk["step"]) if state.trunk else None,
+        held_out=job.held_out.images,
     )
     run.write_log("finished")
     return result
@@ -159,6 +161,7 @@ def write_result(
     before: dict[str, float | None],
     steps: int = 0,
     shared: int = 0,
+    held_out: int | None = None,
     **known: Any,
 ) -> Result:
     """Write result.json and the page; the content of result.json.
@@ -174,12 +177,19 @@ def write_result(
             steps before its first.
         steps: of the optimiser.
         shared: of the images, those that the run forwarded from which it went on.
+        held_out: how many held-out images were measured; None for those that have a label.
         known: more fields of the result; one without a value is left out.
     """
     recipe, hours = run.recipe, device_seconds / 3600
     # None: not counted, and so is what is added to it
     exaflop = costs.exaflop(recipe, images - shared)
     known["seen"] = seen_images.without_paths(seen)
+    counts = split_images.measured_on(recipe, splits)
+    if held_out is not None:
+        counts[split_images.held_out_split(recipe)] = held_out
+    # images that cannot be read are not measured
+    if tested := [entry.n for entry in metrics.values() if entry.split == "test" and entry.n]:
+        counts["test"] = min(counts["test"], max(tested))
     result = Result(
         steps=steps,
         images=images,
@@ -189,7 +199,7 @@ def write_result(
         total_device_hours=_added(hours, before["device_hours"]),
         seconds=seconds,
         metrics=metrics,
-        measured_on=split_images.measured_on(recipe, splits),
+        measured_on=counts,
         recipe=recipe_hash(recipe),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         **{field: value for field, value in known.items() if value},

@@ -9,14 +9,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from .. import formatting
-from ..data import batching, class_numbers, loaders, run_splits
+from ..data import class_numbers, loaders, run_splits
 from ..data.batch_layout import BatchLayout
 from ..data.resident import DecodedImages
 from ..data.source import Source
 from ..errors import UserError
 from ..evaluation import online, split_images
 from ..evaluation.collapse import IMAGES_PER_CHANNEL, CollapseEvaluator
-from ..evaluation.held_out import HeldOutEvaluator
+from ..evaluation.held_out import HeldOutEvaluator, read_batches
 from ..evaluation.online import OnlineProbes
 from ..hub import background
 from ..models import encoder, weights
@@ -128,6 +128,11 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     free = (*MACHINE_KEYS, *recipe.sources())
     shared = {key: value for key, value in recipe.values().items() if not key.startswith(free)}
     distributed.check_same(accelerator, shared | images)
+    group = min(COMPARED_IMAGES, recipe.optim.batch)
+    given = splits.validation, recipe.data, batch_layout, accelerator
+    batches = read_batches(*given, recipe.eval.images, views=compared_views(recipe), group=group)
+    held_out = HeldOutEvaluator(batches, accelerator)
+    facts["measured_on"][split_images.held_out_split(recipe)] = held_out.images
     classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(
@@ -155,11 +160,10 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
         seen,
         resources.workers(recipe, accelerator),
     )
-    views = compared_views(recipe), min(COMPARED_IMAGES, recipe.optim.batch)
-    job.held_out = HeldOutEvaluator(_held_out_batches(job, recipe.eval.images, *views), accelerator)
+    job.held_out = held_out
     job.collapse = None
     if recipe.eval.collapse is not None:
-        batches = _held_out_batches(job, IMAGES_PER_CHANNEL * recipe.model.width)
+        batches = read_batches(*given, IMAGES_PER_CHANNEL * recipe.model.width)
         job.collapse = CollapseEvaluator(batches, recipe.probe.pool or recipe.pool, accelerator)
     job.online, job.not_compared = online.prepare(run, splits, batch_layout, accelerator)
     if recipe.hub.repo and accelerator.is_main_process:
@@ -184,18 +188,6 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
         text += f", and {batch_layout.device_batch} of {each} are estimated to fit into memory"
     choices = f"expected {each}, more processes or a smaller optim.batch="
     raise recipe.error("compute.batch", f"{text}; {choices}")
-
-
-def _held_out_batches(job: Job, count: int, *views: Any) -> list[batching.Batch]:
-    """This process's share of so many held-out images, as `loaders.held_out_batches`.
-
-    Raises:
-        UserError: too few images are held out, or too many of them cannot be read.
-    """
-    splits, data = job.splits, job.recipe.data
-    batches = loaders.held_out_batches(splits.validation, data, job.batch_layout, count, *views)
-    batching.check_readable(batches, data)
-    return batches
 
 
 def _build_state(

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..callbacks import Callback, Row
 from ..data import loaders
 from ..data.workers import Interrupted, InterruptibleLoader
-from ..evaluation import split_images
+from ..evaluation.split_images import held_out_split
 from ..hub import background
 from ..inspection.base import predictions
 from ..metrics import Baseline
@@ -106,7 +106,7 @@ def _measure_baselines(job: Job) -> None:
                 for own, fitted in zip(job.objective.buffers(), whole.buffers(), strict=True):
                     own.copy_(fitted)
         # a baseline of one image is none
-        if split_images.held_out_images(job.recipe, job.splits) > 1:
+        if job.held_out.images > 1:
             measured = job.held_out.measure_baselines(whole)
             declared = job.recipe.declared
             rows = declared.metrics if is_plugins(type(declared)) else ()
@@ -134,7 +134,7 @@ def _try_plugin(job: Job) -> None:
     with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
         model.start_step(0.0)  # nor does training call forward before
         pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
-        few = job.held_out.batches[0].map(lambda values: values[:2].to(accelerator.device))
+        few = loop.to_device(job.held_out.example, accelerator.device)
         predictions(model, few)
         model.train()
     unsaid = is_plugins(type(recipe.declared)) and not recipe.declared.says_pool
@@ -174,7 +174,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
     _check_first_features(job, callbacks)
     held_out = [*job.held_out.batches, *(job.collapse.batches if job.collapse else ())]
     for name in dict.fromkeys(name for batch in held_out for name in batch.unreadable):
-        callbacks.warn(f"a held-out image was replaced by the next: {name}")
+        callbacks.warn(f"a held-out image is left out: {name}")
     probed = (*job.online.train, *job.online.held_out) if job.online else ()
     for name in dict.fromkeys(name for batch in probed for name in batch.unreadable):
         callbacks.warn(f"an image is left out of the probes: {name}")
@@ -313,12 +313,11 @@ class _PageWriter(Callback):
 def _callbacks(job: Job) -> list[Callback]:
     """Those of rank 0."""
     callbacks: list[Callback] = [MetricsLog(job.run)]
-    images = split_images.held_out_images(job.recipe, job.splits)
     if job.trackers:
         callbacks.append(job.trackers)
     steps, online = job.recipe.optim.steps, job.online
-    probed = partial(online.metrics, split_images.held_out_split(job.recipe)) if online else None
-    callbacks.append(console.progress(job.state.step, steps, images, probed))
+    probed = partial(online.metrics, held_out_split(job.recipe)) if online else None
+    callbacks.append(console.progress(job.state.step, steps, job.held_out.images, probed))
     callbacks.append(_PageWriter(job.run.folder))
     if job.pusher:
         callbacks.append(job.pusher)

@@ -18,6 +18,8 @@ from .teacher import Averages
 
 # name -> (sum, count), which add up over passes and processes
 Metrics = dict[str, tuple[Tensor, Tensor]]
+# name -> (mean, count), over passes and processes
+Means = dict[str, tuple[float, int]]
 
 
 def sums(**values: Tensor) -> Metrics:
@@ -142,6 +144,14 @@ class Objective(Complete):
         optimiser does not have them.
         """
         return 1.0, ()
+
+    def combine_means(self, means: Means) -> Means:
+        """Compute metrics that follow from the means of other metrics, such as a weighted sum.
+
+        Called with the means over all batches and processes, for the rows of training and for
+        held-out images. A metric without any case (count 0) is not among them.
+        """
+        return means
 
     # In evaluation
 

@@ -74,7 +74,7 @@ class Data(Keys):
         mask_ignore: Value of a mask's pixels that are not counted.
         mask_classes: Number of classes of the masks; null: counted.
         classes: Number of classes; null: counted.
-        unreadable: Share of images that may be unreadable, each replaced by the next one; above it
+        unreadable: Share of images that may be unreadable, and in training are replaced; above it
             the run stops. Fewer than 1,000 images count as 1,000, so 0.01 allows ten.
         crop_area: Smallest share of the image that a training crop covers.
         flip: Flip training images horizontally at random.

@@ -25,6 +25,7 @@ from ..data.workers import Interrupted
 from ..objectives.base import Objective, Output, check_share
 from ..recipe.schema import Data
 from . import distributed, optim
+from .metric_sums import add_metrics, means
 from .state import State
 
 
@@ -126,7 +127,7 @@ def train(
                 _update(state, batches, settings, clock, callbacks)
                 last = state.step == settings.steps
                 if last or state.step % settings.log_every == 0:
-                    row = _read(state, on_nonfinite)
+                    row = _read(state, clock, on_nonfinite)
         except Interrupted:  # while waiting for data: nothing of the step was done
             stop(state.step)
             save()
@@ -235,53 +236,42 @@ def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Te
     """Add a step's metrics and gradient norm to the sums since the last row, unless its update was
     skipped (`found_inf`)."""
     for output in outputs:
-        pairs = [torch.stack([a.double(), b.double()]) for a, b in output.metrics.values()]
-        sums = torch.stack(pairs).masked_fill(found_inf, 0)
-        state.names = list(output.metrics)
-        state.sums = sums if state.sums is None else state.sums + sums
+        add_metrics(state.sums, output.metrics, found_inf)
     norms = torch.stack([norm, torch.ones_like(norm)]).masked_fill(found_inf, 0)
     state.norms = norms if state.norms is None else state.norms + norms
     state.skipped.append(found_inf)
 
 
-def means(names: list[str], sums: Tensor, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
-    """{name: (mean, count)} over all processes, from sums and counts (metrics, 2); of a name that
-    is there more than once the largest mean. The host waits for the device here, in the rest of
-    `_read` and in evaluations alone."""
-    found: dict[str, tuple[float, int]] = {}
-    for name, (a, n) in zip(names, accelerator.reduce(sums, "sum").tolist(), strict=True):
-        if n and (name not in found or a / n > found[name][0]):
-            found[name] = a / n, round(n)
-    return found
-
-
-def _read(state: State, on_nonfinite: Callable[[list[int]], None]) -> Row:
-    """The means of the metrics and of the gradient norm since the last row; reports skipped
-    steps.
+def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None]) -> Row:
+    """Return the means of the metrics and of the gradient norm since the last row, over all
+    processes, and what loading and memory took; report skipped steps. The host waits for the
+    device here and in evaluations alone.
 
     Raises:
         UserError: a share is not between 0 and 1.
     """
-    assert state.sums is not None and state.norms is not None
-    averaged = means(state.names, state.sums, state.accelerator)
-    for name, (value, _) in averaged.items():
+    assert state.norms is not None
+    row: Row = {}
+    for name, (value, _) in means(state.objective, state.sums, state.accelerator).items():
         check_share(state.objective, name, value)
+        row[name] = value
     norm, count = state.norms.tolist()
     flags = torch.stack(state.skipped).tolist()
     skipped = [step for step, flag in enumerate(flags, state.step - len(flags)) if flag]
-    state.sums, state.norms, state.skipped = None, None, []
+    state.sums, state.norms, state.skipped = {}, None, []
     if skipped:
         on_nonfinite(skipped)
-    unreadable = torch.tensor(state.images_unreadable, device=state.accelerator.device)
-    total_unreadable = int(state.accelerator.reduce(unreadable, "sum"))
-    row: Row = {name: value for name, (value, _) in averaged.items()}
+    used = (state.images_unreadable, clock.waited, _memory(state.accelerator.device))
+    unreadable, waited, memory = zip(*state.accelerator.gather_parts([used]), strict=True)
+    # the slowest loader: the other processes wait for it in the step
+    clock.waited = max(waited)
     if count:
         row["grad_norm"] = norm / count
-    if total_unreadable:
-        row["unreadable"] = total_unreadable
+    if sum(unreadable):
+        row["unreadable"] = sum(unreadable)
     if skipped:
         row["left_out"] = len(skipped)
-    return row
+    return row | {"memory_gib": round(max(memory), 3)}
 
 
 def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row:
@@ -293,13 +283,12 @@ def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row
         "lr": state.lr,
         "images_per_s": round(clock.steps * settings.batch / clock.spent, 1),
         "data_wait": round(clock.waited / clock.spent, 4),
-        "memory_gib": round(_memory(state.accelerator.device), 3),
         "seconds": round(state.seconds, 2),
     }
 
 
 def _memory(device: torch.device) -> float:
-    """Peak memory in GiB: of the device, or on a CPU of this process."""
+    """Peak memory of this process in GiB: of its device, or on a CPU its own."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes on macOS, else KiB

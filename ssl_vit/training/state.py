@@ -16,6 +16,7 @@ from ..data.streaming import Cursor
 from ..errors import UserError
 from ..objectives.base import Objective
 from .distributed import WatchedAccelerator
+from .metric_sums import Sums, add_processes
 from .strategy import Strategy
 
 
@@ -31,8 +32,7 @@ class State:
     step: int = 0  # optimiser steps done
     seconds: float = 0.0  # spent training, over all resumptions
     device_seconds: float = 0.0  # the same, times the processes
-    names: list[str] = field(default_factory=list)  # of the metrics in `sums`
-    sums: Tensor | None = None  # (metrics, 2): sums and counts since the last row
+    sums: Sums = field(default_factory=dict)  # of the metrics since the last row
     norms: Tensor | None = None  # (2,): sum and count of gradient norms since the last row
     skipped: list[Tensor] = field(default_factory=list)  # bool per step since the last row
     lr: float = 0.0  # of the last step
@@ -77,8 +77,8 @@ class State:
             "device_seconds": self.device_seconds,
             **self.strategy.save(),
             "schedule": self.schedule.state_dict(),
-            "names": self.names,
-            "sums": None if self.sums is None else accelerator.reduce(self.sums, "sum").cpu(),
+            # a pushed state is JSON, whose keys are text
+            "sums": [[*pair] for pair in add_processes(self.sums, accelerator).items()],
             "norms": None if self.norms is None else self.norms.cpu(),
             "skipped": [bool(flag) for flag in self.skipped],
             "images_seen": seen,
@@ -115,12 +115,13 @@ class State:
         lrs = self.schedule.get_last_lr()
         for group, lr in zip(self.schedule.optimizer.param_groups, lrs, strict=True):
             group["lr"] = lr
-        for name in ("step", "seconds", "device_seconds", "names", "best", "trunk"):
+        for name in ("step", "seconds", "device_seconds", "best", "trunk"):
             setattr(self, name, saved[name])
         main, device = accelerator.is_main_process, accelerator.device
         self.images_seen = saved["images_seen"] if main else 0
         self.images_unreadable = saved["images_unreadable"] if main else 0
-        self.sums = None if saved["sums"] is None else saved["sums"].to(device) * main
+        sums = saved["sums"] if main else ()
+        self.sums = {tuple(map(tuple, names)): rows.to(device) for names, rows in sums}
         self.norms = None if saved["norms"] is None else saved["norms"].to(device)
         self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]
         if self.stream:

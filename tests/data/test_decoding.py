@@ -22,7 +22,7 @@ from helpers.images import encode, npy, on_white, png_by_hand, tar
 from helpers.launching import launch, outcome
 from helpers.sources import opened
 from ssl_vit.data import decoding
-from ssl_vit.data.batching import ImageDataset, Samples, Unreadable
+from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.recipe.schema import Data
 
 TAGS = "<x:xmpmeta xmlns:x='adobe:ns:meta/' xmlns:tiff='http://ns.adobe.com/tiff/1.0/'"
@@ -240,9 +240,7 @@ def test_odd_files_are_the_same_in_every_container(
     for name in others:
         what = "hidden" if name.startswith(".") else f".{name.rpartition('.')[2]}"
         assert any(what in line for line in said), said
-    batch = ImageDataset(source, Data(size=8), False, Unreadable.LEFT_OUT).__getitems__(
-        Samples(every, every)
-    )
+    batch = ImageDataset(source, Data(size=8), train=False).__getitems__(Samples(every, every))
     readable = {made[name] for name in made if name in FILES and FILES[name][1] is not NO}
     wrong = [source.name(row) for row in every if raw[row] not in readable]
     for line, name in zip(batch.unreadable, wrong, strict=True):

@@ -5,9 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation import attentive, probes
 from ssl_vit.evaluation.attentive import AttentiveProbe, TrainingTokens
 from ssl_vit.recipe.probe import Probe
+from ssl_vit.training.distributed import WatchedAccelerator
 
 CPU = torch.device("cpu")
 
@@ -112,14 +114,14 @@ def test_a_class_that_stands_in_one_token_is_read_by_attention_and_not_from_the_
     assert (linear_M == test.label_N).double().mean() < 0.6
 
 
-def test_images_without_a_label_teach_nothing() -> None:
-    """They count in how tokens are standardised alone, by which here nothing changes."""
-    tokens = overlapping()
-    wrong = TrainingTokens(
-        tokens.x_NTD.repeat(2, 1, 1), torch.cat([tokens.label_N, -torch.ones(90)]).long()
-    )
-    for ours, other in zip(fit(tokens, 0.1)[1:], fit(wrong, 0.1)[1:], strict=True):
-        torch.testing.assert_close(ours, other)
+def test_a_training_image_that_cannot_be_read_is_not_in_the_tokens() -> None:
+    """The image that stood in its place counted twice in how tokens are standardised."""
+    tokens = overlapping(rows=5)
+    index = torch.tensor([0, 1, 4])  # the others cannot be read
+    batch = Batch(image=tokens.x_NTD[index], label=tokens.label_N[index], index=index, key=index)
+    found = attentive.extract(lambda x: x, [batch], 5, WatchedAccelerator(cpu=True))
+    assert found is not None and torch.equal(found.label_N, tokens.label_N[index])
+    assert torch.equal(found.x_NTD, tokens.x_NTD[index])
 
 
 def test_a_rate_that_diverges_spoils_no_other() -> None:

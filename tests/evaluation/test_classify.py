@@ -65,17 +65,6 @@ def test_imagenet_real_by_hand(tmp_path: Path) -> None:
             classify.real_accuracy(predicted, Named(), place)  # type: ignore[arg-type]
 
 
-def test_imagenet_real_leaves_out_an_image_that_cannot_be_read(tmp_path: Path) -> None:
-    """It counted the prediction for the image that stood in its place: a wrong accuracy."""
-    seen: list[list[int]] = [[] for _ in range(50_000)]
-    seen[49_999], seen[49_998] = [3], [4]
-    path = tmp_path / "real.json"
-    path.write_text(json.dumps(seen))
-    predicted = predictions([3, -1], [[3, 0], [0, 1]])  # the second one is unreadable
-    found = classify.real_accuracy(predicted, Named(), str(path))  # type: ignore[arg-type]
-    assert counted(found) == {"real": (1.0, 1)}
-
-
 def test_imagenet_real_refuses_classes_in_another_order(tmp_path: Path) -> None:
     """ReaL's numbers count ImageNet's synsets in their order. Folders with readable names, or a
     part of the classes, are numbered otherwise: the accuracy was then near 0."""

@@ -1,7 +1,5 @@
-"""What each objective is held to: gradients of a plain implementation, the same end after a kill, the
-same curve on two processes."""
+"""What each objective is held to: gradients of a plain implementation, the same end after a kill."""
 
-import json
 import shutil
 from collections.abc import Callable
 from copy import deepcopy
@@ -12,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers.launching import launch_ranks, outcome
 from helpers.options import altered
-from helpers.runs import Killed, Killer, assert_alike, assert_same_end, rows, run
+from helpers.runs import Killed, Killer, assert_same_end, run
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models.encoder import Encoder, build_encoder
@@ -119,15 +116,3 @@ def assert_a_killed_run_ends_as(whole: Unbroken) -> None:
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     shutil.rmtree(again)
-
-
-def assert_two_processes_learn_as(*runs: Unbroken) -> None:
-    series = [altered(one.words, "name=two", "compute.batch=8") for one in runs]
-    codes, outputs = outcome(launch_ranks(2, "-c", SERIES, json.dumps(series)))
-    assert codes == [0, 0], outputs
-    for one in runs:
-        alone, two = (
-            [row for row in rows(folder) if "loss" in row]  # not a look at step 0
-            for folder in (one.folder, one.folder.parent / "two")
-        )
-        assert_alike(alone, two, rel=1e-6)

@@ -16,12 +16,11 @@ from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
     assert_is_plain,
-    assert_two_processes_learn_as,
     shaken,
     small,
 )
 from helpers.options import TINY, altered
-from helpers.runs import rows, run
+from helpers.runs import run
 from helpers.self_distillation import plain_koleo, plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit.data.batching import Batch
@@ -295,19 +294,6 @@ def test_a_killed_run_goes_on_to_the_same_end(runs: list[Unbroken]) -> None:
     for whole in runs:
         assert_a_killed_run_ends_as(whole)
     assert runs[0].state()["assign.centre_K"].abs().sum() > 0
-
-
-def test_two_processes_learn_as_one(runs: list[Unbroken]) -> None:
-    """And find the same of what tells a collapse."""
-    assert_two_processes_learn_as(*runs)
-    for one in runs:
-        alone, two = rows(one.folder), rows(one.folder.parent / "two")
-        assert sum("features/information" in row for row in alone) == 4
-        for a, b in zip(alone, two, strict=True):
-            looked = [name for name in a if name.startswith("features/")]
-            assert [b[name] for name in looked] == pytest.approx(
-                [a[name] for name in looked], rel=1e-4
-            )
 
 
 def test_the_teachers_encoder_is_exported(runs: list[Unbroken]) -> None:

@@ -20,7 +20,6 @@ from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
     assert_is_plain,
-    assert_two_processes_learn_as,
 )
 from helpers.exports import of_timm
 from helpers.images import put
@@ -175,10 +174,6 @@ def words(teacher: Path, tmp_path: Path) -> list[str]:
 
 def test_a_killed_run_goes_on_to_the_same_end(whole: Unbroken) -> None:
     assert_a_killed_run_ends_as(whole)
-
-
-def test_two_processes_learn_as_one(whole: Unbroken) -> None:
-    assert_two_processes_learn_as(whole)
 
 
 def test_the_teacher_sees_images_by_its_own_normalisation(whole: Unbroken, teacher: Path) -> None:

@@ -13,6 +13,8 @@ from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
 from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
+from ssl_vit.training import metric_sums
+from ssl_vit.training.distributed import WatchedAccelerator
 
 
 def mpp(on: encoder.Encoder) -> MaskedPatchPrediction:
@@ -90,18 +92,56 @@ def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> N
     assert step.loss.item() == pytest.approx(
         0.5 * losses["mpp"].item() + 2 * losses["supervised"].item(), rel=1e-6
     )
-    total, count = step.metrics["loss"]
-    assert (total / count).item() == pytest.approx(step.loss.item(), rel=1e-6) and count == 6
+    assert step.metrics["loss"][1] == 6
     assert {"mpp/loss_masked", "mpp/accuracy", "supervised/accuracy"} <= step.metrics.keys()
 
 
 def test_a_step_without_a_label_is_nothing_to_learn_from() -> None:
     bare = batch()._replace(label=torch.full((6,), -1))
-    joint = joint_of(1.0, 1.0)
+    joint = joint_of(0.5, 2.0)
     step = joint(bare._replace(loss_denominator=torch.zeros((), dtype=torch.float64)))
-    assert torch.isfinite(step.loss) and torch.isfinite(step.metrics["loss"][0])
-    alone = mpp(net())(bare).metrics["loss"]
-    assert step.metrics["loss"][0] / 6 == pytest.approx(float(alone[0] / alone[1]))
+    assert step.loss.item() == pytest.approx(0.5 * mpp(net())(bare).loss.item())
+
+
+def test_the_logged_loss_of_a_step_is_the_loss_that_is_minimised() -> None:
+    """Over two device batches, of which one has two labels and the other none."""
+    joint, whole = joint_of(0.5, 2.0), batch(8)
+    labels = torch.full((8,), -1)
+    labels[:2] = whole.label[:2]
+    whole = whole._replace(label=labels)
+    labels_each = torch.tensor(1.0, dtype=torch.float64)  # 2 labels in 2 device batches
+    losses, sums = [], {}
+    for half in (slice(0, 4), slice(4, 8)):
+        step = joint(whole.map(lambda x: x[half])._replace(loss_denominator=labels_each))  # noqa: B023
+        losses.append(step.loss)
+        metric_sums.add_metrics(sums, step.metrics)
+    found = metric_sums.means(joint, sums, WatchedAccelerator(cpu=True))
+    assert found["loss"][0] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
+    assert found["loss"][1] == 8 and found["supervised/loss"][1] == 2
+
+
+def test_batches_with_different_metrics_are_added_by_name() -> None:
+    """They were added by position, so that an accuracy became part of a loss."""
+    one, two = torch.tensor(1.0), torch.tensor(2.0)
+    sums: metric_sums.Sums = {}
+    metric_sums.add_metrics(sums, {"loss": (one, one), "accuracy": (two, two)})
+    metric_sums.add_metrics(sums, {"accuracy": (one, two), "loss": (two, one)})
+    metric_sums.add_metrics(sums, {"loss": (3 * one, one)}, skipped=torch.tensor(False))
+    metric_sums.add_metrics(sums, {"loss": (9 * one, one)}, skipped=torch.tensor(True))
+    found = metric_sums.means(mpp(net()), sums, WatchedAccelerator(cpu=True))
+    assert found == {"loss": (2.0, 3), "accuracy": (0.75, 4)}
+
+
+def test_the_logged_loss_is_the_weighted_sum_of_the_parts_means() -> None:
+    """It was a mean over device batches, which depends on how labels are spread over them. A part
+    without a label adds nothing; without any part there is no loss."""
+    joint = joint_of(0.5, 2.0)
+    means = {"loss": (9.0, 40), "mpp/loss": (3.0, 80), "supervised/loss": (0.7, 5)}
+    assert joint.combine_means(means) == means | {"loss": (pytest.approx(2.9), 40)}
+    del means["supervised/loss"]
+    assert joint.combine_means(means) == means | {"loss": (1.5, 40)}
+    del means["mpp/loss"]
+    assert joint.combine_means(means) == {}
 
 
 @pytest.mark.parametrize(("weights", "alone"), [((1, 0), "mpp"), ((0, 1), "supervised")])

@@ -13,7 +13,6 @@ from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
     assert_is_plain,
-    assert_two_processes_learn_as,
     shaken,
     small,
 )
@@ -188,7 +187,3 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
 
 def test_a_killed_run_goes_on_to_the_same_end(whole: Unbroken) -> None:
     assert_a_killed_run_ends_as(whole)
-
-
-def test_two_processes_learn_as_one(whole: Unbroken) -> None:
-    assert_two_processes_learn_as(whole)

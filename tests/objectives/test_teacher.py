@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers.exactness import Unbroken, assert_a_killed_run_ends_as, assert_two_processes_learn_as
+from helpers.exactness import Unbroken, assert_a_killed_run_ends_as
 from helpers.images import two_classes
 from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY, altered
@@ -221,10 +221,6 @@ def test_the_encoder_that_is_exported(form: Form, whole: Unbroken) -> None:
     heads = load_file(export / "heads.safetensors")
     assert torch.equal(heads["predictor.mask_token"], state["predictor.mask_token"])
     assert '"global_pool": "avg"' in (export / "config.json").read_text()
-
-
-def test_two_processes_learn_as_one(whole: Unbroken) -> None:
-    assert_two_processes_learn_as(whole)
 
 
 def test_page_and_card_say_what_it_is(form: Form, whole: Unbroken) -> None:

@@ -14,7 +14,6 @@ from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
     assert_is_plain,
-    assert_two_processes_learn_as,
     shaken,
     small,
 )
@@ -185,10 +184,6 @@ def test_a_killed_run_goes_on_to_the_same_end(whole: Unbroken) -> None:
     assert_a_killed_run_ends_as(whole)
     name, found = "encoder.backbone.blocks.0.mlp.fc1.weight", whole.state()
     assert not torch.equal(found[f"target.teacher.{name}"], found[name])
-
-
-def test_two_processes_learn_as_one(whole: Unbroken) -> None:
-    assert_two_processes_learn_as(whole)
 
 
 def test_the_baseline_is_measured_at_each_evaluation(whole: Unbroken) -> None:

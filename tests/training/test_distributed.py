@@ -1,5 +1,5 @@
-"""Several processes: the samples, masks and losses of one, however the batch is spread; stopped on
-some, resumed on others."""
+"""Several processes: stopped on some and resumed on others, different words or images, processes
+that fail or do not come."""
 
 import json
 import socket
@@ -31,70 +31,6 @@ def fails(self, step, row, objective):
 HeldOutEvaluator.__call__ = fails
 train(Run(resolve(json.loads(sys.argv[1]))))
 """
-LABELS = ["recipe=joint", "joint.mpp=0", "optim.steps=20"]
-# ways of cutting the batch of 16: by name; "two" is on two processes
-WAYS = {
-    "dropout one": ["optim.dropout=0.1", "compute.batch=4"],
-    "dropout two": ["optim.dropout=0.1", "compute.batch=4"],
-    "plain one": ["compute.batch=16"],
-    "plain two": ["compute.batch=8"],
-    "passes two": ["compute.batch=2"],
-    "labels one": [*LABELS, "compute.batch=16"],
-    "labels two": [*LABELS, "compute.batch=8"],
-    "mae one": ["recipe=mae", "compute.batch=16"],
-    "mae two": ["recipe=mae", "compute.batch=8"],
-    "moco one": ["recipe=moco_v3", "compute.batch=16"],
-    "moco two": ["recipe=moco_v3", "compute.batch=8"],
-}
-
-
-@pytest.fixture(scope="module")
-def spread(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
-    """The rows of one recipe on one process and on two, by WAYS."""
-    out = tmp_path_factory.mktemp("spread")
-    words = {
-        name: [*altered(LONG, *own), f"out={out}", f"name={name.replace(' ', '-')}"]
-        for name, own in WAYS.items()
-    }
-    for name in (name for name in WAYS if "one" in name):
-        run(words[name])
-    pair = [words[name] for name in WAYS if "two" in name]
-    statuses, outputs = outcome(launch_ranks(2, "-c", SERIES, json.dumps(pair)))
-    assert statuses == [0, 0], outputs
-    return {name: rows(out / name.replace(" ", "-")) for name in WAYS}
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("dropout one", "dropout two"),
-        ("plain one", "plain two"),
-        ("plain one", "passes two"),
-        ("labels one", "labels two"),
-        ("mae one", "mae two"),
-        ("moco one", "moco two"),
-    ],
-)
-def test_losses_are_the_same_however_the_batch_is_spread(
-    spread: dict[str, list[dict]], one: str, other: str
-) -> None:
-    """With dropout where the device batch is equal, so that every chunk draws its own; without it
-    for any."""
-    assert_alike(spread[one], spread[other])
-    last, same = spread[one][-1], spread[other][-1]
-    # what a batch norm follows has a bias without effect in training, whose gradient is rounding;
-    # in evaluation the norm's running mean lags behind it
-    rel = 1e-3 if "moco" in one else 1e-5
-    assert last["validation/loss"] == pytest.approx(same["validation/loss"], rel=rel)
-
-
-def test_a_joint_part_of_weight_0_is_not_trained(spread: dict[str, list[dict]]) -> None:
-    """Also on two processes, where DDP waits for every gradient."""
-    for name in ("labels one", "labels two"):
-        losses = [row["loss"] for row in spread[name]]
-        assert losses[-1] < losses[0] and not [key for key in spread[name][-1] if "mpp" in key]
-
-
 SIGNALLED = """
 import json, os, signal, sys
 from ssl_vit.jobs import cli

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ...data.batching import Batch
 from ...models.encoder import Backbone
-from .. import building
-from ..base import Metrics, Objective, Output
+from .. import base, building
+from ..base import Means, Metrics, Objective, Output
 from ..building import Settings
 from ..teacher import Averages
 from . import DECLARATION, JointOptions
@@ -44,18 +44,23 @@ class Joint(Objective):
             for name, step in steps.items()
             for key, pair in step.metrics.items()
         }
-        return Output(loss, {"loss": self._weighted(steps, len(batch.key))} | metrics)
+        # `combine_means` replaces the mean and keeps the count: parts count patches or labels
+        return Output(loss, base.sums(loss=loss.expand(len(batch.key))) | metrics)
+
+    def combine_means(self, means: Means) -> Means:
+        """Set the loss to the weighted sum of the parts' mean losses.
+
+        A mean over device batches would depend on how labels are spread over them. A part without
+        any labelled image adds nothing, as it had no gradient. Without any part there is no loss.
+        """
+        losses = {name: f"{name}/loss" for name, _ in self._all() if f"{name}/loss" in means}
+        if not losses:
+            return {name: pair for name, pair in means.items() if name != "loss"}
+        total = sum(self.weights[name] * means[loss][0] for name, loss in losses.items())
+        return means | {"loss": (total, means["loss"][1])}
 
     def logits(self, batch: Batch) -> Tensor:
         return dict(self._all())["supervised"].logits(batch)
-
-    def _weighted(self, steps: Mapping[str, Output], images: int) -> tuple[Tensor, Tensor]:
-        """The weighted sum of the parts' mean losses, counted per image."""
-        pairs = [(self.weights[name], *step.metrics["loss"]) for name, step in steps.items()]
-        total = torch.stack(
-            [weight * loss / count.clamp(min=1) for weight, loss, count in pairs]
-        ).sum()
-        return total * images, torch.full_like(total, images)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
         seen = list(batches)
