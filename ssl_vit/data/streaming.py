@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import datasets
 import fsspec
 import numpy as np
 
@@ -19,6 +18,9 @@ from .. import rng
 from ..errors import UserError, reason
 from .labels import Labels
 from .source import Missing, Raw, Source, Store
+
+if TYPE_CHECKING:
+    import datasets
 
 WINDOW = 10_000  # images that are shuffled at a time
 PREVIEW = 2048  # the first images, where a stream is used like a source: baselines, fingerprints
@@ -87,7 +89,7 @@ class Stream:
 
     def __init__(
         self,
-        rows: datasets.IterableDataset,
+        rows: "datasets.IterableDataset",
         image: str,
         label: str | None,
         read_file: Callable[[str | None], bytes],
@@ -104,6 +106,8 @@ class Stream:
             where: opens errors.
             seed: of the order of its shards.
         """
+        import datasets  # of training on a stream alone
+
         kept = [image] + ([label] if label else [])
         self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
         self.image = image

@@ -213,16 +213,20 @@ def dies_with_us() -> Callable[[], None] | None:
 # ---- in the warm process
 
 
+def module_names() -> list[str]:
+    """Return the modules that a warm process imports."""
+    objectives = importlib.import_module(f"{PACKAGE.name}.objectives")
+    found = pkgutil.walk_packages(objectives.__path__, f"{objectives.__name__}.")
+    return [*MODULES, *(module.name for module in found)]
+
+
 def import_all() -> str | None:
     """Import what runs import. Return why a fork would not be safe then, or None."""
     for name in WITH_OPENBLAS:
         importlib.import_module(name)
     before = threads()
-    for name in MODULES:
+    for name in module_names():
         importlib.import_module(name)
-    objectives = importlib.import_module(f"{PACKAGE.name}.objectives")
-    for module in pkgutil.walk_packages(objectives.__path__, f"{objectives.__name__}."):
-        importlib.import_module(module.name)
     gc.collect()
     gc.freeze()  # a collection in a task would copy the pages of all that was imported
     if more := [name for name in threads() - before if name not in FORK_SAFE_THREADS]:
@@ -302,6 +306,11 @@ def become(request: Mapping[str, Any]) -> None:
     sys.argv = ["-m", *request["options"]]
 
 
+def run_tool() -> None:
+    """Run what `python -m ssl_vit` runs."""
+    runpy.run_module(PACKAGE.name, run_name="__main__", alter_sys=True)
+
+
 def main(descriptor: int) -> None:
     """Import, then fork tasks. In a task run the tool, and let the interpreter exit as usual."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `ssl_vit.__main__`, before torch
@@ -319,7 +328,7 @@ def main(descriptor: int) -> None:
             signal.signal(number, handler)
 
     become(serve(connection, begin))
-    runpy.run_module(PACKAGE.name, run_name="__main__", alter_sys=True)
+    run_tool()
 
 
 if __name__ == "__main__":
