@@ -3,12 +3,10 @@ and starts, and what happens when it, its tasks or its parent are killed."""
 
 import json
 import os
-import pickle
 import random
 import signal
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -85,21 +83,8 @@ def site(folder, text, monkeypatch):
 def without_times(run):
     """The rows of metrics.jsonl without what depends on the machine's speed and memory."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    timed = ("images_per_second", "data_wait", "seconds", "peak_memory", "time")
-    return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows]
-
-
-def processes():
-    """The processes that this one has started, with theirs."""
-    return psutil.Process().children(recursive=True)
-
-
-def warm_processes():
-    found = []
-    for process in processes():
-        if "ssl_vit.lab.study.warm" in process.cmdline() and process.parent() == psutil.Process():
-            found.append(process)
-    return found
+    measured = {"images_per_s", "memory_gib", "data_wait", "seconds"}
+    return [{key: row[key] for key in row.keys() - measured} for row in rows]
 
 
 # ---- the real tools
@@ -142,9 +127,7 @@ def test_tasks_start_as_processes_where_an_import_has_started_a_thread(
 ):
     site(tmp_path, START_THREAD, monkeypatch)
     outcome = local.Local().start(job_of(tmp_path, ["recipe=nosuch"], ["recipe=nosuch"]))
-    assert [why.split(":")[1] for why in outcome.failed.values()] == [" recipe=nosuch"] * 2 or (
-        all("recipe=nosuch" in why for why in outcome.failed.values()) and len(outcome.failed) == 2
-    )
+    assert [why.startswith("recipe=nosuch: ") for why in outcome.failed.values()] == [True] * 2
     shown = capsys.readouterr().out
     assert "an import started the thread python" in shown
     assert shown.count("\nforking ") == 1
@@ -156,22 +139,27 @@ def test_tasks_start_as_processes_where_an_import_has_started_a_thread(
 def test_a_warm_process_that_is_killed_again_and_again_costs_no_task_its_second_start(bench):
     """The tasks that died with it start again: from a new one, in the end as processes. A task that
     a signal itself ended has one more start all the same."""
-    names = [*bench.job.tasks][:3]
-    bench.behave({names[0]: "sleep"})
+    first = [*bench.job.tasks][0]
+
+    def started(times):
+        return bench.starts().count(first) == times
+
+    bench.behave({first: "sleep"})
     study = bench.start(parallel=1)
     for number in range(1, local.WARM_ATTEMPTS + 1):
-        until(lambda number=number: len(bench.starts()) == number and asleep(bench, names[0]))
-        parent = psutil.Process(int((bench.runs / names[0] / "pid").read_text())).parent()
-        (bench.runs / names[0] / "asleep").unlink()
+        until(lambda number=number: started(number) and asleep(bench, first))
+        parent = psutil.Process(int((bench.runs / first / "pid").read_text())).parent()
+        for file in ("asleep", "state.json"):  # it sleeps again
+            (bench.runs / first / file).unlink()
         parent.kill()
-    until(lambda: asleep(bench, names[0]) and len(bench.starts()) == local.WARM_ATTEMPTS + 1)
-    bench.behave({names[1]: "end 137 0"})
-    os.kill(int((bench.runs / names[0] / "pid").read_text()), signal.SIGKILL)
+    until(lambda: asleep(bench, first) and started(local.WARM_ATTEMPTS + 1))
+    bench.behave()
+    os.kill(int((bench.runs / first / "pid").read_text()), signal.SIGKILL)
     output, errors = study.communicate(timeout=120)
     assert study.returncode == 0, (output, errors)
-    assert [bench.starts().count(name) for name in names] == [local.WARM_ATTEMPTS + 2, 2, 1]
+    assert started(local.WARM_ATTEMPTS + 2)
     assert output.count("\nforking ") == local.WARM_ATTEMPTS
-    assert output.count("\nagain ") == local.WARM_ATTEMPTS + 2
+    assert output.count("\nagain ") == local.WARM_ATTEMPTS + 1
     assert bench.finished() == {*bench.job.tasks}
 
 
@@ -224,6 +212,8 @@ def test_the_first_signal_lets_tasks_save_and_the_second_kills_even_a_stopped_wa
 def test_random_kills_leave_the_same_results_and_nothing_behind(tmp_path, monkeypatch):
     """Tasks, the warm process and the study are killed at random moments; then it runs to its end."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for folder in ("undisturbed", "killed"):
+        (tmp_path / folder).mkdir()
     undisturbed = Bench(tmp_path / "undisturbed", GAP, warm=True)
     assert not undisturbed.run().failed
     bench = Bench(tmp_path / "killed", GAP, warm=True)
