@@ -102,7 +102,7 @@ def test_forked_runs_have_the_bits_of_plain_ones_and_import_next_to_nothing(
     job = job_of(tmp_path, *options, ["recipe=nosuch"])
     outcome = local.Local().start(job)
     assert outcome.finished == ["t0", "t1", "t2", "t3"] and [*outcome.failed] == ["t4"]
-    for name, words in zip(job.tasks, options, strict=False):
+    for name in outcome.finished:
         run = job.folder / name
         log = (job.folder / "logs" / f"{name}.txt").read_text().splitlines()
         assert log[0].startswith(f"$ {sys.executable} -P -m ssl_vit pretrain recipe=mpp ")
@@ -139,7 +139,7 @@ def test_tasks_start_as_processes_where_an_import_has_started_a_thread(
 def test_a_warm_process_that_is_killed_again_and_again_costs_no_task_its_second_start(bench):
     """The tasks that died with it start again: from a new one, in the end as processes. A task that
     a signal itself ended has one more start all the same."""
-    first = [*bench.job.tasks][0]
+    first = next(iter(bench.job.tasks))
 
     def started(times):
         return bench.starts().count(first) == times
@@ -185,7 +185,7 @@ def test_tasks_die_with_the_studys_process(bench, stopped):
 
 
 def test_a_task_that_was_ended_by_a_signal_or_with_a_status_is_reported_as_a_process_is(bench):
-    first, second, *rest = bench.job.tasks
+    first, second, *_ = bench.job.tasks
     bench.behave({first: "end 137", second: "end 2"})
     failed = bench.run(tasks=bench.only(first, second)).failed
     assert failed[first].startswith("killed by signal 9; ") and "signal" not in failed[second]

@@ -138,7 +138,7 @@ class Here:
             if self.warm.lost is None:
                 return self.warm
             self.attempts = self.attempts if self.warm.can_fork else 0
-            then = "another one starts" if self.attempts else "tasks start as processes of their own"
+            then = "another one starts" if self.attempts else "tasks start as plain processes"
             _say("forking", f"the process that forks tasks has ended: {self.warm.lost}; {then}")
             self.warm = None
         if self.attempts:
