@@ -7,6 +7,8 @@ ssl-vit study recipe=study/gap
 tools/NAME.py of a checkout are the same commands.
 """
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -93,6 +95,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Before torch is imported: OpenMP threads that spin while they wait slow down a machine that
     # runs anything else.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Called last when the process exits. Python would then look through all objects several times,
+    # for a second, to free memory that the system frees anyway.
+    atexit.register(gc.freeze)
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     tool = TOOLS.get(name)

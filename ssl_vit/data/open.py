@@ -3,21 +3,24 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import datasets
 import numpy as np
 
 from ..errors import UserError
 from ..recipe.images import EMBEDDED, Data
-from . import columns, layout, synthetic, tables
+from . import layout, synthetic
 from .files import open_files
 from .labels import Labels, no_labels
 from .layout import IMAGE_KINDS, Contents
 from .source import Masks, Raw, Source, Store
 from .streaming import Stream, read_hub_file
-from .tables import Parquet
 from .tars import open_tars
+
+if TYPE_CHECKING:
+    import datasets
+
+    from .tables import Parquet
 
 DRAWN_HASHED = 64  # images of the embedded set that show whether this code still draws the same
 
@@ -63,11 +66,12 @@ def open_splits(data: Data) -> Found:
     Raises:
         UserError: a place that holds no images.
     """
-    datasets.disable_progress_bars()
     guesses: list[str] = []
     if data.path:
         return _open_path(layout.inspect(Path(data.path)), data)
     if data.hub:
+        from . import tables
+
         return Found(tables.open_tables(tables.load_hub(data), data, {}, guesses), [], guesses)
     if data.channels != 3:
         text = f"data={EMBEDDED} is drawn in 3; for other images data.path= or data.hub="
@@ -92,12 +96,15 @@ def _open_path(contents: Contents, data: Data) -> Found:
         splits = open_files(Path(data.path), contents, data, guesses)
     elif contents.kind == "tar":
         splits = open_tars(contents, data, guesses)
-    elif contents.kind == "saved":
-        splits = tables.open_tables(tables.load_saved(data, guesses), data, {}, guesses)
     else:
-        known = tables.split_files(contents.files, data, guesses)
-        opened = {name: tables.load_parquet(one.files, data) for name, one in known.items()}
-        splits = tables.open_tables(opened, data, known, guesses)
+        from . import tables  # `datasets` and pandas, which image files and tars do without
+
+        if contents.kind == "saved":
+            splits = tables.open_tables(tables.load_saved(data, guesses), data, {}, guesses)
+        else:
+            known = tables.split_files(contents.files, data, guesses)
+            opened = {name: tables.load_parquet(one.files, data) for name, one in known.items()}
+            splits = tables.open_tables(opened, data, known, guesses)
     return Found(splits, contents.skipped, guesses)
 
 
@@ -108,7 +115,8 @@ def open_streams(data: Data) -> Found:
         UserError: a place that holds no images, or is read in place anyway; or labels that a stream
             cannot read.
     """
-    datasets.disable_progress_bars()
+    from . import tables
+
     guesses: list[str] = []
     if not data.path:
         opened = tables.load_hub(data, stream=True)
@@ -129,10 +137,12 @@ def open_streams(data: Data) -> Found:
 
 
 def _of_table(
-    rows: datasets.IterableDataset, data: Data, known: Parquet | None, guesses: list[str]
+    rows: "datasets.IterableDataset", data: Data, known: "Parquet | None", guesses: list[str]
 ) -> Callable[[int], Stream]:
     """Labels that are texts are refused or left out: their classes are known only when all are
     read."""
+    from . import columns, tables
+
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, about, _ = tables.find_columns(rows.features, data, known)
     if columns.array_shape(rows.features[image]):

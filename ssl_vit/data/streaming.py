@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import datasets
 import fsspec
 import numpy as np
 
@@ -20,6 +19,9 @@ from ..errors import UserError, reason
 from ..formatting import count_of_images, format_bytes
 from .labels import Labels
 from .source import Missing, Raw, Source, Store
+
+if TYPE_CHECKING:
+    import datasets
 
 # What is shuffled at a time, of all processes: at most so many images, with so many encoded bytes.
 # 10,000 photographs of ImageNet have 1.1 GB
@@ -96,7 +98,7 @@ class Stream:
 
     def __init__(
         self,
-        rows: datasets.IterableDataset,
+        rows: "datasets.IterableDataset",
         image: str,
         label: str | None,
         read_file: Callable[[str | None], bytes],
@@ -113,6 +115,8 @@ class Stream:
             where: opens errors.
             seed: of the order of its shards.
         """
+        import datasets  # of training on a stream alone
+
         kept = [image] + ([label] if label else [])
         self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
         self.image = image

@@ -236,6 +236,7 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
     Raises:
         UserError: they cannot be read, it names the damaged file; or the cache cannot be written.
     """
+    datasets.disable_progress_bars()
     given = {"train": [glob.escape(str(file)) for file in files]}
     try:
         with tempfile.TemporaryDirectory() as place:
@@ -292,6 +293,7 @@ def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
 
 
 def _opened(load: Callable[[], Any], data: Data) -> Any:
+    datasets.disable_progress_bars()
     try:
         return load()
     except Exception as error:  # whatever a file written by others causes

@@ -65,8 +65,8 @@ def _warnings(job: Job) -> Iterator[str]:
 
 def _what(job: Job) -> Iterator[tuple[str, str]]:
     recipe, net, splits = job.recipe, job.objective.encoder, job.splits
-    resumed = f", resumed after step {job.state.step:,}" if job.state.step else ""
-    yield "run", f"{job.run.folder}{resumed}"
+    if job.state.step:
+        yield "resumed", f"after step {job.state.step:,}"
     yield "objective", _objective(recipe)
     many = formatting.count_of_images(len(splits.train))
     windows = ""

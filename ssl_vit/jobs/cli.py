@@ -1,10 +1,11 @@
 """The pretrain, finetune and evaluate tools: from options to a finished run. Torch is imported
 late."""
 
+import gc
 import json
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from ..errors import UserError, report_errors
@@ -118,6 +119,7 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
         whose = f"the images of init={recipe.init}; {OTHERS}"
         raise UserError(f"{error}; these are {whose}") from None
     trackers.check_installed(recipe.log.trackers or ())
+    _print(f"{'run':<11} {run.folder}")  # before the imports of seconds
     return run, None
 
 
@@ -163,10 +165,24 @@ def _check_init_given(recipe: Recipe, options: list[str], only_tested: bool = Fa
         raise UserError(f"init= is missing; {CHOICES}")
 
 
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile. What an import makes stays; looking through it again and again
+    takes a sixth of the time that torch and the other libraries need."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _train(run: Run) -> Result | None:
     """A signal during the import of torch stops the run before its first step."""
     with _hold_process(run), SignalHandler() as signals:
-        from .train import train
+        with without_collections():
+            from .train import train
 
         result = train(run, signals)
         run.signal = signals.reason
@@ -174,7 +190,7 @@ def _train(run: Run) -> Result | None:
 
 
 def _probe(run: Run) -> Result | None:
-    with _hold_process(run):
+    with _hold_process(run), without_collections():
         from .evaluate import evaluate
 
         return evaluate(run)

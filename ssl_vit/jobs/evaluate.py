@@ -260,7 +260,6 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     size = f"{data.size} px, {crop_text(data.eval_mode, data.eval_crop)}"
     console.table(
         [
-            ("run", str(run.folder)),
             ("encoder", f"{recipe.init}, frozen: {feature}"),
             *console.rows_under("", seen_text.lines(seen)),
             ("data", f"{data.name}: {images} images at {size}"),

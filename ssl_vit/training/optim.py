@@ -12,11 +12,6 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from transformers.optimization import (
-    get_cosine_schedule_with_warmup,
-    get_polynomial_decay_schedule_with_warmup,
-    get_wsd_schedule,
-)
 
 from ..recipe.schema import Optim
 
@@ -76,10 +71,33 @@ def _layer_id(name: str) -> int:
     return 0 if inside and "encoder.backbone.norm." not in name else HEAD
 
 
-def _share_of_lr(warmup: int, drops: list[float], step: int) -> float:
-    """Share of the peak learning rate at a step: linear warm-up, then a tenth after each of
-    `drops`, in steps (Kolesnikov et al., 2020, section 3)."""
-    return min(1.0, step / max(1, warmup)) * 0.1 ** sum(step >= drop for drop in drops)
+def share_of_lr(optim: Optim, step: int) -> float:
+    """Return the share of the peak learning rate at a step: linear warm-up from 0, then the
+    schedule. The formulas are those of `transformers.optimization`, to the last bit; importing it
+    takes a quarter of a second."""
+    warmup, steps = optim.warmup, optim.steps
+    if optim.schedule == "steps":  # Kolesnikov et al., 2020, section 3
+        drops = sum(step >= share * steps for share in optim.drops)
+        return min(1.0, step / max(1, warmup)) * 0.1**drops
+    if step < warmup:
+        return float(step) / float(max(1, warmup))
+    match optim.schedule:
+        case "cosine":
+            progress = float(step - warmup) / float(max(1, steps - warmup))
+            return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
+        case "wsd":
+            if step < optim.decay_from:
+                return 1.0
+            progress = float(step - optim.decay_from) / float(max(1, steps - optim.decay_from))
+            return max(0.0, 1.0 - math.sqrt(progress)) if step < steps else 0.0
+        case "linear":
+            end = min(LINEAR_END, optim.lr / 2)
+            if step > steps:
+                return end / optim.lr
+            left = 1 - (step - warmup) / (steps - warmup)
+            return ((optim.lr - end) * left + end) / optim.lr
+        case _:
+            assert_never(optim.schedule)
 
 
 def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
@@ -94,26 +112,7 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
     optimiser_class: Callable[..., Optimizer] = getattr(import_module(module_name), name)
     settings = optim.optimiser.settings(optim)
     optimizer = optimiser_class(params, lr=optim.lr, fused=True, **settings)
-    warmup, steps = optim.warmup, optim.steps
-    match optim.schedule:
-        case "cosine":
-            schedule = get_cosine_schedule_with_warmup(optimizer, warmup, steps)
-        case "linear":
-            end = min(LINEAR_END, optim.lr / 2)  # transformers refuses an end that is not below lr
-            schedule = get_polynomial_decay_schedule_with_warmup(
-                optimizer, warmup, steps, lr_end=end, power=1.0
-            )
-        case "steps":
-            drops = [share * steps for share in optim.drops]
-            schedule = LambdaLR(optimizer, partial(_share_of_lr, warmup, drops))
-        case "wsd":
-            decay = steps - optim.decay_from
-            schedule = get_wsd_schedule(
-                optimizer, warmup, decay, num_training_steps=steps, decay_type="1-sqrt"
-            )
-        case _:
-            assert_never(optim.schedule)
-    return optimizer, schedule
+    return optimizer, LambdaLR(optimizer, partial(share_of_lr, optim))
 
 
 def weight_decay_at(optim: Optim, step: int) -> float:

@@ -4,11 +4,13 @@ import json
 import pickle
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 from helpers.launching import Process, launch
+from ssl_vit.formatting import PROGRAM
 from ssl_vit.lab import engine
 from ssl_vit.lab.study import local
 from ssl_vit.lab.study.launch import Job, Outcome
@@ -126,6 +128,19 @@ from ssl_vit.errors import report_errors
 with report_errors():
     sys.exit(1 if start(Path({tool!r}), *pickle.loads(Path({job!r}).read_bytes())).failed else 0)
 """
+# In place of `python -P -m`: the stand-in tool, or a warm process that forks it
+DRIVER = """
+import runpy, sys
+tool = {tool!r}
+sys.argv[:2] = [tool] if sys.argv[1] == "ssl_vit" else [*sys.argv[1:2]]
+if sys.argv[0] == tool:
+    runpy.run_path(tool, run_name="__main__")
+else:
+    from ssl_vit.lab.study import warm
+    warm.WITH_OPENBLAS, warm.module_names = (), list
+    warm.run_tool = lambda: runpy.run_path(tool, run_name="__main__", init_globals=dict(__file__=tool))
+    warm.main(int(sys.argv[1]))
+"""
 RECIPE = engine.resolve(
     ["recipe=mpp", "optim.batch=64", *(f"{k}={v}" for k, v in SMALL.items())], ""
 )
@@ -137,24 +152,33 @@ def process_command(tool: Path, *options: str) -> list[str]:
 
 
 def start(tool: Path, job: Job, launcher=local.Local, memory: int = 1 << 50) -> Outcome:
-    """A launcher with the stand-in tool and, here, so much memory, by default enough for all."""
-    with mock.patch.multiple(
-        local,
-        process_command=lambda *options: process_command(tool, *options),
-        memory=lambda: memory,
-    ):
+    """A launcher with the stand-in tool and, here, so much memory, by default enough for all. Next
+    to a driver the tool is forked by a warm process that imports nothing."""
+    driver = tool.with_name("driver.py")
+    with ExitStack() as stack:
+        changed = {"memory": lambda: memory}
+        if driver.exists():
+            program = [sys.executable, str(driver), "ssl_vit"]
+            stack.callback(PROGRAM.__setitem__, slice(None), [*PROGRAM])
+            PROGRAM[:] = program
+        else:
+            changed["process_command"] = lambda *options: process_command(tool, *options)
+        stack.enter_context(mock.patch.multiple(local, **changed))
         return launcher().start(job)
 
 
 class Bench:
-    """A folder with the stand-in tool, and the study's job, whose runs are in `runs`."""
+    """A folder with the stand-in tool, and the study's job, whose runs are in `runs`. `warm`: a warm
+    process forks the tool."""
 
-    def __init__(self, folder: Path, content=GAP, launcher=local.Local) -> None:
+    def __init__(self, folder: Path, content=GAP, launcher=local.Local, warm=False) -> None:
         self.launcher = launcher
         self.notes, self.runs = folder / "runs", folder / "runs" / "gap"
         self.notes.mkdir()
         self.tool = folder / "tool.py"
         self.tool.write_text(TOOL)
+        if warm:
+            (folder / "driver.py").write_text(DRIVER.format(tool=str(self.tool)))
         tasks = plan(build(content, "gap"), {}, {})
         recipes = dict.fromkeys(tasks, RECIPE)
         words = ("name=gap", f"out={self.notes}")

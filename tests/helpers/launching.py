@@ -37,7 +37,6 @@ ROOT = Path(__file__).resolve().parents[2]
 NUMBER = struct.Struct("i")  # of a process, then its exit status
 FEW_BASELINE_IMAGES = 128  # that a tiny run's baselines are fitted on
 FEW_SHOWN = 2  # images of the figure that it draws at its end
-IMPORTED = "ssl_vit.jobs.cli", "ssl_vit.jobs.evaluate", "ssl_vit.inspection.drawing"
 LONGEST = 1 << 17  # bytes of a request
 # Environment variables
 ADDRESS = "SSL_VIT_TESTS_SERVER"  # name of the server's abstract socket
@@ -373,8 +372,8 @@ if __name__ == "__main__":
     if role == "run":
         _stand_in(arguments)
     sys.path[0] = str(ROOT)
-    for module in IMPORTED:
-        importlib.import_module(module)
+    for module in importlib.import_module("ssl_vit.lab.study.warm").module_names():
+        importlib.import_module(module)  # the same as in a study's warm process
     shorten()
     listener, alive = map(int, arguments)
     _run(*_serve(socket.socket(fileno=listener), alive))

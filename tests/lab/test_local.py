@@ -33,16 +33,19 @@ ALONE = "pretrain-scratch-0"
 ONE_ARM = GAP | {"axes": {"arm": {"scratch": GAP["axes"]["arm"]["scratch"]}}}
 
 
-@pytest.fixture
-def bench(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    return Bench(tmp_path)
+WARM = {False: "processes", True: "forks"}
 
 
-@pytest.fixture
-def small(tmp_path, monkeypatch):
+@pytest.fixture(params=WARM, ids=WARM.get)
+def bench(tmp_path, monkeypatch, request):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    return Bench(tmp_path, ONE_ARM)
+    return Bench(tmp_path, warm=request.param)
+
+
+@pytest.fixture(params=WARM, ids=WARM.get)
+def small(tmp_path, monkeypatch, request):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return Bench(tmp_path, ONE_ARM, warm=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -288,16 +291,16 @@ def test_a_signal_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
     """`after`: one that comes when the task has ended, but is not known to have."""
     bench.behave({ALONE: "brief" if after else "sleep"})
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup ignores it
-    known = subprocess.Popen
+    known = launcher.Here.start
 
-    def start(*given, **how):
-        process = known(*given, **how)
+    def start(*given):
+        child = known(*given)
         if after:
-            process.wait()
+            until(lambda: child.poll() is not None)
         signal.raise_signal(signal.SIGINT)
-        return process
+        return child
 
-    monkeypatch.setattr(launcher.subprocess, "Popen", start)
+    monkeypatch.setattr(launcher.Here, "start", start)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     assert bench.finished() == ({ALONE} if after else set())

@@ -1,7 +1,6 @@
 """The local launcher: each task is a process, started as soon as those that it needs have
 finished. `run` does so at any `Place`; of this launcher that is `Here`."""
 
-import ctypes
 import os
 import signal
 import statistics
@@ -9,8 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,18 +17,25 @@ from typing import Any, Protocol
 import psutil
 
 from ...errors import LostError, UserError
-from ...formatting import duration, process_command, process_environment, shell_command
+from ...formatting import (
+    PROGRAM,
+    duration,
+    process_command,
+    process_environment,
+    shell_command,
+)
 from .. import engine
 from .launch import Job, Outcome, command, finished, measured, planned, result
 from .tasks import Task, unreachable
+from .warm import LOST, WarmProcess, dies_with_us, is_possible
 
 QUIET = 15.0  # seconds between two reports of what runs, at least
 # a sixtieth of the time so far, later: the output of days stays one that can be read
 SHARE = 1 / 60
-PATIENCE = 15.0  # seconds for the process of a killed study to release its folder
+WARM_ATTEMPTS = 3  # warm processes that are started, each after the loss of the one before
+PATIENCE = 15.0  # seconds for a process that was killed with its parent to release its folder
 SAVES = 120.0  # seconds for a task that is ended to save, as under SLURM
 TAIL = 8192  # bytes of a log that are read
-PR_SET_PDEATHSIG = 1
 GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -56,7 +62,8 @@ class Local:
         Raises:
             KeyboardInterrupt: SIGINT or SIGTERM came, which are handled in the main thread alone.
         """
-        return run(job, Here(job))
+        with closing(Here(job)) as here:
+            return run(job, here)
 
 
 class Child(Protocol):
@@ -86,7 +93,11 @@ class Place(Protocol):
 
 class Here:
     """This machine (a `Place`): as many tasks at once as are asked for, else as there are GPUs, or
-    cores, and as fit into memory if each needs what the largest does."""
+    cores, and as fit into memory if each needs what the largest does.
+
+    A warm process forks the tasks if there are several; see warm.py. Otherwise each task is started
+    as a process of its own.
+    """
 
     def __init__(self, job: Job) -> None:
         self.names: list[str] = gpus()
@@ -94,7 +105,10 @@ class Here:
         most = len(self.names) or min(engine.cores(), len(job.tasks))
         self.parallel = job.parallel or max(1, min(most, memory() // largest_need(job, self.gpus)))
         self.cores = max(1, engine.cores() // self.parallel)
-        self.begun: list[tuple[subprocess.Popen[bytes], str]] = []  # with its GPU
+        self.begun: list[tuple[Child, str]] = []  # with its GPU
+        several = len(job.tasks) - len(job.finished) > 1
+        self.attempts = WARM_ATTEMPTS if several and is_possible() else 0
+        self.warm: WarmProcess | None = None
 
     def start(self, line: Sequence[str], folder: Path, log: Path) -> Child:
         environment, gpu = process_environment(), ""
@@ -102,8 +116,35 @@ class Here:
             taken = [gpu for process, gpu in self.begun if process.poll() is None]
             gpu = min(self.names, key=taken.count)
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        self.begun.append((begin(line, environment, log), gpu))
-        return self.begun[-1][0]
+        warm = self._warm_process(line)
+        if warm is not None and warm.suits(environment):
+            child: Child = warm.start(line[len(PROGRAM) :], environment, log)
+        else:
+            child = begin(line, environment, log)
+        self.begun.append((child, gpu))
+        return child
+
+    def close(self) -> None:
+        """End the warm process."""
+        if self.warm is not None:
+            self.warm.close()
+
+    def _warm_process(self, line: Sequence[str]) -> WarmProcess | None:
+        """Return the process that forks this command, or None if nothing can."""
+        if [*line[: len(PROGRAM)]] != PROGRAM or PROGRAM[0] != sys.executable:
+            return None
+        if self.warm is not None:
+            self.warm.receive()
+            if self.warm.lost is None:
+                return self.warm
+            self.attempts = self.attempts if self.warm.can_fork else 0
+            then = "another one starts" if self.attempts else "tasks start as plain processes"
+            _say("forking", f"the process that forks tasks has ended: {self.warm.lost}; {then}")
+            self.warm = None
+        if self.attempts:
+            self.attempts -= 1
+            self.warm = WarmProcess()
+        return self.warm
 
 
 def run(job: Job, place: Place) -> Outcome:
@@ -139,7 +180,7 @@ def begin(
             env=environment,
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=_dies_with_us(),
+            preexec_fn=dies_with_us(),
         )
 
 
@@ -188,21 +229,6 @@ def _say(what: str, text: str) -> None:
     print(f"{what:<11} {text}", flush=True)
 
 
-def _dies_with_us() -> Callable[[], None] | None:
-    """preexec_fn that makes a child end with this process, however that ends. Linux only."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    parent = os.getpid()
-
-    def first() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before that
-            os._exit(1)
-
-    return first
-
-
 @dataclass
 class _Running:
     """A task that runs; its process's own lines begin in the log at byte `start`."""
@@ -219,7 +245,7 @@ class _Processes:
     def __init__(self, job: Job, place: Place) -> None:
         self.job, self.tasks, self.folder = job, job.tasks, job.folder
         self.place, self.parallel = place, place.parallel
-        self.begun = self.reported = time.monotonic()
+        self.begun = self.reported = self.lost = time.monotonic()
         self.running: dict[str, _Running] = {}
         self.took = {name: result(self.folder, name).seconds for name in job.finished}
         self.failed: dict[str, str] = {}  # {task: why}, with those that are left out
@@ -278,7 +304,7 @@ class _Processes:
     def _start(self) -> None:
         """Start what is ready, up to the limit; leave out what needs a task that failed."""
         over = self.took.keys() | self.failed.keys()
-        early = time.monotonic() - self.begun < PATIENCE
+        early = time.monotonic() - self.lost < PATIENCE
         for task in self._waiting():
             if missing := unreachable(task, self.tasks, [*self.failed]):
                 self._fail(task.name, f"needs {missing}", "left out")
@@ -314,7 +340,10 @@ class _Processes:
             if (status := child.process.poll()) is None:
                 continue
             del self.running[name]
-            if status == 0 and finished(self.folder, name):
+            if status == LOST:
+                self.lost = time.monotonic()
+                _say("again", f"{name}: the process that was to fork it, or had forked it, ended")
+            elif status == 0 and finished(self.folder, name):
                 self.took[name] = time.monotonic() - child.begun
                 text = f"{name} in {duration(self.took[name])}"
                 _say("finished", f"{text}: {measured(self.job, name)}")

@@ -1,0 +1,335 @@
+"""A warm process: it imports once what every run imports, then forks a process for each task.
+
+A study starts one and asks it for its tasks. A forked task begins in milliseconds, where a new
+interpreter would import torch and other libraries for seconds. The warm process computes nothing
+and never initialises CUDA, because a fork copies memory but no threads: a task that inherited a
+pool of threads would wait for them forever.
+
+python -P -m ssl_vit.lab.study.warm DESCRIPTOR        (started by `WarmProcess`)
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from ...formatting import PACKAGE, PROGRAM, process_environment
+
+PR_SET_PDEATHSIG = 1
+# The status of a task that ended because its warm process did, or that could not be forked. A real
+# status is at most 255.
+LOST = 256
+PATIENCE = 5.0  # seconds for the warm process to kill a task, before it is killed itself
+# Variables that libraries read again in each task. All others may have been used by an import.
+READ_LATE = ("CUDA_VISIBLE_DEVICES",)
+# A service manager may send these to every process. Tasks save then, so their parent must live.
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# OpenBLAS and jemalloc restart their threads after a fork (pthread_atfork)
+WITH_OPENBLAS = ("numpy", "scipy.linalg")
+FORK_SAFE_THREADS = ("jemalloc_bg_thd",)  # of pyarrow
+# With what these import, `sys.modules` holds almost all that a run has imported when it ends. They
+# do not import `ssl_vit.__main__`, which each task runs.
+MODULES = (
+    "ssl_vit.jobs.cli",
+    "ssl_vit.jobs.train",
+    "ssl_vit.jobs.evaluate",
+    "ssl_vit.jobs.run_result",
+    "ssl_vit.lab.options",
+    "ssl_vit.lab.study.options",
+    "ssl_vit.recipe.help",
+    "ssl_vit.costs.on_meta",
+    "ssl_vit.inspection.drawing",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.backends.backend_agg",
+    "datasets.packaged_modules.parquet.parquet",
+    "PIL.BmpImagePlugin",
+    "PIL.GifImagePlugin",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
+    "PIL.PpmImagePlugin",
+    "torch.utils.flop_counter",
+    "torch.utils.serialization",
+)
+
+
+# ---- in the study's process
+
+
+class WarmProcess:
+    """A process that forks tasks. Nothing waits for it: tasks are queued while it imports.
+
+    Attributes:
+        environment: what it was started with.
+        lost: why it forks no task any more; None while it does.
+        can_fork: False once it has found that a fork would not be safe on this machine.
+    """
+
+    def __init__(self) -> None:
+        self.environment = process_environment()
+        self.lost: str | None = None
+        self.can_fork = True
+        self.ready = False
+        self.statuses: dict[int, int] = {}  # {number of a task: exit status}
+        self.requests = 0
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+        self.connection, theirs = Pipe()
+        with theirs:
+            self.process = subprocess.Popen(
+                [*PROGRAM[:-1], f"{PACKAGE.name}.lab.study.warm", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self.output,
+                stderr=self.output,
+                env=self.environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                preexec_fn=dies_with_us(),
+            )
+
+    def suits(self, environment: Mapping[str, str]) -> bool:
+        """Return whether a task with this environment imports what this process imported."""
+        ours, theirs = dict(self.environment), dict(environment)
+        for key in READ_LATE:
+            ours.pop(key, None)
+            theirs.pop(key, None)
+        return ours == theirs
+
+    def start(
+        self, options: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> "ForkedTask":
+        """Fork a task that runs `ssl-vit OPTIONS` and appends its output to a log."""
+        self.requests += 1
+        late = {key: environment[key] for key in READ_LATE if key in environment}
+        where = {"log": str(log.resolve()), "cwd": str(Path.cwd())}
+        self.send({"start": self.requests, "options": [*options], "environment": late, **where})
+        return ForkedTask(self, self.requests)
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Send a request, unless the process is lost."""
+        if self.lost is None:
+            try:
+                self.connection.send_bytes(json.dumps(request).encode())
+            except OSError:
+                self.receive()
+
+    def receive(self) -> None:
+        """Read which tasks have ended, and whether this process has."""
+        if self.lost is not None:
+            return
+        try:
+            while self.connection.poll():
+                message = json.loads(self.connection.recv_bytes())
+                if "ended" in message:
+                    self.statuses[message["ended"]] = message["status"]
+                elif message["refusal"] is None:
+                    self.ready = True
+                else:
+                    self.can_fork = False
+                    self.close(message["refusal"])
+                    return
+        except (EOFError, OSError):
+            self.close()
+
+    def close(self, why: str | None = None) -> None:
+        """Kill the process, and with it the tasks that it has forked and that still run."""
+        if self.lost is not None:
+            return
+        self.process.kill()
+        status = self.process.wait()
+        self.connection.close()
+        with self.output:
+            self.output.seek(0)
+            lines = self.output.read().decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        self.lost = why or last or f"ended with status {status}"
+
+
+class ForkedTask:
+    """A task that a warm process has forked (a `Child`)."""
+
+    def __init__(self, warm: WarmProcess, number: int) -> None:
+        self.warm, self.number = warm, number
+        self.status: int | None = None
+        self.killed_at: float | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status, `LOST` without the warm process, or None while the task runs."""
+        if self.status is None:
+            self.warm.receive()
+            lost = None if self.warm.lost is None else LOST
+            self.status = self.warm.statuses.pop(self.number, lost)
+        return self.status
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the task. If the warm process does not answer in time, kill both."""
+        self._signal(signal.SIGKILL)
+        self.killed_at = self.killed_at or time.monotonic()
+        if not self.warm.ready or time.monotonic() > self.killed_at + PATIENCE:
+            self.warm.close()
+
+    def _signal(self, number: int) -> None:
+        if self.poll() is None:
+            self.warm.send({"signal": number, "task": self.number})
+
+
+def is_possible() -> bool:
+    """Return whether this system can fork tasks and end them with their parent."""
+    return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
+
+
+def dies_with_us() -> Callable[[], None] | None:
+    """Return a preexec_fn that makes a child end when this process ends. Linux only."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def first() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before that
+            os._exit(1)
+
+    return first
+
+
+# ---- in the warm process
+
+
+def module_names() -> list[str]:
+    """Return the modules that a warm process imports."""
+    objectives = importlib.import_module(f"{PACKAGE.name}.objectives")
+    found = pkgutil.walk_packages(objectives.__path__, f"{objectives.__name__}.")
+    return [*MODULES, *(module.name for module in found)]
+
+
+def import_all() -> str | None:
+    """Import what runs import. Return why a fork would not be safe then, or None."""
+    for name in WITH_OPENBLAS:
+        importlib.import_module(name)
+    before = threads()
+    for name in module_names():
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a task would copy the pages of all that was imported
+    if more := [name for name in threads() - before if name not in FORK_SAFE_THREADS]:
+        return f"an import started the thread {more[0]}"
+    if "/libcuda.so" in Path("/proc/self/maps").read_text():
+        return "an import initialised CUDA"
+    return None
+
+
+def threads() -> Counter[str]:
+    """Return how many threads of each name this process has."""
+    names = Path("/proc/self/task").glob("*/comm")
+    return Counter(name.read_text().strip() for name in names)
+
+
+def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
+    """Fork a task for each request and report its exit status, until the study's process ends.
+
+    Args:
+        connection: to the study's process.
+        begin: is called first in each forked task, while the signals `IGNORED` are blocked.
+
+    Returns:
+        In a forked task its request. In the warm process this function does not return.
+    """
+    running: dict[int, tuple[int, int]] = {}  # {pidfd: (number of a task, process)}
+
+    def send(message: Mapping[str, Any]) -> None:
+        with suppress(OSError):  # its end is read next
+            connection.send_bytes(json.dumps(message).encode())
+
+    while True:
+        for ready in wait([connection, *running]):
+            if isinstance(ready, int):
+                number, process = running.pop(ready)
+                os.close(ready)
+                status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+                send({"ended": number, "status": status})
+                continue
+            try:
+                request = json.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                os._exit(0)
+            if "signal" in request:
+                for number, process in running.values():  # none of them has been waited for
+                    if number == request["task"]:
+                        os.kill(process, request["signal"])
+                continue
+            with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads
+                warnings.simplefilter("ignore", DeprecationWarning)
+                # A signal to a task that still ignores it would be lost
+                signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+                process = os.fork()
+            if process == 0:
+                begin()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
+            if process == 0:
+                connection.close()
+                for descriptor in running:
+                    os.close(descriptor)
+                return request
+            running[os.pidfd_open(process)] = request["start"], process
+
+
+def become(request: Mapping[str, Any]) -> None:
+    """Make this forked process what `python -P -m ssl_vit OPTIONS` is when it begins."""
+    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
+    os.setsid()
+    os.chdir(request["cwd"])
+    for key in READ_LATE:
+        os.environ.pop(key, None)
+    os.environ.update(request["environment"])
+    importlib.import_module("numpy").random.seed()  # Python seeds its own generator after a fork
+    sys.argv = ["-m", *request["options"]]
+
+
+def run_tool() -> None:
+    """Run what `python -m ssl_vit` runs."""
+    runpy.run_module(PACKAGE.name, run_name="__main__", alter_sys=True)
+
+
+def main(descriptor: int) -> None:
+    """Import, then fork tasks. In a task run the tool, and let the interpreter exit as usual."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `ssl_vit.__main__`, before torch
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
+    die = dies_with_us() or os.abort
+    os.set_inheritable(descriptor, False)
+    connection = Connection(descriptor)
+    os.close(os.pidfd_open(os.getpid()))  # raises where the kernel has none
+    refusal = import_all()
+    connection.send_bytes(json.dumps({"refusal": refusal}).encode())
+
+    def begin() -> None:
+        die()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    become(serve(connection, begin))
+    run_tool()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
