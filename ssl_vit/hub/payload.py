@@ -94,7 +94,7 @@ def about_data(run: Run) -> Iterator[str]:
     withheld = public.find_figures(run).withheld if run.result() else []
     if withheld:
         text = "may show images of the data or their names"
-        yield f"not pushed  {some(withheld)}: {text}; hub.figures=true pushes them"
+        yield f"kept here   {some(withheld)}: {text}; hub.figures=true pushes them"
     if (run.export / "config.json").exists():
         classes = export_files.read_config(run.export).get("label_names") or []
         if classes:

@@ -13,7 +13,6 @@ from ..data.workers import report_lost_workers
 from ..errors import UserError, describe_shortage
 from ..evaluation import split_images
 from ..metrics import own_rows
-from ..recipe import declaration
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..runs.folder import Run
@@ -91,8 +90,7 @@ def session(run: Run) -> Iterator[Session]:
     """
     try:
         with ExitStack() as stack:
-            target = getattr(run.recipe, "target", "")
-            stack.enter_context(own_rows(declaration.own_rows(run.recipe.objective, target)))
+            stack.enter_context(own_rows(run.recipe.own_rows))
             compute = run.recipe.compute
             accelerator = stack.enter_context(distributed.accelerator_session(compute))
             rank, processes = accelerator.process_index, accelerator.num_processes

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, format_value
+from ..metrics import Row
 from . import declaration
 from .images import Data
 from .init_source import InitSource
@@ -113,6 +114,11 @@ class Recipe(Keys):
             UserError: its objective is not known here.
         """
         return declaration.objective(self.objective)
+
+    @property
+    def own_rows(self) -> list[Row]:
+        """Return the metrics and baselines that the plugins of its objective and target declare."""
+        return declaration.own_rows(self.objective, self.target)
 
     def holds(self, key: str) -> bool:
         """Whether a dotted key is in use: not one of a group that the objective has no use for."""

@@ -112,7 +112,7 @@ def test_a_push_tells_nothing_of_private_photographs(
     }
     card = (made.folder / "hub" / "README.md").read_bytes()
     assert not tells(card, photographs, classes=True) and not server.requests
-    (withheld,) = (line for line in lines if line.startswith("not pushed"))
+    (withheld,) = (line for line in lines if line.startswith("kept here"))
     drawn = "predictions" if kind == "pretraining" else "attention_rollout"
     assert "hub.figures=true" in withheld
     assert f"main: figures/{drawn}.png" not in "".join(lines)
