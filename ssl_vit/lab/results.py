@@ -21,7 +21,7 @@ from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
 from .run_folder import HINT
-from .study import launch, record
+from .study import hours, launch, record
 from .study.read import COLUMNS, UNTRAINED
 from .study.record import StudyRecord
 from .study.tasks import Task, Tasks, origins
@@ -123,9 +123,11 @@ def load(folder: Path) -> Results:
     finished: dict[str, Finished] = {}
     missing: list[str] = []
     foreign: dict[str, str] = {}
+    left_out = hours.left_out(folder)
     for name, task in tasks.items():
         if not (folder / name / "result.json").exists():
-            missing.append(name)
+            if name not in left_out:
+                missing.append(name)
             continue
         words, undecided = launch.planned(task, tasks, folder)
         why = run_folder.not_planned(folder / name, task.values, words, undecided)

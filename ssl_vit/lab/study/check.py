@@ -24,8 +24,10 @@ OWN_KEYS = {"name": "", "hub.repo": None, "resume": True}
 
 
 def _origin(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
-    """The task whose weights a task starts from, or that another key names."""
-    names = REFERENCE.findall(task.options.get(key, ""))
+    """The task whose weights a task starts from, or that another key names; of several that it
+    chooses among the first."""
+    tried = tasks[task.best[0][0]].options if task.best else {}
+    names = REFERENCE.findall(task.options.get(key, tried.get(key, "")))
     return next((tasks[name] for name in names if name in tasks), None)
 
 

@@ -18,10 +18,11 @@ from ...errors import UserError
 from ...formatting import some
 from ...recipe import records
 from ...recipe.names import is_name
-from ...recipe.records import Record
+from ...recipe.records import MayLack, Record
 from ...runs.files import write_atomically
 from .. import run_folder
 from ..compare import Comparison, Rule, comparisons
+from .hours import Group
 from .launch import planned
 from .read import REFERENCE, Study
 from .tasks import Task, Tasks
@@ -38,6 +39,7 @@ class StudyRecord(Record):
     report: dict[str, Any]
     rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
+    order: MayLack[list[Group]] = None  # of a study whose hours may leave groups of tasks out
     decides: dict[str, Any]  # as `decides` gives it
     changes: list[str]  # sentences about what of that was changed after runs had finished
 
@@ -87,7 +89,9 @@ def changes(folder: Path, study: Study) -> list[str]:
     return [*before.changes, f"The study was changed after {count}: {some(keys)}."]
 
 
-def content(study: Study, tasks: Tasks, changed: Sequence[str] = ()) -> dict[str, Any]:
+def content(
+    study: Study, tasks: Tasks, changed: Sequence[str] = (), order: Sequence[Group] = ()
+) -> dict[str, Any]:
     """study.json of a study and its tasks; `changed` as `changes` gives it."""
     rule = rule_of(study)
     return {
@@ -96,6 +100,7 @@ def content(study: Study, tasks: Tasks, changed: Sequence[str] = ()) -> dict[str
         "report": {key: value for key, value in study.report.model_dump().items() if value},
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],
+        **({"order": [group.model_dump() for group in order]} if order else {}),
         "decides": decides(study),
         "changes": [*changed],
     }
