@@ -227,7 +227,7 @@ class _Running:
     process: Child
     log: Path
     start: int
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=lambda: time.monotonic())
 
 
 class _Processes:
@@ -259,7 +259,8 @@ class _Processes:
         needs = {name: task.needs for name, task in self.tasks.items()}
         kinds = {name: kind_of(task.run) for name, task in self.tasks.items()}
         order = self.job.order
-        hours = Hours(self.folder, self.job.hours, order, needs, kinds, self.parallel)
+        clock = time.monotonic
+        hours = Hours(self.folder, self.job.hours, order, needs, kinds, self.parallel, clock)
         took = hours.ledger.took
         self.took |= {name: took[name] for name in self.took if name in took}
         return hours

@@ -5,7 +5,7 @@ One comparison is primary: with all labels, fine-tuned, the objective minus tune
 scratch; with init= going on from an encoder minus fine-tuning that encoder itself. The plan counts
 the work of each run (ssl_vit/costs) and times a few steps on this machine.
 
-question.py: what is asked. network.py: the network and the image size. calibrate.py: how fast runs
+question.py: what is asked. network.py: the network and the image size. calibration.py: how fast runs
 are. plan.py: what the hours buy. content.py: the study. ../hours.py keeps to the hours.
 """
 
@@ -26,7 +26,7 @@ from ..launch import RESULT
 from ..local import gpus
 from ..options import StudyOptions
 from ..tasks import words_of
-from .calibrate import Timer, calibrate
+from .calibration import Timer, calibrate
 from .content import content, order
 from .network import choose
 from .plan import Extent, Pace, open_ended, plan_lines, power_lines, seconds_of, spend
