@@ -145,10 +145,9 @@ def studies() -> dict[str, Path]:
 def computed_values(recipe: Recipe) -> dict[str, Any]:
     """{dotted key: value} of what a run computes, and of what its result is; the weights that it
     names and the images apart."""
-    results = identity.of_effect("result")
-    values = recipe.values().items()
-    apart = recipe.sources()
-    return {key: one for key, one in values if key not in apart and (counts(key) or key in results)}
+    kept = ("compute", "result")
+    apart = {key for key, one in all_keys().items() if one.effect not in kept} | {*recipe.sources()}
+    return {key: value for key, value in recipe.values().items() if key not in apart}
 
 
 def keys_of_task(values: Mapping[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ from ..tasks import words_of
 from .calibration import Timer, calibrate
 from .content import content, order
 from .network import choose
-from .plan import Extent, Pace, open_ended, plan_lines, power_lines, seconds_of, spend
+from .plan import Extent, Pace, open_ended, plan_lines, power_lines, seconds_of, spend, steps_of
 from .question import NAME, Question, find_images, image_lines, sort_options
 
 __all__ = ["FILE", "NAME", "Worth", "build", "order"]
@@ -181,9 +181,7 @@ def _plan(
 
 def _expected(question: Question, extent: Extent, pace: Pace) -> dict[str, float]:
     """Return {kind of run: seconds that it takes}."""
-    fine = question.fine_steps(extent.steps)
-    steps = {"pretrain": extent.steps, "own": round(extent.steps * question.supervised)}
-    steps |= {"tune": fine, "final": fine, "frozen": 0}
+    steps = steps_of(question, extent)
     return {kind: round(seconds_of(kind, pace.clocks, steps[kind]), 2) for kind in pace.clocks}
 
 

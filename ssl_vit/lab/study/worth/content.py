@@ -1,6 +1,7 @@
 """The study that answers a question: its runs, axes and report as a study's file has them, and the
 order in which its tasks run."""
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -122,9 +123,14 @@ def _supervised(question: Question, steps: int, factor: float) -> dict[str, Any]
     """Return the options of the supervised training of scratch, which costs as much."""
     options: dict[str, Any] = {"recipe": "supervised", "supervised.pool": question.pool, **MIXED}
     if factor != 1:
-        rate = engine.resolve(["recipe=supervised"], "", here=False).optim.lr
-        options["optim.lr"] = float(f"{factor * rate:.3g}")
+        options["optim.lr"] = float(f"{factor * _supervised_rate():.3g}")
     return options | question.model | _length(round(steps * question.supervised), 1 / 9)
+
+
+@functools.cache
+def _supervised_rate() -> float:
+    """Return the learning rate of recipe=supervised."""
+    return engine.resolve(["recipe=supervised"], "", here=False).optim.lr
 
 
 def _length(steps: int, warmup: float) -> dict[str, int]:

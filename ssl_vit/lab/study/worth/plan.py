@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ....errors import UserError
 from ....formatting import format_share, plain_table
@@ -61,17 +61,36 @@ def seconds(question: Question, extent: Extent, pace: Pace) -> float:
 
     Of the learning rates before fine-tuning, the seeds that confirm train only the chosen one.
     """
-    tasks = {
-        name: task
-        for name, task in tasks_of(question, extent).items()
-        if task.seed == TUNING_SEED or not task.run.endswith(("_low", "_high"))
-    }
-    takes = {
-        name: seconds_of(kind_of(task.run), pace.clocks, int(task.options.get("optim.steps", 0)))
-        for name, task in tasks.items()
-    }
-    needs = {name: task.needs for name, task in tasks.items()}
-    return makespan(tasks, needs, takes, pace.parallel)
+    tasks = _schedule(question, extent)
+    steps = steps_of(question, extent)
+    each = {kind: seconds_of(kind, pace.clocks, steps[kind]) for kind in pace.clocks}
+    takes = {name: each[kind] for name, (kind, _) in tasks.items()}
+    return makespan(
+        tasks, {name: needs for name, (_, needs) in tasks.items()}, takes, pace.parallel
+    )
+
+
+def steps_of(question: Question, extent: Extent) -> dict[str, int]:
+    """Return {kind of run: its steps}."""
+    fine = question.fine_steps(extent.steps)
+    own = round(extent.steps * question.supervised)
+    return {"pretrain": extent.steps, "own": own, "tune": fine, "final": fine, "frozen": 0}
+
+
+_SCHEDULES: dict[tuple[Any, ...], dict[str, tuple[str, tuple[str, ...]]]] = {}
+
+
+def _schedule(question: Question, extent: Extent) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return {task: its kind, and the tasks that it needs}, of the tasks that take time; made once
+    for studies that differ only in their steps."""
+    key = (*question.arms, *extent._replace(steps=0))
+    if key not in _SCHEDULES:
+        _SCHEDULES[key] = {
+            name: (kind_of(task.run), task.needs)
+            for name, task in tasks_of(question, extent).items()
+            if task.seed == TUNING_SEED or not task.run.endswith(("_low", "_high"))
+        }
+    return _SCHEDULES[key]
 
 
 def least_extent(question: Question) -> Extent:
