@@ -4,16 +4,20 @@ clock that only the tests move."""
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ssl_vit.lab.study import hours, local, read, record
+from helpers.images import put
+from ssl_vit.lab import report
+from ssl_vit.lab.study import hours, local, read, record, tool, worth
 from ssl_vit.lab.study.hours import Group, Hours, Plan, expected_seconds, makespan
 from ssl_vit.lab.study.launch import Job
 from ssl_vit.lab.study.tasks import Tasks, plan
-from ssl_vit.lab.study.worth.content import Extent, content, order
+from ssl_vit.lab.study.worth.content import Extent, order, study_file
+from ssl_vit.lab.study.worth.plan import Clock, Pace
 from ssl_vit.lab.study.worth.question import Images, Question
 from ssl_vit.recipe.load import resolve
 
@@ -116,7 +120,7 @@ class Machine:
         self, limit: float, extent: Extent = EIGHT_SEEDS, frozen_first: bool = False
     ) -> dict[str, Any]:
         """Run the study with so many seconds; what hours.json holds."""
-        tasks = plan(read.build(content(ASKED, extent, 1), "x"), {}, {})
+        tasks = plan(read.build(study_file(ASKED, extent, 1), "x"), {}, {})
         job = Job(
             name="worth",
             folder=self.folder,
@@ -212,7 +216,7 @@ def test_groups_are_decided_by_time_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("frozen_first", [True, False])
 def test_the_order_stands_in_study_json(frozen_first: bool, tmp_path: Path) -> None:
-    study = read.build(content(ASKED, Extent(4, 8, 200, (0.1,), True), 1), "x")
+    study = read.build(study_file(ASKED, Extent(4, 8, 200, (0.1,), True), 1), "x")
     tasks = plan(study, {}, {})
     groups = order(tasks, frozen_first)
     record.write(tmp_path, record.content(study, tasks, (), groups))
@@ -367,7 +371,7 @@ def test_only_the_chosen_learning_rate_is_trained_again(
 def test_without_hours_every_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on SLURM and Ray: the plan stays as it is."""
     machine = Machine(monkeypatch, tmp_path)
-    tasks: Tasks = plan(read.build(content(ASKED, Extent(4, 3, 200), 1), "x"), {}, {})
+    tasks: Tasks = plan(read.build(study_file(ASKED, Extent(4, 3, 200), 1), "x"), {}, {})
     (tmp_path / "logs").mkdir()
     runner = local._Processes(Job("worth", tmp_path, tasks, {}), machine)
     runner.run()
@@ -388,3 +392,41 @@ def test_what_was_left_out_is_not_missing(tmp_path: Path) -> None:
     assert kept.decide({}, {}) is not None
     assert hours.left_out(tmp_path) == {"final-3": "seed 3 does not fit into the hours"}
     assert kept.end({}).endswith("they left no time for seed 3")
+
+
+# With the real tools
+
+
+def test_a_real_study_keeps_to_its_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planned, tuned and confirmed; one seed is required here, and no other fits into hours that
+    are over from the start. Nothing that was left out is missing in the report."""
+    clocks = dict.fromkeys(SECONDS, Clock(0.0, 0.01)) | {"frozen": Clock(0.0, 1e6)}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(worth, "calibrate", lambda *given: Pace(clocks, 2))
+    monkeypatch.setattr(worth, "Timer", nullcontext)
+    monkeypatch.setattr("ssl_vit.lab.study.worth.plan.FEWEST", 1)
+    monkeypatch.setattr("ssl_vit.lab.study.worth.plan.RATES", {4: ([0.1], [0.1])})
+    monkeypatch.setattr("ssl_vit.lab.study.worth.content.FEWEST", 1)
+    monkeypatch.setattr("ssl_vit.lab.study.worth.content.RATES", {4: ([0.1], [0.1])})
+    for key, value in {"EPOCHS": 1, "FINE_EPOCHS": 1, "FINE_STEPS": 4}.items():
+        monkeypatch.setattr(f"ssl_vit.lab.study.worth.question.{key}", value)
+    for name in "ab":
+        put(tmp_path / "images" / name, 160)
+    network = ["model=vit_p8", "data.size=32", "compute.threads=1"]
+    words = ["recipe=study/worth", f"data.path={tmp_path}/images", f"out={tmp_path}", *network]
+    tool.requested([*words, "hours=0.05"])
+    path = tmp_path / "worth" / "worth.json"
+    planned = json.loads(path.read_text()) | {"hours": 1e-6}
+    path.write_text(json.dumps(planned))
+    outcome = tool.study([*words, "hours=1e-6"])
+    assert not outcome.failed and {"final-mae-0", "final-scratch-0"} < {*outcome.finished}
+    made = json.loads((path.parent / "study.json").read_text())
+    groups = [group["name"] for group in made["order"]]
+    assert groups[:3] == ["tuning", "seed 0", "seed 1"]
+    named = {name for group in made["order"] for name in group["tasks"]}
+    assert named == {*outcome.finished} | {*outcome.left_out} and len(outcome.finished) <= 9
+    kept = json.loads((path.parent / "hours.json").read_text())
+    assert kept["ended"] == "hours" and {*kept["took"]} == {*outcome.finished}
+    assert report.write(path.parent).results.missing == []
+    again = tool.study([*words, "hours=1e-6"])
+    assert again.finished == outcome.finished and again.left_out == outcome.left_out

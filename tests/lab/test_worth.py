@@ -24,7 +24,7 @@ from ssl_vit.lab.study.request import Request, requested
 from ssl_vit.lab.study.tasks import Task, Tasks, plan
 from ssl_vit.lab.study.worth import calibration, network, question
 from ssl_vit.lab.study.worth import plan as planning
-from ssl_vit.lab.study.worth.content import RATES, TUNING_SEED, WITH_RATES, Extent, content
+from ssl_vit.lab.study.worth.content import RATES, TUNING_SEED, WITH_RATES, Extent, study_file
 from ssl_vit.lab.study.worth.plan import Clock, Pace
 from ssl_vit.lab.study.worth.question import Images, Question
 from ssl_vit.recipe.load import resolve
@@ -51,7 +51,7 @@ FAST = dict.fromkeys(TRAINED, Clock(0.02, 10)) | {"frozen": Clock(0, 30)}  # for
 
 
 def tasks_of(asked: Question, extent: Extent) -> Tasks:
-    return plan(read.build(content(asked, extent, 1), "x"), {}, {})
+    return plan(read.build(study_file(asked, extent, 1), "x"), {}, {})
 
 
 def bought(hours: float, asked: Question = ASKED, parallel: int = 1) -> Extent:
@@ -71,7 +71,7 @@ def test_one_comparison_is_primary_with_all_labels(
     more tries contain the fewer ones, but where learning rates of pre-training are tried too."""
     before: set[str] = set()
     for tries in RATES:
-        study = read.build(content(question, Extent(tries, 5, 100, (0.1, 0.3)), 4), "x")
+        study = read.build(study_file(question, Extent(tries, 5, 100, (0.1, 0.3)), 4), "x")
         rule, tasks = record.rule_of(study), plan(study, {}, {}).values()
         assert rule is not None and rule.measure == "top1"
         assert [(one.a, one.b, one.at) for one in rule.asked] == [(*pair, ())]
@@ -100,7 +100,7 @@ def test_encoders_are_measured_frozen_with_each_seed(asked: Question) -> None:
     found, more = tasks_of(asked, short), tasks_of(asked, whole)
     added = {name for name, task in more.items() if task.run == "frozen"}
     assert len(added) == 2 * 3 and found.keys() == more.keys() - added
-    first, second = (content(asked, one, 1)["report"] for one in (short, whole))
+    first, second = (study_file(asked, one, 1)["report"] for one in (short, whole))
     assert (first["beside"], second["beside"]) == ([], ["frozen"])
 
 
@@ -733,9 +733,7 @@ def test_a_cluster_runs_at_once_what_is_asked_for(
     """SLURM got --array=...%1, as there is no GPU here; and eight of its tasks, which do not share
     a machine, were timed as if they did. Its plan stays as it is: a fixed number of seeds."""
     asked: list[int | None] = []
-    monkeypatch.setattr(
-        worth, "calibrate", lambda *given: asked.append(given[2]) or Pace(FAST, 1)
-    )
+    monkeypatch.setattr(worth, "calibrate", lambda *given: asked.append(given[2]) or Pace(FAST, 1))
     for more, parallel in (("name=one", None), ("parallel=8", 8)):
         found = requested([*words[:-1], "hours=3", "launcher=slurm", more])
         assert asked.pop() == 1 and found.own.parallel == parallel
@@ -828,7 +826,7 @@ def test_its_report_compares_what_was_chosen(tmp_path: Path) -> None:
             return {"knn": (0.3, "test"), "fresh_knn": (0.2, "test")}
         return {"loss": (1.0, "validation")}
 
-    file = content(asked, Extent(4, 3, 20, frozen=True), 4)
+    file = study_file(asked, Extent(4, 3, 20, frozen=True), 4)
     folder = made_studies.study(tmp_path / "worth", file, measured)
     found = report.write(folder)
     assert not found.results.foreign and not found.results.missing

@@ -5,8 +5,8 @@ One comparison is primary: with all labels, fine-tuned, the objective minus tune
 scratch; with init= going on from an encoder minus fine-tuning that encoder itself. The plan counts
 the work of each run (ssl_vit/costs) and times a few steps on this machine.
 
-question.py: what is asked. network.py: the network and the image size. calibration.py: how fast runs
-are. plan.py: what the hours buy. content.py: the study. ../hours.py keeps to the hours.
+question.py: what is asked. network.py: the network and the image size. calibration.py: how fast
+runs are. plan.py: what the hours buy. content.py: the study. ../hours.py keeps to the hours.
 """
 
 import json
@@ -27,7 +27,7 @@ from ..local import gpus
 from ..options import StudyOptions
 from ..tasks import words_of
 from .calibration import Timer, calibrate
-from .content import content, order
+from .content import order, study_file
 from .network import choose
 from .plan import Extent, Pace, open_ended, plan_lines, power_lines, seconds_of, spend, steps_of
 from .question import NAME, Question, find_images, image_lines, sort_options
@@ -170,7 +170,7 @@ def _plan(
         words=[*words],
         hours=hours,
         spent=round(spent, 2),
-        study=content(question, whole, hours),
+        study=study_file(question, whole, hours),
         lines=lines,
         parallel=pace.parallel,
         expected=_expected(question, extent, pace),

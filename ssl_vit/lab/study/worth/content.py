@@ -57,7 +57,7 @@ class Extent(NamedTuple):
         return list(LEARNING_RATES) if self.tries == WITH_RATES else [""]
 
 
-def content(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
+def study_file(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
     """Return the study as a file has it."""
     objective, other = question.arms
     shares = _shares(extent)

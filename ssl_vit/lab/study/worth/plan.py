@@ -12,7 +12,7 @@ from .. import read
 from ..hours import kind_of, makespan
 from ..tasks import Tasks
 from ..tasks import plan as plan_tasks
-from .content import MOST_SEEDS, RATES, TUNING_SEED, WITH_RATES, Extent, content
+from .content import MOST_SEEDS, RATES, TUNING_SEED, WITH_RATES, Extent, study_file
 from .question import NAME, Question
 
 SHARES = (0.1, 0.3, 0.03, 0.01)  # of the labels, in the order in which they are added
@@ -48,7 +48,7 @@ class Pace(NamedTuple):
 
 def tasks_of(question: Question, extent: Extent) -> Tasks:
     """Return the tasks of a study."""
-    return plan_tasks(read.build(content(question, extent, 0), NAME), {}, {})
+    return plan_tasks(read.build(study_file(question, extent, 0), NAME), {}, {})
 
 
 def seconds_of(kind: str, clocks: Mapping[str, Clock], steps: int) -> float:
