@@ -400,14 +400,17 @@ def test_what_was_left_out_is_not_missing(tmp_path: Path) -> None:
 def test_a_real_study_keeps_to_its_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planned, tuned and confirmed; one seed is required here, and no other fits into hours that
     are over from the start. Nothing that was left out is missing in the report."""
-    clocks = dict.fromkeys(SECONDS, Clock(0.0, 0.01)) | {"frozen": Clock(0.0, 1e6)}
+    clocks = dict.fromkeys(SECONDS, Clock(5.0, 0.01))  # so that few steps are planned
+    clocks |= {"tune": Clock(0.0, 10.0), "frozen": Clock(0.0, 1e6)}
+    rates = {4: ([0.1], [0.1]), 24: ([0.1], [0.1])}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(worth, "calibrate", lambda *given: Pace(clocks, 2))
     monkeypatch.setattr(worth, "Timer", nullcontext)
     monkeypatch.setattr("ssl_vit.lab.study.worth.plan.FEWEST", 1)
-    monkeypatch.setattr("ssl_vit.lab.study.worth.plan.RATES", {4: ([0.1], [0.1])})
+    monkeypatch.setattr("ssl_vit.lab.study.worth.plan.RATES", rates)
+    monkeypatch.setattr("ssl_vit.lab.study.worth.plan._SCHEDULES", {})
     monkeypatch.setattr("ssl_vit.lab.study.worth.content.FEWEST", 1)
-    monkeypatch.setattr("ssl_vit.lab.study.worth.content.RATES", {4: ([0.1], [0.1])})
+    monkeypatch.setattr("ssl_vit.lab.study.worth.content.RATES", rates)
     for key, value in {"EPOCHS": 1, "FINE_EPOCHS": 1, "FINE_STEPS": 4}.items():
         monkeypatch.setattr(f"ssl_vit.lab.study.worth.question.{key}", value)
     for name in "ab":
