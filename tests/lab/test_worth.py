@@ -643,7 +643,7 @@ def test_too_few_hours_start_nothing(timed: list[Question], words: list[str]) ->
         requested([*words, "hours=0.01"])
     out = Path(words[2].removeprefix("out="))
     assert not (out / "worth").exists()
-    with pytest.raises(UserError, match="unknown option anyway"):
+    with pytest.raises(UserError, match="anyway=true: study/worth sets it"):
         requested([*words, "hours=0.01", "anyway=true"])
 
 

@@ -397,7 +397,7 @@ class _Processes:
             ends = self.hours.forecast(required, self.took, {}, over - self.took.keys())
             limit = self.hours.ledger.hours
             text = f"after {group.name} {self.hours.used:.2g} of {limit:g} hours are used"
-            if ends > limit:
+            if ends > limit and not {*required} <= over:
                 text += f"; three seeds end after {ends:.2g} hours, and run all the same: fewer"
                 text += " seeds claim nothing"
             _say("hours", text)
