@@ -75,7 +75,8 @@ class Timer:
         answers = self._ask(request | {"environments": environments})
         for answer in answers:
             if "error" in answer:
-                raise UserError(f"{NAME}: {options[0]} cannot be timed: {answer['error']}")
+                recipe = next(word for word in options if word.startswith("recipe="))
+                raise UserError(f"{NAME}: {recipe} cannot be timed: {answer['error']}")
         return {key: sum(one[key] for one in answers) / len(answers) for key in answers[0]}
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
