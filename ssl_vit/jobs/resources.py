@@ -95,9 +95,17 @@ def workers(recipe: Recipe, accelerator: Accelerator) -> int:
     return min(16, max(1, process_cores() - 1)) if accelerator.device.type == "cuda" else 0
 
 
-def resident_images(recipe: Recipe, train: Source, step: int) -> DecodedImages | None:
+def resident_images(
+    recipe: Recipe, train: Source, step: int, images: int | None = None
+) -> DecodedImages | None:
     """The decoded training images, where compute.resident keeps them in memory from this step on;
     else None.
+
+    Args:
+        recipe: The run's recipe.
+        train: The training images.
+        step: The step from which they are needed.
+        images: How many there will be, where `train` is a sample of them.
 
     Raises:
         UserError: compute.resident=true, and they cannot be kept.
@@ -105,7 +113,7 @@ def resident_images(recipe: Recipe, train: Source, step: int) -> DecodedImages |
     wanted, data = recipe.compute.resident, recipe.data
     # pixels of embedded images are drawn, and those seen once are not worth decoding before
     pays = bool(data.path or data.hub) and (
-        (recipe.optim.steps - step) * recipe.optim.batch >= 2 * len(train)
+        (recipe.optim.steps - step) * recipe.optim.batch >= 2 * (images or len(train))
     )
     if wanted is False or not (wanted or pays):
         return None
@@ -117,7 +125,8 @@ def resident_images(recipe: Recipe, train: Source, step: int) -> DecodedImages |
         if data.stream:
             raise NotResident("data.stream=true reads images in parts")
         share = 0.5 if wanted else AUTO_RESIDENT
-        return decode_split(train, data, share * host_memory(), torch.get_num_threads())
+        room = share * host_memory() * len(train) / (images or len(train))
+        return decode_split(train, data, room, torch.get_num_threads())
     except NotResident as error:
         if wanted:
             raise UserError(f"compute.resident=true: {error}; expected false or null") from None

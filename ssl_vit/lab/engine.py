@@ -4,7 +4,7 @@ command that runs a task. A run's folder is the other thing that it knows."""
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,10 +42,13 @@ from ..runs.folder import Run
 
 if TYPE_CHECKING:
     from ..data.run_splits import Splits
+    from ..data.source import Source
     from ..jobs.step_time import StepTime
 
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
+
+SAMPLED = 16  # images whose sides are measured
 
 # keys that make another experiment whose steps take as long
 NOT_TIMED = (
@@ -143,10 +146,9 @@ def studies() -> dict[str, Path]:
 def computed_values(recipe: Recipe) -> dict[str, Any]:
     """{dotted key: value} of what a run computes, and of what its result is; the weights that it
     names and the images apart."""
-    results = identity.of_effect("result")
-    values = recipe.values().items()
-    apart = recipe.sources()
-    return {key: one for key, one in values if key not in apart and (counts(key) or key in results)}
+    kept = ("compute", "result")
+    apart = {key for key, one in all_keys().items() if one.effect not in kept} | {*recipe.sources()}
+    return {key: value for key, value in recipe.values().items() if key not in apart}
 
 
 def keys_of_task(values: Mapping[str, Any]) -> list[str]:
@@ -423,6 +425,24 @@ def split_labels(data: schema.Data) -> SplitLabels:
     train, validation = (source.label_of(np.arange(len(source))) for source in both)
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
     return SplitLabels(train, validation, test, splits)
+
+
+def shorter_side(images: "Source", data: schema.Data) -> int:
+    """Return the median of the shorter sides, in pixels, of a few images of a split.
+
+    Raises:
+        UserError: None of them can be read.
+    """
+    from ..data.pixel_values import decoder
+
+    decode, sides = decoder(data), list[int]()
+    rows = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int)
+    for raw in images.fetch(rows)[0]:
+        with suppress(ValueError):
+            sides.append(min(decode(raw).shape[1:]))
+    if not sides:
+        raise UserError(f"{data.place}: none of {len(rows)} images can be read")
+    return int(np.median(sides))
 
 
 def memory_need(recipe: Recipe, gpu: bool) -> int:

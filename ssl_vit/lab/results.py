@@ -22,7 +22,7 @@ from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
 from .compare import Outcomes
 from .run_folder import HINT
-from .study import launch, record
+from .study import hours, launch, record
 from .study.read import COLUMNS, UNTRAINED
 from .study.record import StudyRecord
 from .study.tasks import Task, Tasks, origins
@@ -134,9 +134,12 @@ def load(folder: Path) -> Results:
     finished: dict[str, Finished] = {}
     missing: list[str] = []
     foreign: dict[str, str] = {}
+    ledger = hours.read(folder)
+    left_out = ledger.left_out if ledger else {}
     for name, task in tasks.items():
         if not (folder / name / "result.json").exists():
-            missing.append(name)
+            if name not in left_out:
+                missing.append(name)
             continue
         words, undecided = launch.planned(task, tasks, folder)
         why = run_folder.not_planned(folder / name, task.values, words, undecided)

@@ -56,7 +56,8 @@ def of_effect(effect: Effect) -> list[str]:
 
 def computed_values(recipe: Recipe) -> Values:
     """{dotted key: value} of the keys that change what is computed."""
-    return {key: value for key, value in recipe.values().items() if counts(key)}
+    other = {key for key, one in all_keys().items() if one.effect != "compute"}
+    return {key: value for key, value in recipe.values().items() if key not in other}
 
 
 def facts(kind: str, found: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Reads recipe files, their bases, and the presets that they name. No torch here."""
 
+import functools
 import itertools
 import re
 from pathlib import Path
@@ -41,6 +42,7 @@ def study_names() -> list[str]:
     return [one for one in _names() if one.startswith(f"{STUDIES}/")]
 
 
+@functools.cache  # the package's files stay as they are; a study asks for them hundreds of times
 def _names() -> list[str]:
     found = (str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
     files = [name for name in found if not name.startswith(f"{TABLES.name}/")]

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from helpers.options import ROOT
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.lab.study import worth
 from ssl_vit.lab.study.request import requested
+from ssl_vit.lab.study.worth.plan import Clock, Pace
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.tool import parse, split
@@ -37,9 +39,10 @@ def no_plugin_stays() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """study/worth times runs before it is planned."""
-    clocks = dict.fromkeys(("pretrain", "own", "tune", "final", "frozen"), worth.Clock(1e-4, 0.1))
-    monkeypatch.setattr(worth, "measure", lambda *given: clocks)
+    """study/worth times steps before it is planned."""
+    clocks = dict.fromkeys(("pretrain", "own", "tune", "final", "frozen"), Clock(1e-4, 0.1))
+    monkeypatch.setattr(worth, "calibrate", lambda *given: Pace(clocks, 1))
+    monkeypatch.setattr(worth, "Timer", nullcontext)
 
 
 @pytest.mark.parametrize(("command", "document"), COMMANDS.items())

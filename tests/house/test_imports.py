@@ -93,6 +93,7 @@ LAB_MAY_IMPORT = {
             *("recipe.plugins", "recipe.probe", "recipe.recipe_files", "recipe.which_images"),
             "recipe.check",
             *("costs", "data.batch_layout", "data.class_numbers", "data.layout"),
+            "data.pixel_values",
             *(
                 "data.run_splits",
                 "hub_files",

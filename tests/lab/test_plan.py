@@ -350,7 +350,7 @@ WRONG = {
     "recipe=study/gap epochs=3": "unknown key epochs",
     "recipe=study/gap processes=16": "processes=16: is of one run",
     "recipe=study/gap optim.clip=x": "arm scratch: optim.clip=x: expected a number",
-    "recipe=study/worth": "nor tools/plan.py starts them",
+    "recipe=study/worth": "nor tools/plan.py times them",
     "recipe=study/ga": "no such study and no .yaml file; did you mean study/gap?",
     "recipe=evaluate epochs=3": "an evaluation has none",
     "recipe=evaluate --probe": "an evaluation takes no steps",

@@ -127,9 +127,8 @@ WRONG = {
     "recipe=study/gap sweep optim.lr=1,2": "recipe=study/gap: sweep starts from an ordinary",
     "recipe=evaluate sweep probe.layer=1,2": "recipe=evaluate: trains nothing",
     "recipe=study/gap hours=3": "hours=3: has no effect without recipe=study/worth",
-    "recipe=study/worth dry=true": "recipe=study/worth: is planned by runs that are timed",
+    "recipe=study/worth dry=true": "recipe=study/worth: is planned by steps that are timed",
     "recipe=study/worth device=h100 --check": "device=h100: study/worth takes its hours from",
-    "recipe=study/gap anyway=true": "anyway=true: has no effect without recipe=study/worth",
 }
 
 

@@ -32,8 +32,10 @@ OWN_KEYS = {"name": "", "hub.repo": None, "resume": True}
 
 
 def _origin(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
-    """The task whose weights a task starts from, or that another key names."""
-    names = REFERENCE.findall(task.options.get(key, ""))
+    """The task whose weights a task starts from, or that another key names; of several that it
+    chooses among the first."""
+    tried = tasks[task.best[0][0]].options if task.best else {}
+    names = REFERENCE.findall(task.options.get(key, tried.get(key, "")))
     return next((tasks[name] for name in names if name in tasks), None)
 
 
@@ -67,7 +69,8 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         words = _words(task, tasks, found)
         key = " ".join(words)
         if key not in resolved:
-            resolved[key] = engine.resolve(words, place, here)
+            # with a name: composing the default one takes longer than all else
+            resolved[key] = engine.resolve([*words, f"name={task.run}"], place, here)
         recipe = found[task.name] = resolved[key]
         known = plain_options(task.options) | OWN_KEYS
         named = [option for option in task.options.items() if option[0] not in known]
@@ -195,13 +198,17 @@ def with_values(tasks: Tasks, found: Recipes) -> Tasks:
     """The tasks with what their recipes say of them; without the best values, and what the weights
     of another task bring."""
     settled = {}
+    computed: dict[int, dict[str, Any]] = {}  # once for tasks that share a recipe
     for name, task in tasks.items():
         unknown = {key for other in (task.best or [()])[0] for key in tasks[other].tried}
         named = sources(task.options).values()
         unknown |= {one.network_key for one in named if REFERENCE.search(one.place)}
         if _origin(task, tasks) or "init" in unknown:
             unknown |= {*engine.from_init()} - task.options.keys()
-        values = engine.computed_values(found[name]) | {"seed": task.seed}
+        recipe = found[name]
+        if id(recipe) not in computed:
+            computed[id(recipe)] = engine.computed_values(recipe)
+        values = computed[id(recipe)] | {"seed": task.seed}
         known = {key: value for key, value in values.items() if key not in unknown}
         settled[name] = replace(task, values=known)
     return settled

@@ -24,7 +24,8 @@ from ...recipe.records import Record
 from ...recipe.records.run import Environment, Measured
 from ...recipe.schema import Recipe
 from ..run_folder import HINT
-from .read import REFERENCE
+from .hours import Group, Plan
+from .read import REFERENCE, references
 from .tasks import Task, Tasks
 
 RESULT = "result.json"
@@ -49,6 +50,8 @@ class Job:
         parallel: how many tasks at once; None: as many as fit.
         slurm: options of sbatch, as on its command line.
         measures: of the report.
+        hours: The hours that it keeps to, where it may leave tasks out.
+        order: The groups of tasks that may be left out, and those that may not.
     """
 
     name: str
@@ -59,6 +62,8 @@ class Job:
     parallel: int | None = None
     slurm: str = ""
     measures: tuple[str, ...] = ()
+    hours: Plan | None = None
+    order: tuple[Group, ...] = ()
 
     @property
     def finished(self) -> list[str]:
@@ -74,11 +79,13 @@ class Outcome:
         finished: tasks that have a result.
         failed: {task: why it has none}, of this call.
         submitted: {task: number of the job}, by this call of a launcher that waits for none.
+        left_out: {task: why it does not run}, of a study that keeps to its hours.
     """
 
     finished: list[str]
     failed: dict[str, str] = field(default_factory=dict)
     submitted: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 class Launcher(Protocol):
@@ -216,6 +223,24 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
     if not means:
         raise UserError(f"{where}: none of {len(among)} runs has a finite one")
     return means
+
+
+def alternatives(task: Task, tasks: Tasks) -> set[str]:
+    """Return the tasks of which a task uses those that tuning chooses, and no others."""
+    if task.best is None:
+        return set()
+    return {*task.needs} - {*task.best[0]} - references(task.options)
+
+
+def chosen_alternatives(task: Task, tasks: Tasks, folder: Path) -> set[str]:
+    """Return which of its `alternatives` a task uses, once the tries have ended.
+
+    Raises:
+        UserError: as `best_values`.
+    """
+    values = best_values(task, tasks, folder)[0]
+    runs = references({key: option_text(value) for key, value in values.items()})
+    return {name for name in alternatives(task, tasks) if tasks[name].run in runs}
 
 
 def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:

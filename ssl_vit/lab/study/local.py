@@ -25,8 +25,19 @@ from ...formatting import (
     shell_command,
 )
 from .. import engine
-from .launch import Job, Outcome, command, finished, measured, planned, result
-from .tasks import Task, unreachable
+from .hours import SAVED_EVERY, Hours, kind_of
+from .launch import (
+    Job,
+    Outcome,
+    alternatives,
+    chosen_alternatives,
+    command,
+    finished,
+    measured,
+    planned,
+    result,
+)
+from .tasks import Task, Tasks, unreachable
 from .warm import LOST, WarmProcess, dies_with_us, is_possible
 
 QUIET = 15.0  # seconds between two reports of what runs, at least
@@ -151,8 +162,9 @@ def run(job: Job, place: Place) -> Outcome:
     """Run the tasks of a job that have not finished, as `Local.start` does, at a place."""
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
     print(_opening(job, f"; up to {place.parallel} at once"), flush=True)
-    failed = _Processes(job, place).run()
-    return Outcome(job.finished, failed)
+    processes = _Processes(job, place)
+    processes.run()
+    return Outcome(job.finished, processes.failed, left_out=processes.left_out)
 
 
 def preview(job: Job, how: str = "") -> list[str]:
@@ -229,6 +241,11 @@ def _say(what: str, text: str) -> None:
     print(f"{what:<11} {text}", flush=True)
 
 
+def _needing(name: str, tasks: Tasks) -> list[str]:
+    """Return the tasks that need a task."""
+    return [other.name for other in tasks.values() if name in other.needs]
+
+
 @dataclass
 class _Running:
     """A task that runs; its process's own lines begin in the log at byte `start`."""
@@ -236,7 +253,7 @@ class _Running:
     process: Child
     log: Path
     start: int
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=lambda: time.monotonic())
 
 
 class _Processes:
@@ -251,9 +268,31 @@ class _Processes:
         self.failed: dict[str, str] = {}  # {task: why}, with those that are left out
         self.retried: set[str] = set()
         self.signals = 0  # that came
+        self.hours = self._hours()
+        self.dependents = {name: _needing(name, self.tasks) for name in self.tasks}
+        self.chosen: dict[str, set[str]] = {}  # {task: tasks that tuning chose for it}
+        self.compared: set[str] = set()  # required groups whose time was compared with the plan
 
-    def run(self) -> dict[str, str]:
-        """Run the tasks that have not finished; {task: why} of those that failed or were left out.
+    @property
+    def left_out(self) -> dict[str, str]:
+        """{task: why it does not run}, by the hours or because no task uses it."""
+        return {} if self.hours is None else self.hours.ledger.left_out
+
+    def _hours(self) -> Hours | None:
+        """The hours that the study keeps to, with the time that it has used before."""
+        if self.job.hours is None:
+            return None
+        needs = {name: task.needs for name, task in self.tasks.items()}
+        kinds = {name: kind_of(task.run) for name, task in self.tasks.items()}
+        order = self.job.order
+        clock = time.monotonic
+        hours = Hours(self.folder, self.job.hours, order, needs, kinds, self.parallel, clock)
+        took = hours.ledger.took
+        self.took |= {name: took[name] for name in self.took if name in took}
+        return hours
+
+    def run(self) -> None:
+        """Run the tasks that have not finished, and that the hours allow.
 
         Raises:
             KeyboardInterrupt: SIGINT or SIGTERM came; every process has ended.
@@ -263,16 +302,16 @@ class _Processes:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     stack.callback(signal.signal, number, signal.signal(number, self._stop))
             stack.callback(self._end)
-            while not self.signals and (self.running or self._waiting()):
+            while not self.signals and (self.running or self._more()):
                 self._reap()
                 self._start()
                 self._report()
                 time.sleep(0.05)
+            self._close_hours()
             if self.running:
                 _say("stopping", "what runs has two minutes to save; a second signal kills it")
         if self.signals:
             raise KeyboardInterrupt
-        return self.failed
 
     def _stop(self, number: int, frame: Any) -> None:
         """Handle a signal. The first ends the loop of `run`, the second the time that tasks have to
@@ -297,13 +336,28 @@ class _Processes:
                 time.sleep(0.05)
 
     def _waiting(self) -> list[Task]:
-        """Tasks not started, each after those that it needs."""
+        """Tasks not started, each after those that it needs; where the study keeps to its hours,
+        those that may start, in the order of their groups."""
         started = self.took.keys() | self.failed.keys() | self.running.keys()
-        return [task for name, task in self.tasks.items() if name not in started]
+        names = self.tasks if self.hours is None else self.hours.runs
+        return [self.tasks[name] for name in names if name not in started]
+
+    def _more(self) -> bool:
+        """Whether a task waits that some task uses; with hours also of a group that fits."""
+        if any(self._is_used(task.name) is not False for task in self._waiting()):
+            return True
+        return self._start_group()
+
+    def _over(self) -> set[str]:
+        """Tasks that have ended or will not run."""
+        over = self.took.keys() | self.failed.keys() | self.left_out.keys()
+        if self.hours is None:
+            return over
+        return over | {task.name for task in self._waiting() if self._is_used(task.name) is False}
 
     def _start(self) -> None:
         """Start what is ready, up to the limit; leave out what needs a task that failed."""
-        over = self.took.keys() | self.failed.keys()
+        over = self._over()
         early = time.monotonic() - self.lost < PATIENCE
         for task in self._waiting():
             if missing := unreachable(task, self.tasks, [*self.failed]):
@@ -311,8 +365,80 @@ class _Processes:
             if self.signals or len(self.running) >= self.parallel or not {*task.needs} <= over:
                 continue
             held = early and engine.is_written(self.folder / task.name)
-            if task.name not in self.failed and not held:
+            if task.name not in self.failed and not held and self._is_used(task.name):
                 self._launch(task)
+        tuned = self.hours is None or {*self.hours.order[0].tasks} <= over
+        if not self.signals and len(self.running) < self.parallel and tuned:
+            self._start_group()
+
+    def _is_used(self, name: str) -> bool | None:
+        """Whether a task's run is one of those that tuning has chosen, or of none that it chooses
+        among; None until it has chosen. Without hours every task runs."""
+        if self.hours is None:
+            return True
+        runs, dependents = {*self.hours.runs}, self.dependents[name]
+        used = [self._uses(self.tasks[other], name) for other in dependents if other in runs]
+        if any(used) or not dependents:
+            return True
+        return None if None in used else False
+
+    def _uses(self, task: Task, name: str) -> bool | None:
+        """Whether a task uses one that it needs; None until tuning has chosen."""
+        if name not in alternatives(task, self.tasks):
+            return True
+        if task.name not in self.chosen:
+            if not {*(task.best or [()])[0]} <= self.took.keys() | self.failed.keys():
+                return None
+            self.chosen[task.name] = set()
+            with suppress(UserError):  # no try has a result; the task itself will say so
+                found = chosen_alternatives(task, self.tasks, self.folder)
+                self.chosen[task.name] = found
+        return name in self.chosen[task.name]
+
+    def _start_group(self) -> bool:
+        """Start the next optional group that fits into the hours; whether there is one."""
+        if self.hours is None:
+            return False
+        self._compare_with_plan()
+        now = time.monotonic()
+        running = {name: now - child.begun for name, child in self.running.items()}
+        over = self._over() - self.took.keys()
+        while decision := self.hours.decide(self.took, running, over):
+            what = f"{decision.group} {'starts' if decision.starts else 'is left out'}"
+            ends = f"would end after {decision.expected:.2g} of {self.hours.ledger.hours:g} hours"
+            _say("hours", f"{what}: with it the study {ends}")
+            if decision.starts:
+                return True
+        return False
+
+    def _compare_with_plan(self) -> None:
+        """Say how long tuning and each required seed took, and when the required ones will end."""
+        assert self.hours is not None
+        over = self._over()
+        for group in self.hours.order:
+            if group.kind or group.name in self.compared or not {*group.tasks} <= over:
+                continue
+            self.compared.add(group.name)
+            required = [name for one in self.hours.order if not one.kind for name in one.tasks]
+            ends = self.hours.forecast(required, self.took, {}, over - self.took.keys())
+            limit = self.hours.ledger.hours
+            text = f"after {group.name} {self.hours.used:.2g} of {limit:g} hours are used"
+            if ends > limit and not {*required} <= over:
+                text += f"; three seeds end after {ends:.2g} hours, and run all the same: fewer"
+                text += " seeds claim nothing"
+            _say("hours", text)
+
+    def _close_hours(self) -> None:
+        """Write down the time that was used, and how the study ended."""
+        if self.hours is None:
+            return
+        waiting = [task.name for task in self._waiting()]
+        lost = [name for name in self.failed if not self.tasks[name].tried]
+        if self.signals or self.running or lost:
+            self.hours.save(self.took)
+            return
+        self.hours.leave_out(dict.fromkeys(waiting, "no task uses it"))
+        _say("hours", self.hours.end(self.took))
 
     def _launch(self, task: Task) -> None:
         try:
@@ -347,6 +473,9 @@ class _Processes:
                 self.took[name] = time.monotonic() - child.begun
                 text = f"{name} in {duration(self.took[name])}"
                 _say("finished", f"{text}: {measured(self.job, name)}")
+                if self.hours is not None:
+                    self.hours.save(self.took)
+                    self._compare_with_plan()
             else:
                 why = last_line(child.log, child.start).removeprefix("error: ")
                 if status < 0:
@@ -366,6 +495,8 @@ class _Processes:
     def _report(self) -> None:
         """Now and then the last line of each task that runs, which has its step, loss and time
         left, and how the study gets on."""
+        if self.hours is not None:
+            self.hours.save(self.took, SAVED_EVERY)
         now = time.monotonic()
         if now - self.reported < max(QUIET, SHARE * (now - self.begun)):
             return
@@ -374,7 +505,8 @@ class _Processes:
             line = last_line(child.log, child.start, "has printed nothing yet")
             _say("running", f"{name}: {line}")
         failed = f", {len(self.failed)} failed or left out" if self.failed else ""
-        _say("so far", f"{len(self.took)} of {len(self.tasks)} finished{failed}{self._left(now)}")
+        wanted = len(self.tasks) if self.hours is None else len(self.hours.runs)
+        _say("so far", f"{len(self.took)} of {wanted} finished{failed}{self._left(now)}")
 
     def _left(self, now: float) -> str:
         """How long the rest will take if each task takes as long as those of its run that have
@@ -384,7 +516,8 @@ class _Processes:
             known.setdefault(self.tasks[name].run, []).append(seconds)
         elapsed = {name: now - child.begun for name, child in self.running.items()}
         left = []
-        for name, task in self.tasks.items():
+        for name in self.tasks if self.hours is None else self.hours.runs:
+            task = self.tasks[name]
             if name not in self.took and name not in self.failed:
                 if task.run not in known:
                     return ""

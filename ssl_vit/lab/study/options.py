@@ -31,9 +31,9 @@ class StudyOptions(ToolOptions):
             ordinary recipe.
         name: The study's folder; default: the file's name.
         seeds: The first N seeds, or a list: seeds=0,2.
-        parallel: Runs at once; default: the GPUs, else the cores (recipe=study/worth: one), of this
-            machine or of Ray's cluster. With launcher=slurm of each run of the study (sbatch
-            --array=...%N); default: all.
+        parallel: Runs at once; default: the GPUs, else the cores (recipe=study/worth: these or one
+            run, which is faster), of this machine or of Ray's cluster. With launcher=slurm of each
+            run of the study (sbatch --array=...%N); default: all.
         measures: Names in result.json that the report compares, instead of those of the study's
             file: the first decides. Default of a sweep: the first measured of linear, attentive,
             knn and few_shot_N.
@@ -44,13 +44,11 @@ class StudyOptions(ToolOptions):
         dry: Print what would be started, and start nothing; recipe=study/worth once it is planned.
         device: With --check: the device of whose time the hours are (device=h100); not with
             recipe=study/worth, whose hours are measured.
-        hours: With recipe=study/worth: how long it may take, by the time of runs on this machine;
-            default: 4.
-        anyway: With recipe=study/worth: start although the hours are too few to answer.
+        hours: With recipe=study/worth: how long it may take on this machine; default: 4.
         only: With index=: run one of these tasks, as an element of a job array does.
         index: The task's place in only=, from 0.
         check: Start no task: print the first mistake of the study's file, or its tasks and what
-            they cost; recipe=study/worth times its runs for that.
+            they cost; recipe=study/worth times a few steps for that.
     """
 
     summary = "run many runs that depend on one another"
@@ -70,7 +68,6 @@ class StudyOptions(ToolOptions):
     dry: bool = key(False)
     device: str | None = key(None, metavar="NAME")
     hours: float | None = key(None, gt=0, lt=1e6, metavar="NUMBER")
-    anyway: bool = key(False)
     only: str | None = key(None, metavar="TASK/TASK/...")
     index: int | None = key(None, ge=0, le=10**9, metavar="N")
     check: bool = flag()

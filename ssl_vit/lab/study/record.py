@@ -7,7 +7,7 @@ free name (pretrain-mpp-0-2), and the other run stays and is listed.
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,10 +18,11 @@ from ...errors import UserError
 from ...formatting import some
 from ...recipe import records
 from ...recipe.names import is_name
-from ...recipe.records import Record, Whole
+from ...recipe.records import MayLack, Record, Whole
 from ...runs.files import write_atomically
 from .. import run_folder
 from ..compare import Comparison, Rule, comparisons
+from .hours import Group
 from .launch import RESULT, planned
 from .read import REFERENCE, Study
 from .tasks import Task, Tasks
@@ -38,6 +39,7 @@ class StudyRecord(Record):
     report: dict[str, Any]
     rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
+    order: MayLack[list[Group]] = None  # of a study whose hours may leave groups of tasks out
     decides: dict[str, Any]  # as `decides` gives it
     changes: list[str] = Field(default=[])  # as in History
     ends: Whole = 1
@@ -116,8 +118,11 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
     return History(tuple(changes), ends, tuple(dropped) if finished else ())
 
 
-def content(study: Study, tasks: Tasks, history: History | None = None) -> dict[str, Any]:
-    """Return the content of study.json for a study, its tasks and the history of its plan."""
+def content(
+    study: Study, tasks: Tasks, history: History | None = None, order: Sequence[Group] = ()
+) -> dict[str, Any]:
+    """Return the content of study.json for a study, its tasks, the history of its plan, and the
+    order in which tasks are left out if the hours end."""
     rule = rule_of(study)
     return {
         "title": study.title,
@@ -125,6 +130,7 @@ def content(study: Study, tasks: Tasks, history: History | None = None) -> dict[
         "report": {key: value for key, value in study.report.model_dump().items() if value},
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],
+        **({"order": [group.model_dump() for group in order]} if order else {}),
         "decides": decides(study),
         **asdict(history or History()),
     }

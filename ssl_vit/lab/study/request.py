@@ -12,6 +12,7 @@ from ...recipe.tool import build, option_name, split
 from ...recipe.words import check_keys
 from .. import engine
 from . import check, read, sweep, worth
+from .hours import Plan
 from .options import StudyOptions
 from .tasks import Tasks, plan, tried_otherwise, without_missing
 
@@ -31,6 +32,7 @@ class Request:
         plugin: that the command line names.
         cautions: warnings, to say before it starts.
         opening: lines to say before these.
+        hours: The hours that it keeps to; None where it runs all of its tasks.
     """
 
     study: read.Study
@@ -42,6 +44,7 @@ class Request:
     plugin: str | None
     cautions: list[str]
     opening: list[str]
+    hours: Plan | None = None
 
 
 def requested(
@@ -71,13 +74,13 @@ def requested(
     if given.get("plugin") is not None:
         given["plugin"] = _absolute(given["plugin"])
         engine.run_plugin(given["plugin"])  # whose keys are known from here on
-    opening: list[str] = []
+    planned = None
     if own.recipe == worth.NAME:
-        own, content, opening = _worth(own, given, time_runs=not (stand_ins or own.dry))
+        own, planned = _worth(own, given, may_time=not (stand_ins or own.dry))
+        content = planned.study
         given = {key: text for key, text in given.items() if key == "plugin"}
-    elif own.hours is not None or own.anyway:
-        option = "anyway=true" if own.hours is None else f"hours={own.hours:g}"
-        raise UserError(f"{option}: has no effect without recipe={worth.NAME}")
+    elif own.hours is not None:
+        raise UserError(f"hours={own.hours:g}: has no effect without recipe={worth.NAME}")
     study, stem = _study(own, given, content, swept)
     if swept is not None:  # the study's runs have the others
         given = {key: text for key, text in given.items() if key == "plugin"}
@@ -98,7 +101,18 @@ def requested(
     lines += check.architectures(study, tasks, recipes)
     lines += tried_otherwise(tasks)
     folder = Path(own.out) / name
-    return Request(study, tasks, recipes, name, folder, own, given.get("plugin"), lines, opening)
+    return Request(
+        study=study,
+        tasks=tasks,
+        recipes=recipes,
+        name=name,
+        folder=folder,
+        own=own,
+        plugin=given.get("plugin"),
+        cautions=lines,
+        opening=planned.lines if planned else [],
+        hours=planned.plan if planned and own.launcher == "local" else None,
+    )
 
 
 def _study(
@@ -146,29 +160,30 @@ def _sorted(study: read.Study, given: Mapping[str, str]) -> tuple[dict[str, str]
 
 
 def _worth(
-    own: StudyOptions, given: Mapping[str, str], time_runs: bool
-) -> tuple[StudyOptions, dict[str, Any], list[str]]:
-    """The options of study/worth as those of a mapping, the mapping, and lines about it. Runs are
-    timed as they are started: one at once, or on each GPU.
+    own: StudyOptions, given: Mapping[str, str], may_time: bool
+) -> tuple[StudyOptions, worth.Worth]:
+    """Return the options of study/worth as those of a mapping, and its plan.
 
     Raises:
         UserError: as `worth.build`, or another device is named.
     """
-    from .local import gpus
-
     if own.device:
-        text = f"{worth.NAME} takes its hours from runs that it times here, on this machine"
+        text = f"{worth.NAME} takes its hours from steps that it times here, on this machine"
         raise UserError(f"device={own.device}: {text}; leave it out")
-    here = own.launcher == "local"
-    parallel = own.parallel or (here and len(gpus())) or 1
     name = own.name or worth.NAME.rpartition("/")[2]
-    planned = worth.build(given, own, Path(own.out) / name, parallel, time_runs)
-    if not here:
-        text = f"by the measured machine's time, {planned.parallel} at once; on those of"
+    planned = worth.build(given, own, Path(own.out) / name, may_time)
+    parallel = own.parallel
+    if own.launcher != "local":
+        text = f"by the time of this machine, {planned.parallel} at once; on those of"
         text += f" launcher={own.launcher} it may be another, and waiting comes on top"
         planned.lines.append(f"planned     {text}")
-    changed = {"recipe": None, "name": name, "parallel": parallel if here else own.parallel}
-    return own.model_copy(update=changed), planned.study, planned.lines
+    elif parallel is None:
+        parallel = planned.parallel
+    elif parallel != planned.parallel:
+        text = f"for parallel={planned.parallel}; it is not planned anew for parallel={parallel}"
+        planned.lines.insert(0, f"planned     {text}")
+    changed = {"recipe": None, "name": name, "parallel": parallel}
+    return own.model_copy(update=changed), planned
 
 
 def _find(name: str | None) -> Path:

@@ -21,7 +21,7 @@ from ...formatting import (
 from ...recipe.tool import build, split
 from .. import engine
 from ..options import PlanOptions
-from . import launch, record
+from . import launch, record, worth
 from .estimate import StudyEstimate, of_request
 from .options import LAUNCHERS, StudyOptions
 from .request import Request, requested
@@ -75,6 +75,9 @@ def check(
     job = _job(request, record.settle(request.tasks, request.folder)[0])
     done, every = len(job.finished), len(job.tasks)
     kept = f"kept        {done} of {every} tasks have finished, {every - done} are to do"
+    if request.hours:
+        optional = sum(len(group.tasks) for group in job.order if group.kind)
+        kept += f", {optional} of them only if the hours allow it"
     return estimate, kept
 
 
@@ -112,7 +115,8 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
-            record.write(job.folder, record.content(request.study, job.tasks, history))
+            planned = record.content(request.study, job.tasks, history, job.order)
+            record.write(job.folder, planned)
             outcome = launcher.start(job)
             tasks, _ = record.settle(request.tasks, request.folder)
             before, job = job, _job(request, tasks)
@@ -120,8 +124,9 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             if job.tasks == before.tasks or outcome.submitted:
                 break
     done, took = job.finished, duration(time.monotonic() - started)
-    ended = f"{len(done)} of {len(job.tasks)} tasks"
-    if len(done) + len(outcome.failed) < len(job.tasks):  # the launcher does not wait for them
+    wanted = len(job.tasks) - len(outcome.left_out)
+    ended = f"{len(done)} of {wanted} tasks"
+    if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for them
         jobs = len({*outcome.submitted.values()})
         print(f"submitted   {len(outcome.submitted)} tasks in {jobs} jobs; {ended} have finished")
         print("then        the same command, which submits what is missing; after it the report")
@@ -130,7 +135,9 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
     for name, why in outcome.failed.items():
         print(f"not there   {name}: {why}")
     print(f"next        {shell_command(sys.executable, *tool_command('report'), job.folder)}")
-    return StudyOutcome(done, outcome.failed, outcome.submitted, job.name, job.folder)
+    return StudyOutcome(
+        done, outcome.failed, outcome.submitted, outcome.left_out, job.name, job.folder
+    )
 
 
 def _job(request: Request, tasks: Tasks) -> launch.Job:
@@ -139,8 +146,19 @@ def _job(request: Request, tasks: Tasks) -> launch.Job:
     own = request.own
     words = [f"name={request.name}", f"out={request.folder.parent.resolve()}"]
     words += [f"plugin={request.plugin}"] if request.plugin else []
-    asked = own.parallel, own.slurm, request.study.report.measures
-    return launch.Job(request.name, request.folder, tasks, recipes, tuple(words), *asked)
+    order = tuple(worth.order(tasks, request.hours.frozen_first)) if request.hours else ()
+    return launch.Job(
+        name=request.name,
+        folder=request.folder,
+        tasks=tasks,
+        recipes=recipes,
+        words=tuple(words),
+        parallel=own.parallel,
+        slurm=own.slurm,
+        measures=request.study.report.measures,
+        hours=request.hours,
+        order=order,
+    )
 
 
 def _unchecked(job: launch.Job) -> list[str]:

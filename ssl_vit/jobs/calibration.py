@@ -1,0 +1,151 @@
+"""Time a few optimiser steps of a training run: `python -m ssl_vit.jobs.calibration`.
+
+The process imports what a training run imports, and computes nothing itself. It reads one request
+per line from its standard input, forks as many copies of itself as the request asks for, lets all
+of them take steps at the same time, and writes their measurements as one line of JSON to its
+standard output. Copies that share a machine are as slow as runs that share it. The process ends
+when its standard input ends.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import one_line
+
+STEPS = 2  # the fewest steps that are counted, after a first step that allocates memory
+DECODED = 32  # images whose reading and decoding is timed
+
+
+def measure(options: Sequence[str], seconds: float, images: int) -> dict[str, Any]:
+    """Time the steps of a training run in a temporary folder.
+
+    Args:
+        options: The run's options, KEY=VALUE. They may take a share of the training images.
+        seconds: Steps are taken for at least this time.
+        images: Training images of the run that is planned.
+
+    Returns:
+        Seconds of a `step`, of the `forward` pass of a held-out image, of an image to `decode`, and
+        of the `set_up` before the first step; and whether all training images will be kept decoded
+        in memory (`resident`).
+
+    Raises:
+        UserError: An option is wrong, or the images do not suit it.
+    """
+    from ..callbacks import Callbacks
+    from ..data.workers import InterruptibleLoader
+    from ..recipe.load import resolve
+    from ..runs.folder import Run
+    from ..training import loop
+    from . import resources, setup
+    from .session import session
+
+    started = time.perf_counter()
+    recipe = resolve(options)
+    recipe.name = "calibration"
+    recipe.log.every = 10**6  # writing a row of metrics is not part of a step
+    recipe.eval.images = max(2, min(recipe.eval.images, recipe.optim.batch))
+    recipe.eval.test, recipe.eval.knn, recipe.eval.collapse = False, False, None
+    recipe.probe.every = None
+    with tempfile.TemporaryDirectory() as recipe.out, session(Run(recipe)) as current:
+        splits = current.load_splits(test=False)
+        job = setup.set_up(current.run, current.accelerator, splits)
+        set_up = time.perf_counter() - started
+        decode = _seconds_to_decode(job)
+        job.decoded = resources.resident_images(recipe, splits.train, 0, images)
+        recipe.optim.steps = 10**4  # the schedule is made already, and stays the run's
+        settings = setup.loop_settings(recipe)
+        begins: list[float] = []  # of each step
+
+        def is_settled(step: int) -> bool:
+            begins.append(time.perf_counter())
+            return step > STEPS and begins[-1] - begins[1] >= seconds
+
+        with InterruptibleLoader(job.loader()) as passes:
+            loop.train(job.state, passes, settings, stop=is_settled)
+        began = time.perf_counter()
+        loop.evaluate(job.held_out, job.state, {}, settings, Callbacks([]))
+        forward = (time.perf_counter() - began) / sum(len(one.key) for one in job.held_out.batches)
+        return {
+            "step": (begins[-1] - begins[1]) / (len(begins) - 2),
+            "forward": forward,
+            "decode": decode,
+            "set_up": set_up,
+            "resident": job.decoded is not None,
+        }
+
+
+def _seconds_to_decode(job: Any) -> float:
+    """Return the seconds that reading and decoding one training image takes."""
+    import numpy as np
+
+    from ..data.pixel_values import decoder
+
+    if job.splits.stream:
+        return 0.0
+    train, decode = job.splits.train, decoder(job.recipe.data)
+    rows = np.arange(min(DECODED, len(train)))
+    began = time.perf_counter()
+    for image in train.fetch(rows)[0]:
+        try:
+            decode(image)
+        except ValueError:  # an unreadable image takes as long
+            continue
+    return (time.perf_counter() - began) / len(rows)
+
+
+def measure_at_once(
+    options: Sequence[str],
+    seconds: float,
+    images: int,
+    environments: Sequence[Mapping[str, str]],
+) -> list[dict[str, Any]]:
+    """Fork one copy of this process for each of `environments`, and let all of them `measure`.
+
+    Returns:
+        What each copy has measured, or the `error` that stopped it.
+    """
+    pipes = []
+    for environment in environments:
+        source, sink = os.pipe()
+        if (child := os.fork()) == 0:
+            os.close(source)
+            os.environ.update(environment)
+            try:
+                answer = measure(options, seconds, images)
+            except BaseException as error:
+                traceback.print_exc()
+                answer = {"error": one_line(error) or type(error).__name__}
+            os.write(sink, json.dumps(answer).encode())
+            os._exit(0)
+        os.close(sink)
+        pipes.append((child, source))
+    answers = []
+    for child, source in pipes:
+        with os.fdopen(source) as file:
+            text = file.read()
+        os.waitpid(child, 0)
+        answers.append(json.loads(text) if text else {"error": "the process was killed"})
+    return answers
+
+
+def serve() -> None:
+    """Answer requests until the standard input ends."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a run prints is no answer
+    began = time.perf_counter()
+    from . import train  # noqa: F401  # with everything that a training run imports
+
+    print(json.dumps({"imports": time.perf_counter() - began}), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(measure_at_once(**json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,308 @@
+"""Keep a study to its hours: optional groups of tasks start only where they end in time.
+
+study.json lists the groups in their order before the first task starts. The functions that decide
+get names, needs and seconds of tasks, and no results: only time may decide how many seeds a study
+has. What was decided, and the time used, stand in hours.json in the study's folder, so that a study
+that was interrupted goes on with the time that is left.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from ...formatting import some
+from ...recipe import records
+from ...recipe.records import Number, Record, Whole
+from ...runs.files import write_atomically
+
+FILE = "hours.json"
+PLANNED, HOURS = "planned", "hours"  # how a study ended: everything ran, or the hours were used
+SAVED_EVERY = 5.0  # seconds after which the time used is written again
+Needs = Mapping[str, Sequence[str]]  # {task: tasks that have to end before it}
+Seconds = Mapping[str, float]  # {task: seconds that it takes}
+
+
+class Group(Record):
+    """Tasks that run together.
+
+    Attributes:
+        name: In words, such as "seed 3".
+        kind: seeds, shares or frozen; "" for a group that always runs.
+        tasks: Their names.
+    """
+
+    name: str
+    kind: str
+    tasks: list[str]
+
+
+class Plan(NamedTuple):
+    """The hours of a study, as they were planned.
+
+    Attributes:
+        hours: How long the study may take.
+        spent: Seconds that planning has taken.
+        expected: {first part of a run's name: seconds of a task}.
+        frozen_first: Whether frozen encoders belong to the group of their seed.
+    """
+
+    hours: float
+    spent: float
+    expected: Mapping[str, float]
+    frozen_first: bool = False
+
+
+class Decision(Record):
+    """Whether a group was started, when, and what the study was expected to take with it.
+
+    Attributes:
+        group: Its name.
+        starts: Whether it was started.
+        used: Hours that had been used.
+        expected: Hours that the study was expected to take with the group.
+        at: UTC, ISO 8601.
+    """
+
+    group: str
+    starts: bool
+    used: Number
+    expected: Number
+    at: str
+
+
+class Ledger(Record):
+    """hours.json.
+
+    Attributes:
+        hours: How long the study may take.
+        used: Hours that it has taken, planning included and pauses not.
+        took: {task: seconds that it ran}.
+        decisions: On optional groups, in their order.
+        left_out: {task: why it does not run}.
+        ended: "planned" after every task has ended, "hours" where optional tasks were left out for
+            lack of time, None until then: also after a person has stopped the study.
+        lengthened: How often the study was given more hours after a task had ended.
+    """
+
+    hours: Number
+    used: Number
+    took: dict[str, Number]
+    decisions: list[Decision]
+    left_out: dict[str, str]
+    ended: str | None = None
+    lengthened: Whole = 0
+
+
+def kind_of(run: str) -> str:
+    """Return the first part of a run's name: runs that share it take equally long."""
+    return run.partition("_")[0]
+
+
+def makespan(
+    tasks: Iterable[str],
+    needs: Needs,
+    seconds: Seconds,
+    parallel: int,
+    running: Seconds | None = None,
+) -> float:
+    """Return the seconds until all tasks have ended, each started as soon as it can be.
+
+    Args:
+        tasks: Names, each after the tasks that it needs.
+        needs: Of each task; tasks that neither wait nor run have ended.
+        seconds: Of each task.
+        parallel: How many tasks run at once.
+        running: {task: seconds until it ends}.
+    """
+    ends = dict(running or {})
+    places = sorted(ends.values())[-parallel:]
+    places += [0.0] * (parallel - len(places))
+    for name in tasks:
+        place = places.index(min(places))
+        ready = (ends.get(need, 0.0) for need in needs[name])
+        ends[name] = places[place] = max([places[place], *ready]) + seconds[name]
+    return max([*places, *ends.values()])
+
+
+def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds) -> Seconds:
+    """Return {task: seconds that it takes}, by the tasks of the same kind that have ended.
+
+    A kind of which none has ended takes its planned time, times how much longer than planned the
+    other kinds took.
+
+    Args:
+        kinds: {task: its kind}, of all tasks.
+        took: {task: seconds} of the tasks that have ended.
+        expected: {kind: seconds}, as planned.
+    """
+    measured: dict[str, list[float]] = {}
+    for name, seconds in took.items():
+        measured.setdefault(kinds[name], []).append(seconds)
+    known = [name for name in took if kinds[name] in expected]
+    planned = sum(expected[kinds[name]] for name in known)
+    slower = sum(took[name] for name in known) / planned if planned else 1.0
+    each = {kind: slower * seconds for kind, seconds in expected.items()}
+    each |= {kind: statistics.mean(seconds) for kind, seconds in measured.items()}
+    usual = statistics.mean(each.values()) if each else 0.0
+    return {name: each.get(kind, usual) for name, kind in kinds.items()}
+
+
+class Hours:
+    """Which tasks of a study may start, by its hours.
+
+    Args:
+        folder: The study's folder.
+        plan: The planned hours.
+        order: The groups of tasks, as in study.json.
+        needs: {task: tasks that have to end before it}.
+        kinds: {task: its kind}.
+        parallel: How many tasks run at once.
+        clock: Returns seconds.
+
+    Attributes:
+        runs: Tasks that run, finished or not, in their order.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: Plan,
+        order: Sequence[Group],
+        needs: Needs,
+        kinds: Mapping[str, str],
+        parallel: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path, self.plan, self.order = folder / FILE, plan, order
+        self.needs, self.kinds, self.parallel, self.clock = needs, kinds, parallel, clock
+        self.ledger = Ledger(
+            hours=plan.hours, used=plan.spent / 3600, took={}, decisions=[], left_out={}
+        )
+        if self.path.exists():
+            self.ledger = records.require(self.path, Ledger, "remove it to count the hours anew")
+            if self.ledger.hours != plan.hours:
+                self.ledger.hours = plan.hours
+                # whoever has seen results can choose the hours by them
+                self.ledger.lengthened += bool(self.ledger.took)
+                self.ledger.decisions = [one for one in self.ledger.decisions if one.starts]
+                self.ledger.left_out = {}
+        self.ledger.ended = None
+        self.before, self.began = float(self.ledger.used), clock()
+        self.saved = self.began
+        self.runs: list[str] = []
+        self._list_runs()
+
+    @property
+    def used(self) -> float:
+        """Hours that the study has taken by now, pauses not counted."""
+        return self.before + (self.clock() - self.began) / 3600
+
+    def _list_runs(self) -> None:
+        """List the tasks that run: those of every group that is required or was started."""
+        started = {one.group for one in self.ledger.decisions if one.starts}
+        self.runs = [
+            name
+            for group in self.order
+            if not group.kind or group.name in started
+            for name in group.tasks
+            if name not in self.ledger.left_out
+        ]
+
+    def forecast(
+        self, tasks: Iterable[str], took: Seconds, running: Seconds, over: Collection[str] = ()
+    ) -> float:
+        """Return the hours that the study takes until these tasks, too, have ended.
+
+        Args:
+            tasks: Names.
+            took: {task: seconds} of the tasks that have ended.
+            running: {task: seconds since it started}.
+            over: Tasks that will not run.
+        """
+        seconds = expected_seconds(self.kinds, took, self.plan.expected)
+        left = {name: max(0.0, seconds[name] - since) for name, since in running.items()}
+        ended = {*took, *running, *over}
+        waiting = [name for name in tasks if name not in ended]
+        return self.used + makespan(waiting, self.needs, seconds, self.parallel, left) / 3600
+
+    def decide(
+        self, took: Seconds, running: Seconds, over: Collection[str] = ()
+    ) -> Decision | None:
+        """Start or leave out the next optional group; None where every group is decided.
+
+        A group starts where the study is expected to end within its hours. After a group that does
+        not, all later groups of its kind are left out. The arguments are those of `forecast`.
+        """
+        known = {one.group for one in self.ledger.decisions}
+        group = next((one for one in self.order if one.kind and one.name not in known), None)
+        if group is None:
+            return None
+        tasks = self._possible(group)
+        expected = self.forecast([*self.runs, *tasks], took, running, over)
+        refused = {one.group for one in self.ledger.decisions if not one.starts}
+        stopped = any(one.kind == group.kind and one.name in refused for one in self.order)
+        starts = bool(tasks) and not stopped and expected <= self.ledger.hours
+        for name in group.tasks:
+            if not starts:
+                self.ledger.left_out[name] = f"{group.name} does not fit into the hours"
+            elif name not in tasks:
+                self.ledger.left_out[name] = "it needs a task that does not fit into the hours"
+        decision = Decision(
+            group=group.name,
+            starts=starts,
+            used=round(self.used, 4),
+            expected=round(expected, 4),
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self.ledger.decisions.append(decision)
+        self._list_runs()
+        self.save(took)
+        return decision
+
+    def _possible(self, group: Group) -> list[str]:
+        """Return the tasks of a group that need none that is left out, directly or not."""
+        left_out, possible = {*self.ledger.left_out}, list[str]()
+        for name in group.tasks:
+            if left_out.isdisjoint(self.needs[name]):
+                possible.append(name)
+            else:
+                left_out.add(name)
+        return possible
+
+    def leave_out(self, tasks: Mapping[str, str]) -> None:
+        """Record that no run needs these tasks, {task: why}."""
+        self.ledger.left_out |= tasks
+        self._list_runs()
+
+    def save(self, took: Seconds, every: float = 0.0) -> None:
+        """Write hours.json, unless it was written in the last `every` seconds."""
+        if every and self.clock() - self.saved < every:
+            return
+        self.saved = self.clock()
+        self.ledger.used = round(self.used, 5)
+        self.ledger.took = {name: round(seconds, 2) for name, seconds in took.items()}
+        write_atomically(self.path, json.dumps(self.ledger.model_dump(), indent=1) + "\n")
+
+    def end(self, took: Seconds) -> str:
+        """Record that the study has ended as planned or by its hours; return it in words."""
+        refused = [one.group for one in self.ledger.decisions if not one.starts]
+        self.ledger.ended = HOURS if refused else PLANNED
+        self.save(took)
+        used = f"{self.used:.2g} of {self.ledger.hours:g} hours were used"
+        return f"{used}; they left no time for {some(refused)}" if refused else used
+
+
+def read(folder: Path) -> Ledger | None:
+    """Return the hours.json of a study's folder; None without that file.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return None
+    return records.require(path, Ledger, "give the study's command again")

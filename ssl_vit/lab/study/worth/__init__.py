@@ -1,0 +1,199 @@
+"""`recipe=study/worth`: does pre-training help on one's own images? A study that is built from the
+labels and the hours that there are.
+
+One comparison is primary: with all labels, fine-tuned, the objective minus tuned training from
+scratch; with init= going on from an encoder minus fine-tuning that encoder itself. The plan counts
+the work of each run (ssl_vit/costs) and times a few steps on this machine.
+
+question.py: what is asked. network.py: the network and the image size. calibration.py: how fast
+runs are. plan.py: what the hours buy. content.py: the study. ../hours.py keeps to the hours.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ....errors import UserError
+from ....recipe import records
+from ....recipe.records import Number, Record, Whole
+from ....runs.files import write_atomically
+from ... import engine
+from .. import hours as budget
+from ..launch import RESULT
+from ..local import gpus
+from ..options import StudyOptions
+from ..tasks import words_of
+from .calibration import Timer, calibrate
+from .content import order, study_file
+from .network import choose
+from .plan import Extent, Pace, open_ended, plan_lines, power_lines, seconds_of, spend, steps_of
+from .question import NAME, Question, find_images, image_lines, sort_options
+
+__all__ = ["FILE", "NAME", "Worth", "build", "order"]
+FILE = "worth.json"
+HOURS = 4.0
+
+
+class Worth(Record):
+    """worth.json: the study as it was planned for a command.
+
+    Attributes:
+        words: The options of the command.
+        hours: How long the study may take.
+        spent: Seconds that planning has taken.
+        study: As a file has it.
+        lines: What is printed before it starts.
+        parallel: How many tasks run at once.
+        expected: {first part of a run's name: seconds of a task}.
+        frozen_first: Whether the frozen encoders of a seed are measured with that seed.
+    """
+
+    words: list[str]
+    hours: Number
+    spent: Number
+    study: dict[str, Any]
+    lines: list[str]
+    parallel: Whole
+    expected: dict[str, Number]
+    frozen_first: bool
+
+    @property
+    def plan(self) -> budget.Plan:
+        """The hours, as the runner takes them."""
+        return budget.Plan(self.hours, self.spent, self.expected, self.frozen_first)
+
+
+def build(given: Mapping[str, str], own: StudyOptions, folder: Path, may_time: bool) -> Worth:
+    """Plan the study for the options of a command.
+
+    What was planned in the study's folder for the same options is taken as it is. If only the hours
+    differ and a task has finished, the plan is kept too, with the new hours.
+
+    Args:
+        given: {key: text} of objective, init and keys of recipes.
+        own: The tool's options; with `check` the plan is not written.
+        folder: The study's folder.
+        may_time: Whether steps may be timed.
+
+    Raises:
+        UserError: An option is wrong, there are too few images or hours, another study is going on
+            in the folder, or steps have to be timed and may not be.
+    """
+    hours = HOURS if own.hours is None else own.hours
+    path, words = folder / FILE, words_of(given)
+    if own.launcher != "local":
+        words.append(f"launcher={own.launcher}")
+    if (before := _planned(path, words, hours)) is not None:
+        return before
+    if not may_time:
+        text = "is planned by steps that are timed; neither dry=true nor tools/plan.py times them"
+        other = "tools/study.py --check does, on a cluster in a job like those of its tasks"
+        raise UserError(f"recipe={NAME}: {text}; {other}")
+    if engine.is_written(folder) and not own.check:
+        raise UserError(f"{folder}: a study of other options is going on; take another name=")
+    planned, printed = _plan(given, own, hours, words)
+    if not own.check:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
+        (folder / budget.FILE).unlink(missing_ok=True)  # of an earlier plan
+    return planned.model_copy(update={"lines": planned.lines[printed:]})
+
+
+def _planned(path: Path, words: Sequence[str], hours: float) -> Worth | None:
+    """Return what was planned in a file for the same words; None where nothing was.
+
+    Raises:
+        UserError: The file is damaged, or fewer hours are given after a run has finished.
+    """
+    before = records.require(path, Worth, "remove it to plan anew") if path.exists() else None
+    if before is None or before.words != [*words]:
+        return None
+    if before.hours == hours:
+        return before
+    if not any(path.parent.glob(f"*/{RESULT}")):
+        return None
+    if hours < before.hours:  # else one could stop as soon as the results look good
+        text = f"this study was planned for {before.hours:g} hours, and runs of it have finished"
+        raise UserError(f"hours={hours:g}: {text}. Use hours={before.hours:g} or more.")
+    text = f"planned     for hours={before.hours:g}; with hours={hours:g} tries and steps stay"
+    before.lines.insert(0, f"{text} (another name= plans anew)")
+    return before.model_copy(update={"hours": hours})
+
+
+def _plan(
+    given: Mapping[str, str],
+    own: StudyOptions,
+    hours: float,
+    words: Sequence[str],
+) -> tuple[Worth, int]:
+    """Plan a study; the lines about its images and its network are printed at once.
+
+    Returns:
+        The plan, and how many of its lines have been printed.
+
+    Raises:
+        UserError: As `build`.
+    """
+    began = time.perf_counter()
+    here = own.launcher == "local"
+    # on a cluster each task has its own part of a machine
+    parallel = own.parallel if here else 1
+    with Timer() as timer:
+        images = find_images(sort_options(given)[0])
+        lines = [*image_lines(images)]
+        print(*lines, sep="\n", flush=True)
+        timed: list[Pace] = []
+
+        def time_question(question: Question) -> Pace:
+            timed.append(calibrate(question, timer, parallel))
+            return timed[-1]
+
+        try:
+            choice = choose(given, images, hours, time_question)
+        except UserError:  # the hours are too few, by what was measured
+            spent = time.perf_counter() - began
+            print(*(_pace_line(pace, spent) for pace in timed[:1]), sep="\n", flush=True)
+            raise
+    question, pace = choice.question, choice.pace
+    print(choice.reason, flush=True)
+    spent = time.perf_counter() - began
+    lines += [choice.reason, _pace_line(pace, spent)]
+    printed = len(lines) - 1
+    try:
+        extent = spend(question, hours, pace, spent)
+    except UserError:
+        print(lines[-1], flush=True)
+        raise
+    lines += [*plan_lines(question, extent, hours, pace, spent), *power_lines(images.test)]
+    whole = open_ended(question, extent, hours, pace) if here else extent
+    planned = Worth(
+        words=[*words],
+        hours=hours,
+        spent=round(spent, 2),
+        study=study_file(question, whole, hours),
+        lines=lines,
+        parallel=pace.parallel,
+        expected=_expected(question, extent, pace),
+        frozen_first=extent.frozen,
+    )
+    return planned, printed
+
+
+def _expected(question: Question, extent: Extent, pace: Pace) -> dict[str, float]:
+    """Return {kind of run: seconds that it takes}."""
+    steps = steps_of(question, extent)
+    return {kind: round(seconds_of(kind, pace.clocks, steps[kind]), 2) for kind in pace.clocks}
+
+
+def _pace_line(pace: Pace, spent: float) -> str:
+    """Return the line that says what was timed, and on which machine."""
+    steps = [f"{kind} {clock.step:.3g} s" for kind, clock in pace.clocks.items() if clock.step]
+    rest = [f"{kind} {clock.rest:.0f} s" for kind, clock in pace.clocks.items()]
+    at_once = f"{pace.parallel} tasks at once" if pace.parallel > 1 else "one task at a time"
+    machine = f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(gpus()) or 'none'}"
+    load = f"load average {os.getloadavg()[0]:.1f}"
+    text = f"{at_once}; a step of {', '.join(steps)}; besides its steps {', '.join(rest)}"
+    return f"measured    in {spent:.0f} s on {machine}, {load}: {text}"

@@ -1,0 +1,219 @@
+"""Time a few steps of each kind of run on this machine, with as many at once as the study runs."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from ....errors import UserError
+from ....formatting import PACKAGE, process_environment
+from ... import engine
+from ..local import gpus, memory
+from ..tasks import Task, plain_options, words_of
+from .content import MIXUP, VALIDATED
+from .plan import Clock, Pace, least_extent, seconds, tasks_of
+from .question import NAME, Question
+
+SAMPLE = 512  # training images that the timed steps read
+SECONDS = 0.6  # for which steps of a kind of run are taken, at least
+# multiply-adds of a timed step, at most: about two seconds of one thread
+STEP_WORK = 4e10
+EVALUATIONS = 5  # of a run, on its held-out images: four while it trains, and one at its end
+# Seconds of one thread, on an AMD EPYC: writing the result, the export and the page of a run, and
+# leaving Python; and fitting the linear probe of a frozen encoder at six learning rates
+FINISH, PROBES = 3.4, 10.0
+PROBED = 2000  # labelled training images of which k-NN features are computed after pre-training
+TRAINED = ("pretrain", "own", "tune")  # kinds of runs that are timed
+WIDEST = 8  # tasks at once: on more cores each task may be faster with several threads
+
+
+class Way(NamedTuple):
+    """How many tasks run at once, with how many threads each."""
+
+    parallel: int
+    threads: int
+
+
+class Timer:
+    """The process that times steps (jobs/calibration.py), as a context."""
+
+    def __init__(self) -> None:
+        line = [sys.executable, "-P", "-m", f"{PACKAGE.name}.jobs.calibration"]
+        pipe, environment = subprocess.PIPE, process_environment()
+        self.process = subprocess.Popen(
+            line, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment
+        )
+        self.imports = 0.0  # seconds, known after the first measurement
+
+    def __enter__(self) -> "Timer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def measure(
+        self, options: Sequence[str], images: int, way: Way, devices: Sequence[str]
+    ) -> dict[str, float]:
+        """Time the steps of `way.parallel` runs at once; return the means of what they measure.
+
+        Raises:
+            UserError: A run fails.
+        """
+        environments = [
+            {"CUDA_VISIBLE_DEVICES": devices[copy % len(devices)]} if devices else {}
+            for copy in range(way.parallel)
+        ]
+        request = {"options": [*options], "seconds": SECONDS, "images": images}
+        answers = self._ask(request | {"environments": environments})
+        for answer in answers:
+            if "error" in answer:
+                recipe = next(word for word in options if word.startswith("recipe="))
+                raise UserError(f"{NAME}: {recipe} cannot be timed: {answer['error']}")
+        return {key: sum(one[key] for one in answers) / len(answers) for key in answers[0]}
+
+    def _ask(self, request: Mapping[str, Any]) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            if not self.imports:
+                self.imports = json.loads(self.process.stdout.readline())["imports"]
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            return json.loads(self.process.stdout.readline())
+        except (OSError, ValueError):
+            status = self.process.wait()
+            raise UserError(f"{NAME}: the process that times steps ended ({status})") from None
+
+
+def possible_ways(question: Question, parallel: int | None) -> list[Way]:
+    """Return the ways to share the machine between tasks, the one with the most tasks first.
+
+    Args:
+        question: The question.
+        parallel: How many tasks at once, where the user says so.
+    """
+    cores, devices = engine.cores(), gpus()
+    given = question.recipe.compute.threads or engine.requested_threads()
+    if parallel is None and devices:
+        parallel = len(devices)
+    if parallel is None:
+        need = engine.memory_need(question.recipe, gpu=False)
+        most = max(1, min(cores // (given or 1), memory() // need))
+        counts = {most} if given else {most, min(most, WIDEST), 1}
+    else:
+        counts = {parallel}
+    ways = [Way(count, given or max(1, cores // count)) for count in counts]
+    return sorted(ways, reverse=True)
+
+
+def calibrate(question: Question, timer: Timer, parallel: int | None) -> Pace:
+    """Time the runs of a question, and return the fastest way to run them.
+
+    Every kind of run is timed in the first of `possible_ways`, pre-training in all; the other kinds
+    are taken to be faster or slower in the same ratio.
+
+    Raises:
+        UserError: A run fails.
+    """
+    first, *others = possible_ways(question, parallel)
+    timed = {kind: _time(question, timer, kind, first) for kind in kinds_of(question)}
+    paces = [Pace(_clocks(question, timed, timer.imports, first), first.parallel)]
+    for way in others:
+        again = _time(question, timer, "pretrain", way)
+        scaled = {
+            kind: {key: one[key] * again[key] / max(1e-9, timed["pretrain"][key]) for key in one}
+            for kind, one in timed.items()
+        }
+        paces.append(Pace(_clocks(question, scaled, timer.imports, way), way.parallel))
+    return min(paces, key=lambda pace: seconds(question, least_extent(question), pace))
+
+
+def kinds_of(question: Question) -> list[str]:
+    """Return the kinds of runs that take steps."""
+    return [kind for kind in TRAINED if kind != "own" or not question.init]
+
+
+def options_of(question: Question, kind: str, way: Way) -> tuple[list[str], float]:
+    """Return the options of a run whose steps are timed, and how many such steps are one of its.
+
+    A network that takes seconds for a step is timed with fewer images.
+    """
+    task = next(
+        task for task in tasks_of(question, least_extent(question)).values() if task.run == kind
+    )
+    options = plain_options(task.options) | _start(question, task)
+    if kind == "tune":  # a try that mixes images reads two for one
+        options["data.mixup"] = MIXUP[1]
+    share = SAMPLE / question.images.train
+    if share < 1:
+        options["data.share"] = f"{share:.4g}"
+    options |= {"compute.threads": str(way.threads)}
+    if gpus():
+        options.setdefault("compute.workers", str(max(1, way.threads - 1)))
+    recipe = engine.resolve(words_of(options), NAME)
+    batch, work = recipe.optim.batch, engine.work(recipe).training
+    fewer = batch if work is None or gpus() else min(batch, max(2, int(STEP_WORK / work)))
+    words = words_of(options | {"optim.batch": str(fewer)})
+    return words, batch / fewer
+
+
+def _start(question: Question, task: Task) -> dict[str, str]:
+    """Return the options that give a run its initial weights."""
+    if question.init:
+        return {"init": question.init}
+    return question.model | ({"init": engine.SCRATCH} if task.tool == "finetune" else {})
+
+
+def _time(question: Question, timer: Timer, kind: str, way: Way) -> dict[str, float]:
+    """Return what a kind of run takes, as `jobs.calibration.measure` does, for whole steps."""
+    options, factor = options_of(question, kind, way)
+    found = timer.measure(options, question.images.train, way, gpus())
+    step = found["step"] * factor
+    if not found["resident"]:
+        return found | {"step": step}
+    return found | {"step": step, "set_up": found["set_up"] + _decoding(question, found, way)}
+
+
+def _decoding(question: Question, found: Mapping[str, float], way: Way) -> float:
+    """Return the seconds of decoding all training images once."""
+    return found["decode"] * question.images.train / way.threads
+
+
+def _clocks(
+    question: Question, timed: Mapping[str, Mapping[str, float]], imports: float, way: Way
+) -> dict[str, Clock]:
+    """Return the clock of each kind of run.
+
+    Args:
+        question: The question.
+        timed: {kind: what `_time` returns}.
+        imports: Seconds of imports, which every task waits for.
+        way: How the runs share the machine.
+    """
+    images, recipe = question.images, question.recipe
+    validated = EVALUATIONS * min(recipe.eval.images, images.validation)
+    features = 2 * (min(PROBED, images.labelled) + images.validation)  # trained and untrained
+    tuned = EVALUATIONS * min(VALIDATED, images.validation)
+    evaluated = {
+        "pretrain": validated + features,
+        "own": validated,
+        "tune": tuned,
+        "final": tuned + images.test,
+        "frozen": 2 * (images.train + images.validation + images.test),
+    }
+    clocks = {}
+    for kind, count in evaluated.items():
+        found = timed.get(kind) or timed["tune"]
+        if kind == "own" and question.init:
+            continue
+        forward = count * found["forward"] + min(count, images.train) * found["decode"]
+        rest = imports + found["set_up"] + forward + FINISH + (PROBES if kind == "frozen" else 0)
+        clocks[kind] = Clock(0.0 if kind == "frozen" else found["step"], rest)
+    return clocks

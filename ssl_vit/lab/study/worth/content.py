@@ -1,0 +1,235 @@
+"""The study that answers a question: its runs, axes and report as a study's file has them, and the
+order in which its tasks run."""
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ....formatting import format_share
+from ... import engine
+from ...compare import FEWEST
+from ..hours import Group
+from ..tasks import Task, Tasks
+from .question import Question
+
+MOST_SEEDS = 8
+TUNING_SEED = 99  # confirms nothing
+VALIDATED = 2000  # validation images that choose settings, at most
+# Tries of an arm: learning rates of fine-tuning for the pre-trained arm, and for each way of
+# scratch. With and without mixup, except for the fewest tries. Every arm has as many tries, and
+# more tries contain the fewer ones.
+RATES = {
+    4: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
+    8: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
+    12: ([0.003, 0.01, 0.03, 0.06, 0.1, 0.3], [0.03, 0.1, 0.3]),
+    24: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1, 0.3]),
+}
+# the start is not pre-trained, so it tries more rates of fine-tuning where others try pre-training
+START_RATES = [0.003, 0.006, 0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3]
+WITH_RATES = 24  # tries, of which each is of one of three learning rates before fine-tuning
+LEARNING_RATES = {"": 1.0, "_low": 1 / 3, "_high": 3.0}  # {end of a run's name: factor}
+MIXUP = ["0.0", "0.8"]  # texts: neither is an edge beyond which more could be tried
+MIXED = {"data.mixup": 0.8, "data.cutmix": 1.0}  # of supervised training: results/worth.yaml
+
+
+class Extent(NamedTuple):
+    """The size of a study.
+
+    Attributes:
+        tries: Tries of fine-tuning for each arm.
+        seeds: Seeds that confirm.
+        steps: Steps of pre-training.
+        shares: Shares of the labels that are compared too.
+        frozen: Whether the encoders are also measured frozen, with each seed.
+    """
+
+    tries: int
+    seeds: int
+    steps: int
+    shares: tuple[float, ...] = ()
+    frozen: bool = False
+
+    @property
+    def rates(self) -> list[str]:
+        """The ends of the names of the runs before fine-tuning, one for each learning rate."""
+        return list(LEARNING_RATES) if self.tries == WITH_RATES else [""]
+
+
+def study_file(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
+    """Return the study as a file has it."""
+    objective, other = question.arms
+    shares = _shares(extent)
+    parts = {"": ["arm"]} | ({"_fewer": ["arm", "share"]} if shares else {})
+    frozen = {"recipe": "evaluate", "probe.measures": ["knn", "linear"]}
+    frozen["probe.pool"] = question.pool
+    tuned = {"recipe": "finetune", "supervised.pool": question.pool, "eval.images": VALIDATED}
+    tuned |= _length(question.fine_steps(extent.steps), 1 / 10)
+    runs: dict[str, Any] = {}
+    for end in extent.rates:
+        options = _pretraining(question, extent.steps, LEARNING_RATES[end])
+        runs[f"pretrain{end}"] = {"tool": "pretrain", "options": options}
+    for part, over in parts.items():
+        for end in [] if question.init else extent.rates:
+            options = _supervised(question, extent.steps, LEARNING_RATES[end])
+            run = {"tool": "pretrain", "over": over[1:], "options": options}
+            runs[f"own{part}{end}"] = run
+        both = {"tool": "finetune", "over": over, "only": {"arm": [objective, other]}}
+        untested = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
+        runs[f"tune{part}"] = both | untested
+        runs[f"final{part}"] = both | {"best": f"tune{part}", "options": tuned}
+    if extent.frozen:
+        runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
+    condition = f"With {hours:g} hours ({question.epochs(extent.steps)}) of {question.network}"
+    asked = f"{condition}, {objective} minus {other}"
+    return {
+        "title": f"Does pre-training help on these images? {asked}",
+        "seeds": list(range(extent.seeds)),
+        "axes": {"arm": _arms(question, extent, parts)} | ({"share": shares} if shares else {}),
+        "options": dict(question.shared),
+        "runs": runs,
+        "report": {
+            "test": "final",
+            "measures": ["top1"],
+            "pairs": [f"{objective}:{other}"],
+            "beside": [run for run in runs if run in ("frozen", "final_fewer")],
+            "condition": condition,
+            "notes": [f"{asked}: the claim is of no other.", *_notes(question, extent)],
+        },
+    }
+
+
+def _shares(extent: Extent) -> dict[str, Any]:
+    """Return the names of the axis of shares of the labels; each seed draws its own labels."""
+    drawn = {"data.share_seed": "{seed}"}
+    return {format_share(share): {"all": {"data.share": share, **drawn}} for share in extent.shares}
+
+
+def _pretraining(question: Question, steps: int, factor: float) -> dict[str, Any]:
+    """Return the options of pre-training at `factor` times the recipe's learning rate."""
+    optim = question.recipe.optim
+    options: dict[str, Any] = {"recipe": question.objective, **question.own}
+    rate, warmup = factor * optim.lr, optim.warmup / optim.steps
+    if question.init:  # docs/further.md: a tenth of the rate, and a long warm-up
+        options["init"] = question.init
+        rate, warmup = rate / 10, 1 / 5
+    if rate != optim.lr:
+        options["optim.lr"] = float(f"{rate:.3g}")
+    return options | _length(steps, warmup)
+
+
+def _supervised(question: Question, steps: int, factor: float) -> dict[str, Any]:
+    """Return the options of the supervised training of scratch, which costs as much."""
+    options: dict[str, Any] = {"recipe": "supervised", "supervised.pool": question.pool, **MIXED}
+    if factor != 1:
+        options["optim.lr"] = float(f"{factor * _supervised_rate():.3g}")
+    return options | question.model | _length(round(steps * question.supervised), 1 / 9)
+
+
+@functools.cache
+def _supervised_rate() -> float:
+    """Return the learning rate of recipe=supervised."""
+    return engine.resolve(["recipe=supervised"], "", here=False).optim.lr
+
+
+def _length(steps: int, warmup: float) -> dict[str, int]:
+    """Return the options of a run of so many steps; it is evaluated and saved four times."""
+    every = math.ceil(steps / 4)
+    length = {"optim.steps": steps, "optim.warmup": min(steps - 1, round(warmup * steps))}
+    return length | {"eval.every": every, "checkpoint.every": every}
+
+
+def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
+    """Return what each run has in each arm."""
+    objective, other = question.arms
+    rates, way_rates = RATES[extent.tries]
+    mixed: dict[str, Any] = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
+    several = len(extent.rates) > 1
+    arms: dict[str, Any] = {objective: {}, other: {}}
+    if extent.frozen:
+        arms[objective]["frozen"] = {"init": "{pretrain}"}
+        arms[other]["frozen"] = {"init": question.init or "{own}"}
+    for part in parts:
+        # where several pre-trainings are tried, the final run takes the init= that was best
+        pretrained = {} if several else {"init": "{pretrain}"}
+        tries: dict[str, Any] = {"optim.lr": rates, **mixed}
+        if several:
+            tries = {"init": [f"{{pretrain{end}}}" for end in extent.rates], **tries}
+        arms[objective] |= {f"tune{part}": pretrained | {"try": tries}, f"final{part}": pretrained}
+        if question.init:
+            start = {"init": question.init}
+            tries = {"optim.lr": START_RATES if several else rates, **mixed}
+        else:
+            start = question.model
+            ways = [engine.SCRATCH, *(f"{{own{part}{end}}}" for end in extent.rates)]
+            tries = {"init": ways, "optim.lr": way_rates, **mixed}
+        arms[other] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
+    return arms
+
+
+def _notes(question: Question, extent: Extent) -> Iterator[str]:
+    """Yield how settings were chosen, what was seen, and what the study does not show."""
+    (objective, other), images = question.arms, question.images
+    yield (
+        f"Each of {objective} and {other} has {extent.tries} tries of fine-tuning on seed"
+        f" {TUNING_SEED}, which confirms nothing; {min(VALIDATED, images.validation):,} validation"
+        " images, which no run trains on, choose."
+    )
+    if question.init:
+        yield f"{other} is init={question.init} itself, fine-tuned in the same way."
+    else:
+        yield (
+            f"{other} is the better, by validation, of fine-tuning alone and of supervised training"
+            f" for as many exaFLOP as {objective}'s pre-training, then the same fine-tuning; frozen"
+            " it is measured after that supervised training."
+        )
+    if len(extent.rates) > 1:
+        before = objective if question.init else f"{objective} and of supervised training"
+        yield (
+            f"Three learning rates of {before} are tried, and chosen by validation after"
+            " fine-tuning; the frozen encoders are those of the recipes' own rates."
+        )
+    else:
+        yield f"Only the recipe's own learning rate of {objective} is tried."
+    seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
+    yield f"Pre-training sees {seen}; no run sees a test image before it is tested."
+    data = question.recipe.data
+    # reports are passed on, and name no folder of this machine
+    name = Path(data.path).name if data.path else data.place
+    yield from (text.replace(data.place, name) for text in images.notes)
+    yield "One comparison is primary, with all labels. All else is exploratory."
+    yield (
+        "It does not show what more hours, another network, image size or objective, or a released"
+        " encoder would reach; test images are those of this folder alone."
+    )
+
+
+def order(tasks: Tasks, frozen_first: bool) -> list[Group]:
+    """Return the tasks in the groups in which they run.
+
+    Tuning and the first three seeds always run. Each further seed, each share of the labels and the
+    frozen encoders run where the hours allow it.
+
+    Args:
+        tasks: All tasks of the study.
+        frozen_first: Whether the frozen encoders of a seed belong to that seed.
+    """
+    groups: dict[str, Group] = {}
+    for task in tasks.values():
+        name, kind = _group(task, frozen_first)
+        groups.setdefault(name, Group(name=name, kind=kind, tasks=[])).tasks.append(task.name)
+    places = {"": 0, "seeds": 1, "shares": 2, "frozen": 3}
+    tuning_first = sorted(groups.values(), key=lambda group: group.name != "tuning")
+    return sorted(tuning_first, key=lambda group: places[group.kind])
+
+
+def _group(task: Task, frozen_first: bool) -> tuple[str, str]:
+    """Return the name and the kind of a task's group."""
+    if task.run == "frozen" and not frozen_first:
+        return "frozen encoders", "frozen"
+    if "share" in task.at:
+        return f"{task.at['share']} of the labels", "shares"
+    if task.seed == TUNING_SEED:
+        return "tuning", ""
+    return f"seed {task.seed}", "" if task.seed < FEWEST else "seeds"

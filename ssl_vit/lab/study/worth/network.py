@@ -1,0 +1,240 @@
+"""Choose the network and the image size of a study: what its hours can answer on this machine."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from ....errors import UserError
+from ... import engine
+from ..local import gpus
+from .plan import Clock, Pace, hours_needed, too_few_hours
+from .question import Images, Question, ask
+
+MODELS = ("vit_s16", "vit_ti16", "vit_ti8", "vit_n8", "vit_p8")
+SIZES = (224, 128, 64, 32)
+PATCHES = range(16, 257)  # of an image: with fewer a masked image shows too little
+ROOM = 2  # the hours of a study over those of the smallest study with its default network, at least
+MEASURED = 3  # networks that are timed, at most
+LIMIT = 15.0  # seconds, after which no other network is timed
+# Before anything is timed: multiply-adds a second of one thread (vit_p8 at 32 px on an AMD EPYC),
+# and seconds of a run besides its steps
+GUESSED_RATE, GUESSED_REST = 2e10, 10.0
+TRAINING = 3  # forward and backward pass, in forward passes
+# options that decide what a network is or what it reads
+OF_NETWORK = ("data.size", "data.channels", "data.range", "data", "plugin", "init")
+
+Calibrate = Callable[[Question], Pace]
+
+
+class Network(NamedTuple):
+    """A network at an image size.
+
+    Attributes:
+        options: The options that choose it; none where the user's options or the recipe do.
+        work: Multiply-adds of its forward pass of one image.
+    """
+
+    options: tuple[tuple[str, str], ...]
+    work: float
+
+    @property
+    def words(self) -> str:
+        """The options as on a command line."""
+        return " ".join(f"{key}={text}" for key, text in self.options)
+
+    @property
+    def text(self) -> str:
+        """The network and the image size, in words."""
+        chosen = dict(self.options)
+        size = f"{chosen['data.size']} px" if "data.size" in chosen else ""
+        return " at ".join(filter(None, [chosen.get("model", ""), size]))
+
+
+class Choice(NamedTuple):
+    """The network of a study, how fast its runs are, and why it was chosen."""
+
+    question: Question
+    pace: Pace
+    reason: str
+
+
+def is_fixed(given: Mapping[str, str], key: str) -> bool:
+    """Return whether the user's options decide the model or the size of the images."""
+    if "init" in given:
+        return True
+    return any(name == key or name.startswith(f"{key}.") for name in given)
+
+
+def networks(given: Mapping[str, str], side: int, free: bool = False) -> list[Network]:
+    """Return the networks to choose from, the largest first.
+
+    Args:
+        given: The user's options; what they say of the network or of the size is kept.
+        side: Of the images, in pixels; no image is enlarged.
+        free: Whether to choose anew what the options say.
+    """
+    sizes = [str(size) for size in SIZES if size <= side] or [str(SIZES[-1])]
+    found = []
+    for size in sizes if free or not is_fixed(given, "data.size") else [""]:
+        for model in MODELS if free or not is_fixed(given, "model") else [""]:
+            chosen = {"model": model, "data.size": size}
+            options = tuple((key, text) for key, text in chosen.items() if text)
+            work = count_work(given, options)
+            if work is not None:
+                found.append(Network(options, work))
+    return sorted(found, key=lambda network: -network.work)
+
+
+def count_work(given: Mapping[str, str], options: Sequence[tuple[str, str]]) -> float | None:
+    """Return the multiply-adds of a network; None where its patches do not suit the size."""
+    kept = {
+        key: text for key, text in given.items() if key in OF_NETWORK or key.startswith("model")
+    }
+    if any(key == "model" for key, _ in options):
+        kept = {key: text for key, text in kept.items() if not key.startswith(("model", "init"))}
+    words = [f"{key}={text}" for key, text in (kept | dict(options)).items()]
+    try:
+        recipe = engine.resolve(["recipe=evaluate", *words], "", here=False)
+    except UserError:  # the patches do not divide the size
+        return None
+    if options and not recipe.model.convolutional and recipe.patches not in PATCHES:
+        return None
+    return float(engine.work(recipe).features or 0)
+
+
+def choose(
+    given: Mapping[str, str],
+    images: Images,
+    hours: float,
+    calibrate: Calibrate,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Choice:
+    """Choose the largest network and image size that leave the hours some room.
+
+    The user's options are kept. On a GPU the recipe's own network is taken if it fits. Networks are
+    timed one after the other; how fast the others are is estimated from their work.
+
+    Args:
+        given: The user's options.
+        images: The images.
+        hours: How long the study may take.
+        calibrate: Times the runs of a question.
+        clock: Returns seconds.
+
+    Raises:
+        UserError: The hours are too few for the network.
+    """
+    choices, room = networks(given, images.side), ROOM
+    own = Network((), count_work(given, ()) or 0.0)
+    if gpus() and not is_fixed(given, "model") and not is_fixed(given, "data.size"):
+        recipe = ask(given, images).recipe
+        own = own._replace(work=count_work({}, _named(recipe.model.name, recipe.data.size)) or 0.0)
+        choices, room = [own, *(one for one in choices if one.work < own.work)], 1
+    search = _Search(given, images, hours, calibrate, clock)
+    chosen = search.largest(choices or [own], room)
+    question, pace = search.timed[chosen]
+    if search.needed(chosen) <= hours:
+        return Choice(question, pace, _reason(search, chosen, choices))
+    error = too_few_hours(question, hours, pace)
+    smaller = [one for one in networks(given, images.side, free=True) if one.work < chosen.work]
+    if smaller and "init" not in given:
+        other = search.largest(smaller, 1)
+        if search.needed(other) <= hours:
+            error += f", or a smaller network: {other.words} fits into {hours:g} hours"
+    raise UserError(f"{error}.")
+
+
+def _named(model: str, size: int) -> list[tuple[str, str]]:
+    return [("model", model), ("data.size", str(size))]
+
+
+def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> str:
+    """Return the line that names the network and the size, and gives the reason for them."""
+    question, _ = search.timed[chosen]
+    fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
+    if "init" in search.given:
+        why = "as init= says"
+    elif not chosen.options:
+        why = f"as {' and '.join(fixed)} say" if fixed else f"as in recipe={question.objective}"
+    else:
+        kind = "GPU" if gpus() else "CPU"
+        why = f"the largest that {search.hours:g} hours can answer on this {kind}"
+        if choices[0] != chosen:
+            needed = search.needed(choices[0])
+            why += f"; {choices[0].text} would need about {needed:.2g} hours"
+        why += f" ({fixed[0]} as given)" if fixed else ""
+    return f"network     {question.network}: {why}"
+
+
+class _Search:
+    """Times networks until the largest one that fits is known.
+
+    Attributes:
+        timed: {network: its question, and how fast its runs are}.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        images: Images,
+        hours: float,
+        calibrate: Calibrate,
+        clock: Callable[[], float],
+    ) -> None:
+        self.given, self.images, self.hours = given, images, hours
+        self.calibrate, self.clock, self.began = calibrate, clock, clock()
+        self.timed: dict[Network, tuple[Question, Pace]] = {}
+        self.guess: tuple[Network, Question, Pace] | None = None
+
+    def largest(self, choices: Sequence[Network], room: float) -> Network:
+        """Return the largest network whose smallest study fits `room` times; it has been timed.
+
+        Where none fits, or the time for timing is over, it is the smallest of those that were
+        timed.
+
+        Args:
+            choices: The largest first.
+            room: How often the smallest study has to fit into the hours.
+        """
+        while True:
+            fits = (one for one in choices if room * self.needed(one) <= self.hours)
+            chosen = next(fits, choices[-1])
+            known = [one for one in choices if one in self.timed]
+            if chosen in known:
+                return chosen
+            over = len(self.timed) >= MEASURED or self.clock() - self.began > LIMIT
+            if known and over:
+                return next((one for one in known if self.needed(one) <= self.hours), known[-1])
+            question = self.question(chosen)
+            self.timed[chosen] = question, self.calibrate(question)
+
+    def question(self, network: Network) -> Question:
+        """Return the question with this network."""
+        given = dict(self.given)
+        if any(key == "model" for key, _ in network.options):
+            given = {key: text for key, text in given.items() if not key.startswith("model")}
+        return ask(given | dict(network.options), self.images)
+
+    def needed(self, network: Network) -> float:
+        """Return the fewest hours that can answer with this network."""
+        if network in self.timed:
+            return hours_needed(*self.timed[network])
+        known = [(abs(one.work - network.work), one, *self.timed[one]) for one in self.timed]
+        if known:
+            _, other, question, pace = min(known, key=lambda one: one[0])
+        else:
+            self.guess = self.guess or self._guess(network)
+            other, question, pace = self.guess
+        ratio = network.work / other.work if other.work else 1.0
+        clocks = {
+            kind: clock._replace(step=clock.step * ratio) for kind, clock in pace.clocks.items()
+        }
+        return hours_needed(question, pace._replace(clocks=clocks))
+
+    def _guess(self, network: Network) -> tuple[Network, Question, Pace]:
+        """Guess how fast the runs of a network are, before anything is timed."""
+        question = self.question(network)
+        work = TRAINING * network.work * question.recipe.optim.batch
+        clock = Clock(work / (GUESSED_RATE * engine.cores()), GUESSED_REST)
+        kinds = ("pretrain", "own", "tune", "final", "frozen")
+        return network, question, Pace(dict.fromkeys(kinds, clock), 1)

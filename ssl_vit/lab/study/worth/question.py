@@ -1,0 +1,262 @@
+"""What `recipe=study/worth` asks: which images, which objective, and which arms are compared."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ....errors import UserError, suggest
+from ....formatting import FEW_IMAGES, TEST_SHARE
+from ....recipe.schema import Data, Recipe
+from ... import engine
+from ..options import WORTH
+from ..tasks import words_of
+
+NAME = WORTH
+OBJECTIVE = "mae"
+EPOCHS = 20  # the fewest of pre-training, and of the supervised training of scratch
+FINE_EPOCHS, FINE_STEPS = 10, 100  # the fewest epochs and the fewest steps of fine-tuning
+FINE = 4 / 9  # images of fine-tuning for one of pre-training, as in recipe=finetune and recipe=mae
+# shares of the training images; the first one that holds out enough images is taken
+HELD_OUT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+SHARED = ("data", "model", "compute")  # groups of keys that every run gets
+
+
+class Images(NamedTuple):
+    """The images of a study.
+
+    Attributes:
+        options: How test and validation images are taken, {key: text}.
+        train: Images that pre-training sees.
+        labelled: Training images with a label.
+        classes: Classes of these.
+        smallest: Training images of the smallest class.
+        validation: Labelled validation images.
+        test: Labelled test images.
+        notes: What each split was read from, a line each.
+        guesses: What was assumed about the images, a line each.
+        side: The median of the images' shorter sides, in pixels.
+    """
+
+    options: dict[str, str]
+    train: int
+    labelled: int
+    classes: int
+    smallest: int
+    validation: int
+    test: int
+    notes: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
+    side: int = 64
+
+
+class Question(NamedTuple):
+    """A question with its network.
+
+    Attributes:
+        objective: Name of the recipe of pre-training.
+        init: The encoder that pre-training goes on from; "" for fresh weights.
+        shared: Options of every run.
+        own: Options of pre-training alone.
+        images: The images.
+        recipe: The recipe of pre-training.
+        model: Options that give runs from fresh weights the same network.
+        pool: How the encoder pools its tokens into the feature that is fine-tuned and probed.
+        supervised: Steps of supervised training that cost as much as one step of pre-training.
+        fine: Steps of fine-tuning for one step of pre-training.
+        batch: Images of a step of supervised training and of fine-tuning.
+    """
+
+    objective: str
+    init: str
+    shared: dict[str, str]
+    own: dict[str, str]
+    images: Images
+    recipe: Recipe
+    model: dict[str, str]
+    pool: str
+    supervised: float
+    fine: float
+    batch: int = 128
+
+    @property
+    def arms(self) -> tuple[str, str]:
+        """The two arms of the primary comparison."""
+        return self.objective, "start" if self.init else "scratch"
+
+    @property
+    def network(self) -> str:
+        """The network and the image size, in words."""
+        return f"{self.recipe.model.name} at {self.recipe.data.size} px"
+
+    @property
+    def least_steps(self) -> int:
+        """The fewest steps of pre-training that are EPOCHS epochs, also of supervised training."""
+        steps = math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
+        if self.init:
+            return steps
+        return max(steps, math.ceil(EPOCHS * self.images.labelled / self.batch / self.supervised))
+
+    def fine_steps(self, steps: int) -> int:
+        """Return the steps of fine-tuning after so many steps of pre-training."""
+        least = math.ceil(FINE_EPOCHS * self.images.labelled / self.batch)
+        return max(FINE_STEPS, least, round(steps * self.fine))
+
+    def epochs(self, steps: int) -> str:
+        """Return the epochs of so many steps of pre-training, rounded down, in words."""
+        return f"{math.floor(steps * self.recipe.optim.batch / self.images.train):,} epochs"
+
+
+def sort_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options of every run, and those of pre-training alone.
+
+    Raises:
+        UserError: An option is not one of the study's.
+    """
+    objective = given.get("objective", OBJECTIVE)
+    if not engine.is_pretraining(objective):
+        what = "is no recipe of training without labels"
+        choices = suggest(objective, filter(engine.is_pretraining, engine.recipe_names()))
+        raise UserError(f"objective={objective}: {what}; {choices}")
+    plain = engine.resolve([f"recipe={objective}"], NAME, here=False)
+    groups = [*SHARED, *plain.declared.groups_with(plain.target)]
+    shared: dict[str, str] = {}
+    own: dict[str, str] = {}
+    for key, text in given.items():
+        group = key.split(".")[0]
+        if key in ("objective", "init", "plugin"):
+            continue
+        if key in ("data.share", "data.mixup"):
+            raise UserError(f"{key}={text}: {NAME} tries several itself; leave it out")
+        if group not in groups:
+            choices = ", ".join(f"{name}." for name in groups)
+            reason = f"{NAME} sets it; choices: objective, init, hours, {choices}"
+            raise UserError(f"{key}={text}: {reason}")
+        (shared if group in SHARED else own)[key] = text
+    if (path := shared.get("data.path")) and engine.exists(path):
+        shared["data.path"] = str(Path(path).resolve())
+    return shared, own
+
+
+def ask(given: Mapping[str, str], images: Images | None = None) -> Question:
+    """Return the question that the options ask.
+
+    Args:
+        given: {key: text} of objective, init and keys of recipes.
+        images: The images, where they have been counted before.
+
+    Raises:
+        UserError: An option is wrong, or there are too few images.
+    """
+    objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
+    shared, own = sort_options(given)
+    images = images or find_images(shared)
+    shared = {**shared, **images.options}
+    start = {"init": init} if init else {}
+    words = [f"recipe={objective}", *words_of(shared | own | start)]
+    recipe = engine.resolve(words, NAME)
+    model = {} if init else engine.model_options(recipe, words_of(shared))
+    supervised = engine.cost(["recipe=supervised", *words_of(shared | model | start)], NAME)
+    ratio = engine.cost(words, NAME).exaflop_a_step / supervised.exaflop_a_step
+    batch = engine.resolve(["recipe=finetune", *words_of(shared)], NAME).optim.batch
+    return Question(
+        objective=objective,
+        init=init,
+        shared=shared,
+        own=own,
+        images=images,
+        recipe=recipe,
+        model=model,
+        pool=recipe.pool,
+        supervised=ratio,
+        fine=FINE * recipe.optim.batch / batch,
+        batch=batch,
+    )
+
+
+def find_images(shared: Mapping[str, str]) -> Images:
+    """Count the images, and choose how test and validation images are taken.
+
+    Splits with labels are taken as they are. Otherwise a share of the training images is held out,
+    before any share of the labels is drawn. Where some images have no label, only labelled images
+    are held out: an image without a label would choose nothing, and be lost to pre-training.
+
+    Args:
+        shared: The options of every run.
+
+    Raises:
+        UserError: The images cannot be read, have no labels or lists of labels, or are too few.
+    """
+    data = engine.resolve(["recipe=finetune", *words_of(shared)], NAME).data
+    options: dict[str, str] = {}
+    labels = engine.split_labels(data)
+    if not _count_labelled(labels.test):
+        options["data.test"] = str(TEST_SHARE)
+        data = data.model_copy(update={"test": TEST_SHARE})
+        labels = engine.split_labels(data)
+    if not _count_labelled(labels.train):
+        raise UserError(f"{NAME}: the images have no labels, as a folder for each class")
+    if labels.train.ndim > 1:
+        raise UserError(f"data.label_column={data.label_column}: expected one label an image")
+    apart = labels.splits.validation.store is not labels.splits.train.store
+    enough = apart and _count_labelled(labels.validation) >= FEW_IMAGES
+    given = [data.validation] if isinstance(data.validation, float) and data.validation else []
+    source = "train" if _count_labelled(labels.train) == len(labels.train) else "labelled"
+    for share in [] if enough else [*given, *HELD_OUT]:
+        data = data.model_copy(update={"validation": share, "validation_from": source})
+        options |= {"data.validation": str(share), "data.validation_from": source}
+        labels = engine.split_labels(data)
+        if enough := _count_labelled(labels.validation) >= FEW_IMAGES:
+            break
+    if not enough:
+        both = _count_labelled(labels.train) + _count_labelled(labels.validation)
+        text = f"{both} labelled images besides those of the test; {FEW_IMAGES} choose settings"
+        text += f" alone, at most {HELD_OUT[-1]:.0%} of them"
+        raise UserError(f"{NAME}: {text}; expected about {FEW_IMAGES / HELD_OUT[-1]:.0f}")
+    guesses = labels.splits.guesses
+    if given and data.validation != given[0]:
+        text = f"data.validation={given[0]:g}: fewer than {FEW_IMAGES} of these images have a label"
+        guesses += (f"{text}; {data.validation} is held out in its place",)
+    return _count(labels, data, options, guesses)
+
+
+def _count(
+    labels: engine.SplitLabels, data: Data, options: dict[str, str], guesses: tuple[str, ...]
+) -> Images:
+    """Count the images of each split.
+
+    Raises:
+        UserError: They have fewer than two classes.
+    """
+    train_N = labels.train
+    size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
+    if len(size_C) < 2:
+        raise UserError(f"data: {len(size_C)} classes of labelled training images; expected 2")
+    return Images(
+        options=options,
+        train=len(train_N),
+        labelled=int(size_C.sum()),
+        classes=len(size_C),
+        smallest=int(size_C.min()),
+        validation=_count_labelled(labels.validation),
+        test=_count_labelled(labels.test),
+        notes=labels.splits.notes,
+        guesses=guesses,
+        side=engine.shorter_side(labels.splits.train, data) if data.path else data.size,
+    )
+
+
+def _count_labelled(label_N: np.ndarray | None) -> int:
+    return 0 if label_N is None else int((label_N >= 0).sum())
+
+
+def image_lines(images: Images) -> Iterator[str]:
+    """Yield lines that say which images there are."""
+    labelled = images.labelled + images.validation + images.test
+    labels = f"{labelled:,} labelled images in {images.classes} classes: {images.labelled:,} train"
+    held_out = f"{images.validation:,} choose settings, {images.test:,} are the test"
+    yield f"images      pre-training sees {images.train:,}; {labels}, {held_out}"
+    yield from (f"            {text}" for text in images.notes)
+    yield from (f"warning     {text}" for text in images.guesses)
