@@ -161,7 +161,10 @@ def looked_at(size: int, **own: object) -> tuple[CollapseEvaluator, MaskedSelfDi
     images = np.random.default_rng(0).integers(0, 256, (64, 3, 16, 16), dtype=np.uint8)
     parts = (images, index, index, index)
     batches = [
-        Batch(*(torch.from_numpy(part[at : at + size]) for part in parts))
+        Batch(
+            *(torch.from_numpy(part[at : at + size]) for part in parts),
+            content=index[at : at + size],
+        )
         for at in range(0, 64, size)
     ]
     return CollapseEvaluator(batches, "token", WatchedAccelerator(cpu=True)), objective

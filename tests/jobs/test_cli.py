@@ -33,7 +33,7 @@ MISTAKES = {
     "an evaluation that trains": ("evaluate", ["init=scratch"], "expected objective=probe"),
     "training an evaluation": ("pretrain", ["recipe=evaluate"], "objective=probe trains nothing"),
     "training's words": ("evaluate", [*SCRATCH, "optim.lr=1"], "optim.lr=1: "),
-    "no such measure": ("evaluate", [*SCRATCH, "probe.measures=[knnn]"], "few_shot, linear, knn"),
+    "no such measure": ("evaluate", [*SCRATCH, "probe.measures=[knnn]"], "did you mean knn"),
 }
 # Calls the tools one after the other; prints [status, output, errors] of each.
 ANSWERS = """

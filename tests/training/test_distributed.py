@@ -109,6 +109,7 @@ def test_what_differs_between_processes_is_named(tmp_path: Path) -> None:
         parquet(tmp_path / place / "train.parquet", range(first, first + 30))
     (tmp_path / "idle.py").write_text(IDLE)
     words = altered(TINY, "optim.steps=4", "eval.every=4", f"out={tmp_path}", "name=words")
+    words = altered(words, "data.validation=0.2")
     folder = run(altered(words, "name=folder")).folder
     (folder / "result.json").unlink()
     pairs = [

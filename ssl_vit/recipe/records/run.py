@@ -1,13 +1,15 @@
 """The JSON files of a run's folder as records."""
 
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from ...metrics import Baseline, Metric, Row
-from ...stats import Interval, proportion
 from .. import declaration
 from . import MayLack, Number, Record, Whole
+
+if TYPE_CHECKING:
+    from ...stats import Interval
 
 
 class WithRecipe(Record):
@@ -64,9 +66,11 @@ class Measured(Record):
         none."""
         return self.model_copy(update={"copies": copies}) if copies else self
 
-    def interval(self, images: int) -> Interval:
+    def interval(self, images: int) -> "Interval":
         """Return the 95% interval of a share: over test images, of which there are `images`, and
         of few-shot over the draws too."""
+        from ...stats import Interval, proportion  # numpy, which `--help` does not wait for
+
         if self.draws:
             return Interval(self.draws.low, self.draws.high)
         effective = self.copies.effective if self.copies else images
