@@ -6,7 +6,7 @@ from typing import Any
 from ..callbacks import Row
 from ..data import loaders
 from ..data.batch_layout import BatchLayout
-from ..data.batching import Batch, check_unreadable
+from ..data.batching import Batch, check_unreadable, is_labelled
 from ..data.source import Source
 from ..objectives.base import Means, Metrics, Objective, check_baselines, check_output
 from ..recipe.schema import Data
@@ -28,7 +28,7 @@ def read_batches(
     Collective.
 
     Raises:
-        UserError: too few images are held out, or too many of them cannot be read.
+        UserError: too many of them cannot be read.
     """
     batches = loaders.held_out_batches(source, data, batch_layout, most, **options)
     unreadable = accelerator.gather_parts([text for b in batches for text in b.unreadable])
@@ -38,9 +38,13 @@ def read_batches(
     return batches
 
 
-def count_images(batches: list[Batch], accelerator: WatchedAccelerator) -> int:
-    """Count the images in the batches of all processes. Collective."""
-    return sum(accelerator.gather_parts([len(batch.key) for batch in batches]))
+def count_images(
+    batches: list[Batch], accelerator: WatchedAccelerator, labelled: bool = False
+) -> int:
+    """Count the images in the batches of all processes, or those of them that have a label.
+    Collective."""
+    counts = [int(is_labelled(b.label).sum()) if labelled else len(b.key) for b in batches]
+    return sum(accelerator.gather_parts(counts))
 
 
 class HeldOutEvaluator:
