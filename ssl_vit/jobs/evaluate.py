@@ -233,15 +233,15 @@ def _of_features(
         if probed == {"few_shot"}:
             del named["train"]
             seen["train"], picks = features.sample_few_shot(readers, images, probe)
+        copies: dict[str, Copies | None] = {}
         for name, source in named.items():
             batches = images.batches(source)
-            # the test split comes last
-            seen[name], copies = features.extract(readers, batches, images.accelerator)
+            seen[name], copies[name] = features.extract(readers, batches, images.accelerator)
     if not images.accelerator.is_main_process:
         return {}, None
     names = splits.train.classes
     right = features.all_right(seen, probe, images.classes, images.warn, picks, names)
-    return right, copies
+    return right, copies["test"]
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:

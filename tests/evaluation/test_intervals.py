@@ -60,7 +60,7 @@ def test_the_interval_of_few_shot_covers_draws_and_images(draws: int, of_draws: 
     covered, over_images = 0, 0
     for _ in range(repeats):
         right_TM = latent(generator, draws, 300, of_draws)
-        low, high = beside.interval(right_TM, None)
+        low, high = beside.measured(right_TM, "test", None).interval(300)
         covered += low <= truth <= high
         low, high = stats.proportion(float(right_TM.double().mean()), 300)
         over_images += low <= truth <= high
