@@ -179,7 +179,7 @@ class ListedRun:
         fresh = [other for other in one.beside if other.place == FRESH]
         with own_rows(self.rows):
             text = f"{label(name)} {beside_text(one._replace(beside=fresh))}"
-        return f"{text}{'; ' + NO_BETTER if is_no_better(one) else ''}{_caveat(self, one)}"
+        return f"{text}{_caveats(self, one)}"
 
     def first_metric(self, test: bool) -> str | None:
         """Its first metric of the test split, or of held-out images, and the value, without those
@@ -332,15 +332,17 @@ def metric_text(run: ListedRun, metric: str) -> str:
         text = f"{text}; fresh weights {one.row.text(fresh, page=True)}"
     if (best := run.to_beat(metric)) is not None:
         text = f"{text}; to beat {one.row.text(best, page=True)}"
-    return f"{text}{'; ' + NO_BETTER if is_no_better(one) else ''}{_caveat(run, one)}"
+    return f"{text}{_caveats(run, one)}"
 
 
-def _caveat(run: ListedRun, one: Reading) -> str:
-    """Return in brackets why a metric does not measure new images; empty where it does."""
+def _caveats(run: ListedRun, one: Reading) -> str:
+    """Say that a metric is no better than always naming the commonest class, and in brackets why it
+    does not measure new images; empty where neither is so."""
+    text = f"; {NO_BETTER}" if is_no_better(one) else ""
     if run.learned(one.split):
-        return f" ({LEARNED}: no sound comparison)"
-    unknown = any(seen.unknown for seen in run.record.seen)
-    text = " (whether it was seen before is not known)" if unknown else ""
+        return f"{text} ({LEARNED}: no sound comparison)"
+    if any(seen.unknown for seen in run.record.seen):
+        text = f"{text} (whether it was seen before is not known)"
     return f"{text} (on training images)" if one.split == "train" else text
 
 
