@@ -68,10 +68,7 @@ class Results:
     @property
     def untested(self) -> list[str]:
         """The tasks whose results are compared and that have no result yet."""
-        rule = self.plan.rule
-        unfinished = {*self.missing, *self.foreign}
-        tested = [task.name for task in self.plan.tasks if rule and task.run == rule.test]
-        return [name for name in tested if name in unfinished]
+        return [name for name in self.plan.compared_tasks if name in (*self.missing, *self.foreign)]
 
     def rows(
         self,
