@@ -22,8 +22,9 @@ TERMS = Path(__file__).with_name("terms.yaml")
 PRIVATE_IMAGES = "private images"  # in place of the name of a folder of images
 LOCAL = "local-weights"  # in place of their path
 ANOTHER_RUN = "another run"  # in place of the name of a local run
-# Of environment.json: the rest is of the machine, or is written anew when the run is resumed
-FACTS = (
+# Keys of environment.json that are published: the others describe the machine, or are written anew
+# when the run is resumed
+PUBLISHED_FACTS = (
     *("data", "images", "measured_on", "held_out", "init", "teacher", "before", "packages"),
     *("revision", "plugin", "real", "sharding", "device", "processes", "threads", "precision"),
     *("python", "device_batch", "accumulation", "parameters", "multiply_adds", "free", "declared"),
@@ -82,7 +83,7 @@ def public_result(run: Run, result: Result) -> Result:
 def public_environment(run: Run) -> dict[str, Any]:
     """Return the content of environment.json as it is uploaded."""
     known = run.environment()
-    content = {key: value for key, value in known.content().items() if key in FACTS}
+    content = {key: value for key, value in known.content().items() if key in PUBLISHED_FACTS}
     options = known.options or {}
     return content | {
         "recipe": public_hash(run),

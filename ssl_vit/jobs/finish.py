@@ -177,7 +177,7 @@ def write_result(
             steps before its first.
         steps: of the optimiser.
         shared: of the images, those that the run forwarded from which it went on.
-        held_out: as of `split_images.measured_on`.
+        held_out: as in `split_images.measured_on`.
         known: more fields of the result; one without a value is left out.
     """
     recipe, hours = run.recipe, device_seconds / 3600

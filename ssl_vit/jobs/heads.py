@@ -183,7 +183,7 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head
 
 
 def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured]:
-    """Measure top-1, top-5 and, with eval.real, ReaL; `paired` as of `beside.compared`.
+    """Measure top-1, top-5 and, with eval.real, ReaL; `paired` as in `beside.compared`.
 
     Raises:
         UserError: labels go by their number, and there are more than the head knows.

@@ -226,8 +226,8 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
 
 
 def _order(metric: str) -> int:
-    """The place of an evaluation's measure in the one order; probes in a training run stay behind
-    the metrics of its task."""
+    """Return the place of a metric among the measures of frozen encoders; all other metrics come
+    after these, among them the probes of a training run."""
     is_probe = is_of_frozen(metric) and not metric.startswith(PROBED)
     return place(metric) if is_probe else len(MAIN)
 

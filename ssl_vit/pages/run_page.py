@@ -106,7 +106,7 @@ def results(record: RunRecord) -> Iterator[Block]:
     """Every metric with its interval, and the baselines."""
     recipe = record.recipe
     readings = metric_tables.readings(record.metrics(), record.measured_on)
-    if record.result is None:  # how often an image is among these is recorded at the end
+    if record.result is None:  # copies of images are recorded at the end
         readings = [reading._replace(interval=None) for reading in readings]
     table = metric_tables.results(readings)
     if not table.rows:

@@ -384,9 +384,9 @@ def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
 
 
 def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) -> list[Column]:
-    """Of one split, of the runs in which the metric's name means that row; with the number of
-    images where it is one for all runs. Those of fresh weights and of the best of its other
-    baselines, where they were measured, stand beside it."""
+    """Return the columns of a metric on one split, for the runs in which its name means that row:
+    the metric, and next to it the values of fresh weights and of the best other baseline if they
+    were measured. The head has the number of images if it is the same in all runs."""
     of = [run for run in runs if metric in run.measured and run.measured[metric].row == row]
     called = metric.removesuffix(row.name) + row.words
     counts = {run.count(metric) for run in of if run.measured[metric].split == split}
