@@ -19,6 +19,7 @@ from ..formatting import count_of_images
 from ..metrics import COMMONEST, PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..models.full_precision import full_precision
+from ..recipe.export_files import NOT_FINITE
 from ..recipe.records.run import Copies
 from ..recipe.schema import Probe
 from ..training.distributed import WatchedAccelerator
@@ -27,8 +28,8 @@ from . import probes
 from .images import Images
 from .probes import SEED, Features
 
-# Draws of few-shot images without probe.trials: where the features of all training images are there
-# for other probes, and where the features of each draw are extracted for few-shot alone
+# Draws of few-shot images where probe.trials is null: DRAWS if other probes need the features of
+# all training images anyway, DRAWS_ALONE if features are extracted for few-shot alone
 DRAWS, DRAWS_ALONE = 10, 3
 ENCODER = ""  # the name of the encoder's reader, beside FRESH, START and PIXELS
 
@@ -66,8 +67,7 @@ def check_finite(name: str, finite_N: Tensor) -> None:
     if count:
         network = PROBE_BASELINES.get(name, "this encoder")
         of = f"{count:,} of {count_of_images(len(finite_N))}"
-        text = f"the output for {of} is not finite (NaN or infinite)"
-        raise NonFiniteError(f"{network}: {text}. Use weights of another run or checkpoint.")
+        raise NonFiniteError(f"{network}: the output for {of} {NOT_FINITE}")
 
 
 def extract(

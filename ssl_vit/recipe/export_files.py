@@ -97,7 +97,7 @@ def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy"
     """Check that a file of weights is the one that was written, and that all weights are finite.
 
     Args:
-        folder, name, prefix: as of `check_digest`.
+        folder, name, prefix: as in `check_digest`.
         framework: which reads the weights: "numpy", without an import of torch, or "pt", also of 16
             bits.
 
