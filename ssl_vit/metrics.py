@@ -210,8 +210,8 @@ def is_of_frozen(name: str) -> bool:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return those of the measures that lists of runs show, in the one order of measures: the loss
-    comes last."""
+    """Return the measures that lists of runs show, in the one order of measures; the loss comes
+    last."""
     order = main_metrics()
     shown = [name for name in names if _ordered_as(name) in order]
     return sorted(shown, key=lambda name: (order.index(_ordered_as(name)), name))

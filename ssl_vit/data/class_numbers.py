@@ -43,7 +43,7 @@ class ClassList(NamedTuple):
 
     @property
     def are_numbers(self) -> bool:
-        """Whether every class is a whole number: a bare number, or a name that is one."""
+        """Whether every class is a whole number, as a bare label or as a name such as "7"."""
         return all(map(WHOLE.fullmatch, self.names))
 
     def __str__(self) -> str:

@@ -49,9 +49,9 @@ def describe(network: Backbone, images: Images) -> str:
 def measure(
     network: Backbone, images: Images, name: str = ENCODER
 ) -> tuple[Tensor, Tensor, Copies | None]:
-    """Whether the probe is right of each test image, and whether their commonest class is: bool
-    (1, M), in the order of the split, on the CPU; and how often the same image is among them. All
-    processes call it.
+    """Return whether the probe classifies each test image right, and whether always naming their
+    commonest class does: bool (1, M), in the order of the split, on the CPU; and the copies among
+    these images. All processes call it.
 
     Raises:
         UserError: the tokens of the training images do not fit into memory, tokens are not finite,
@@ -68,8 +68,8 @@ def measure(
             return stored(network.tokens(image_BCHW.to(accelerator.device), probe.layer))
 
     def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
-        """Return each rate's class (M, G) of the labelled images and their label (M,), and how
-        often the same image is among these images."""
+        """Return each rate's class (M, G) of the labelled images with their label (M,), and the
+        copies among these images."""
 
         def classes(image_BCHW: Tensor) -> Tensor:
             x_BTD = read(image_BCHW)

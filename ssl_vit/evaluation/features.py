@@ -73,9 +73,9 @@ def check_finite(name: str, finite_N: Tensor) -> None:
 def extract(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[dict[str, Features], Copies | None]:
-    """Each reader's features, and the labels, of the labelled images in all processes' batches, in
-    the order of the split, on the device; and how often the same image is among these images. The
-    caller enters autocast.
+    """Return each reader's features of the labelled images in all processes' batches, with their
+    labels, in the order of the split, on the device; and the copies among these images. The caller
+    enters autocast.
 
     Raises:
         NonFiniteError: as `gathered`.
@@ -118,8 +118,8 @@ def gathered(
 def copies_in(
     batches: Iterable[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> Copies | None:
-    """Count how often the same image is in the batches of all processes, or among their labelled
-    images; None where all are distinct. All processes call it."""
+    """Count the copies among the images in the batches of all processes, or among their labelled
+    images; None if all are distinct. All processes call it."""
     parts = []
     for batch in batches:
         assert batch.content is not None

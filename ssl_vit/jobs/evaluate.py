@@ -218,8 +218,9 @@ def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
 def _of_features(
     readers: features.Readers, images: Images, probe: Probe
 ) -> tuple[dict[str, features.Right], Copies | None]:
-    """{reader: which test images each probe of features is right of}, and how often the same image
-    is among them, on rank 0; nothing on others, and where no such probe is asked for."""
+    """Return {reader: which test images each probe of features classifies right} and the copies
+    among these images. Both are empty on other processes than rank 0, and if no such probe is asked
+    for."""
     splits = images.splits
     probed = _probes(images.recipe) - TOKENS
     if not probed:
