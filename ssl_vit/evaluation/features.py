@@ -70,6 +70,34 @@ def check_finite(name: str, finite_N: Tensor) -> None:
         raise NonFiniteError(f"{network}: the output for {of} {NOT_FINITE}")
 
 
+class CheckedReader:
+    """A reader that notes for each image whether its features are finite.
+
+    Args:
+        name: the network, as in `check_finite`.
+        read: the reader that is checked.
+        accelerator: the processes that read images.
+    """
+
+    def __init__(self, name: str, read: Reader, accelerator: WatchedAccelerator) -> None:
+        self.name, self.read, self.accelerator = name, read, accelerator
+        self.finite: list[Tensor] = []
+
+    def __call__(self, image_BCHW: Tensor) -> Tensor:
+        output_B = self.read(image_BCHW)
+        self.finite.append(is_finite(output_B))
+        return output_B
+
+    def check(self) -> None:
+        """Check the images that all processes have read since the last check. Collective.
+
+        Raises:
+            NonFiniteError: features of an image are not finite.
+        """
+        parts, self.finite = self.accelerator.gather_parts(self.finite), []
+        check_finite(self.name, torch.cat([torch.ones(0), *parts]))
+
+
 def extract(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[dict[str, Features], Copies | None]:
