@@ -203,8 +203,8 @@ def test_predictions_are_checked_where_they_are_made() -> None:
         def logits(self, batch: Batch) -> Tensor:
             return torch.tensor([[0.0, 1.0], [torch.nan, 1.0], [2.0, -torch.inf]])
 
-    row_B = torch.arange(3)
-    image_B3HW = torch.zeros(3, 3, 4, 4, dtype=torch.uint8)
-    batch = Batch(image_B3HW, row_B % 2, row_B, row_B, content=row_B.numpy())
+    one_B = torch.arange(3)
+    pixels = torch.zeros(3, 3, 4, 4, dtype=torch.uint8)
+    batch = Batch(pixels, one_B % 2, one_B, one_B, content=np.arange(3))
     with pytest.raises(UserError, match="2 of 3 images"):
         classify.predict(Classifier(), [batch], WatchedAccelerator(cpu=True))  # type: ignore[arg-type]
