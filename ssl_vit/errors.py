@@ -46,6 +46,13 @@ class ReportedError(UserError):
 class NonFiniteError(UserError):
     """A network gave NaN or infinite values for some images."""
 
+    @classmethod
+    def of(cls, network: str, count: int, images: int) -> "NonFiniteError":
+        """Say for how many of the images the output of this network is not finite."""
+        text = f"the output for {count:,} of {images:,} image{'s' * (images != 1)} is not finite"
+        remedy = "Use weights of another run or checkpoint."
+        return cls(f"{network}: {text} (NaN or infinite). {remedy}")
+
 
 class LostError(UserError):
     """A process that this one depends on was lost; the same command resumes from the last

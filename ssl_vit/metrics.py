@@ -183,10 +183,14 @@ def main_metrics() -> list[str]:
     return [*MAIN, *own, "loss"]
 
 
-def place(name: str) -> int:
+def place(name: str) -> float:
     """Return the place of a measure in the one order of measures: that of MAIN, with any number of
-    shots where 5-shot is, then all others. A probe in a training run has its measure's place."""
-    known = "few_shot_5" if is_few_shot(name) else _last(name).removeprefix(PROBED)
+    shots where 5-shot is, then all others. A probe in a training run has its measure's place. More
+    shots come before fewer: one shot is the noisiest measure."""
+    if is_few_shot(name):
+        shots = name.rpartition("_")[2]
+        return MAIN.index("few_shot_5") + (1 / (1 + int(shots)) if shots.isdecimal() else 0.0)
+    known = _last(name).removeprefix(PROBED)
     return MAIN.index(known) if known in MAIN else len(MAIN)
 
 
@@ -198,7 +202,7 @@ def is_few_shot(name: str) -> bool:
 def is_of_frozen(name: str) -> bool:
     """Return whether a measure is a probe's of a frozen encoder, in a training run too. Such
     measures compare between objectives."""
-    return place(name) in range(MAIN.index(PROBES[0]), MAIN.index(PROBES[-1]) + 1)
+    return MAIN.index(PROBES[0]) <= place(name) <= MAIN.index(PROBES[-1])
 
 
 def in_order(names: Iterable[str]) -> list[str]:

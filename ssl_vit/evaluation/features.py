@@ -65,9 +65,7 @@ def check_finite(name: str, finite_N: Tensor) -> None:
     count = len(finite_N) - int(finite_N.sum())
     if count:
         network = PROBE_BASELINES.get(name, "this encoder")
-        of = f"{count:,} of {count_of_images(len(finite_N))}"
-        text = f"the output for {of} is not finite (NaN or infinite)"
-        raise NonFiniteError(f"{network}: {text}. Use weights of another run or checkpoint.")
+        raise NonFiniteError.of(network, count, len(finite_N))
 
 
 def extract(

@@ -225,7 +225,7 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     return Measure(name, split, label(name), 1 if row.higher else -1, *in_percent)
 
 
-def _order(metric: str) -> int:
+def _order(metric: str) -> float:
     """The place of an evaluation's measure in the one order; probes in a training run stay behind
     the metrics of its task."""
     is_probe = is_of_frozen(metric) and not metric.startswith(PROBED)
