@@ -42,7 +42,9 @@ def _warnings(job: Job) -> Iterator[str]:
         yield "data.validation=0: what is called held out below are images that are trained on"
     counts, chosen = measured_on(recipe, splits), schema.chosen_on_held_out(recipe)
     counts[held_out_split(recipe)] = job.held_out.images
-    yield from formatting.few_images(counts, chosen, schema.more_held_out(recipe))
+    yield from formatting.few_images(
+        counts, chosen, schema.more_held_out(recipe), recipe.data.group
+    )
     doubt = label_doubt(splits.train.whole()) if splits.label_source else ""
     if doubt not in ("", DATES) and not schema.learns_labels(recipe):
         what = "where they are none, start another run with data.labels=false"

@@ -63,6 +63,11 @@ class Reading(NamedTuple):
     draws: int
     beside: list["Comparison"]
 
+    @property
+    def count(self) -> str:
+        """How many images it is of and, with copies, how many of these are distinct."""
+        return f"{self.images:,}{self.where.partition(' images')[2]}"
+
 
 class Comparison(NamedTuple):
     """A baseline of a reading.
@@ -118,7 +123,7 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
 
 def _where(split: str, images: int) -> str:
     count = f"{images:,} " if images else ""
-    return f"{count}{SPLIT_NAMES.get(split, split)} images"
+    return f"{count}{SPLIT_NAMES.get(split, split)} image{'s' * (images != 1)}"
 
 
 def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
@@ -153,8 +158,7 @@ def results(found: Sequence[Reading]) -> Table:
     for one in found:
         ends = f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else "-"
         value = one.row.text(one.value, page=True)
-        images = one.where.partition(" images")[2]
-        rows.append([label(one.name), value, ends, one.split, f"{one.images:,}{images}"])
+        rows.append([label(one.name), value, ends, one.split, one.count])
     return Table(["measure", "value", "95% interval", "split", "n"], rows)
 
 
