@@ -17,6 +17,7 @@ MOST_PRINTED = 2000  # characters of a text of others
 OPEN_FILES = (errno.EMFILE, errno.ENFILE)
 OPEN_FILES_TEXTS = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE), "0 items of ancdata")
 MEMORY_TEXTS = ("can't allocate memory", "out of memory", os.strerror(errno.ENOMEM))
+NOT_FINITE = "is not finite (NaN or infinite). Use weights of another run or checkpoint."
 # Errors of a disk that is full, over its quota, read-only or broken, at whichever write they show
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
@@ -45,6 +46,12 @@ class ReportedError(UserError):
 
 class NonFiniteError(UserError):
     """A network gave NaN or infinite values for some images."""
+
+    @classmethod
+    def of(cls, network: str, count: int, images: int) -> "NonFiniteError":
+        """Say for how many of the images the output of this network is not finite."""
+        of = f"{count:,} of {images:,} image{'s' * (images != 1)}"
+        return cls(f"{network}: the output for {of} {NOT_FINITE}")
 
 
 class LostError(UserError):

@@ -192,10 +192,14 @@ def _ordered_as(name: str) -> str:
     return measure if measure in MAIN else _last(name)
 
 
-def place(name: str) -> int:
-    """Return the place of a measure in the one order of measures: that of MAIN, then all others."""
+def place(name: str) -> float:
+    """Return the place of a measure in the one order of measures: that of MAIN, then all others.
+    More shots come before fewer: one shot is the noisiest measure."""
     measure = _ordered_as(name)
-    return MAIN.index(measure) if measure in MAIN else len(MAIN)
+    if measure not in MAIN:
+        return len(MAIN)
+    shots = name.rpartition("_")[2] if is_few_shot(name) else ""
+    return MAIN.index(measure) + (1 / (1 + int(shots)) if shots.isdecimal() else 0)
 
 
 def is_few_shot(name: str) -> bool:
@@ -214,7 +218,7 @@ def in_order(names: Iterable[str]) -> list[str]:
     last."""
     order = main_metrics()
     shown = [name for name in names if _ordered_as(name) in order]
-    return sorted(shown, key=lambda name: (order.index(_ordered_as(name)), name))
+    return sorted(shown, key=lambda name: (order.index(_ordered_as(name)), place(name), name))
 
 
 def _find(name: str) -> Metric | None:

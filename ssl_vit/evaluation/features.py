@@ -19,7 +19,6 @@ from ..formatting import count_of_images
 from ..metrics import COMMONEST, PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..models.full_precision import full_precision
-from ..recipe.export_files import NOT_FINITE
 from ..recipe.records.run import Copies
 from ..recipe.schema import Probe
 from ..training.distributed import WatchedAccelerator
@@ -66,8 +65,7 @@ def check_finite(name: str, finite_N: Tensor) -> None:
     count = len(finite_N) - int(finite_N.sum())
     if count:
         network = PROBE_BASELINES.get(name, "this encoder")
-        of = f"{count:,} of {count_of_images(len(finite_N))}"
-        raise NonFiniteError(f"{network}: the output for {of} {NOT_FINITE}")
+        raise NonFiniteError.of(network, count, len(finite_N))
 
 
 class CheckedReader:

@@ -41,8 +41,8 @@ def _warnings(job: Job) -> Iterator[str]:
     if recipe.data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
     counts = measured_on(recipe, splits, job.held_out.images)
-    chosen = schema.chosen_on_held_out(recipe)
-    yield from formatting.few_images(counts, chosen, schema.more_held_out(recipe))
+    chosen, more = schema.chosen_on_held_out(recipe), schema.more_held_out(recipe)
+    yield from formatting.few_images(counts, chosen, more, recipe.data.group)
     doubt = label_doubt(splits.train.whole()) if splits.label_source else ""
     if doubt not in ("", DATES) and not schema.learns_labels(recipe):
         what = "where they are none, start another run with data.labels=false"

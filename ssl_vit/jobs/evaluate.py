@@ -254,7 +254,7 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
     images = ", ".join(f"{_counted(source)} {name}" for name, source in named.items())
     counts = split_images.measured_on(recipe, splits)
-    few = few_images(counts, chosen_on_held_out(recipe), more_held_out(recipe))
+    few = few_images(counts, chosen_on_held_out(recipe), more_held_out(recipe), data.group)
     for text in (*few, *splits.guesses):
         run.warn(text)
     pixels = [] if data.is_rgb else [("pixels", pixel_text(data.channels, data.pixel_range))]

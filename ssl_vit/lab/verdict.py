@@ -225,7 +225,7 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     return Measure(name, split, label(name), 1 if row.higher else -1, *in_percent)
 
 
-def _order(metric: str) -> int:
+def _order(metric: str) -> float:
     """Return the place of a metric among the measures of frozen encoders; all other metrics come
     after these, among them the probes of a training run."""
     is_probe = is_of_frozen(metric) and not metric.startswith(PROBED)

@@ -65,6 +65,11 @@ class Reading(NamedTuple):
     draws: int
     beside: list["Comparison"]
 
+    @property
+    def count(self) -> str:
+        """How many images it is of and, with copies, how many of these are distinct."""
+        return f"{self.images:,}{copies_text(self.copies)}"
+
 
 class Comparison(NamedTuple):
     """A baseline of a reading.
@@ -121,7 +126,7 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
 
 def _where(split: str, images: int) -> str:
     count = f"{images:,} " if images else ""
-    return f"{count}{SPLIT_NAMES.get(split, split)} images"
+    return f"{count}{SPLIT_NAMES.get(split, split)} image{'s' * (images != 1)}"
 
 
 def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
@@ -156,8 +161,7 @@ def results(found: Sequence[Reading]) -> Table:
     for one in found:
         ends = f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else "-"
         value = one.row.text(one.value, page=True)
-        count = f"{one.images:,}{copies_text(one.copies)}"
-        rows.append([label(one.name), value, ends, one.split, count])
+        rows.append([label(one.name), value, ends, one.split, one.count])
     return Table(["measure", "value", "95% interval", "split", "n"], rows)
 
 

@@ -117,7 +117,8 @@ def results(record: RunRecord) -> Iterator[Block]:
         yield Text(f"The run has not finished; these are of step {step:,}, on {images}.")
     yield table
     chosen, remedy = (chosen_on_held_out(recipe), more_held_out(recipe)) if recipe else ([], "")
-    for text in few_images(record.measured_on, chosen, remedy):
+    group = recipe.data.group if recipe else None
+    for text in few_images(record.measured_on, chosen, remedy, group):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
     for one in record.seen:
         whose = "" if one.run == record.name else "Of the weights behind it: "
