@@ -327,7 +327,7 @@ def metric_text(run: ListedRun, metric: str) -> str:
     """The value of a metric, the number of images that it was measured on, what fresh weights and
     the best of its other baselines reach there, and what makes it no measure of new images."""
     one = run.measured[metric]
-    text = one.row.text(one.value, page=True) + (f" (n = {one.count})" if one.images else "")
+    text = one.row.text(one.value, page=True) + (f" (n = {one.count_text})" if one.images else "")
     if (fresh := run.fresh(metric)) is not None:
         text = f"{text}; fresh weights {one.row.text(fresh, page=True)}"
     if (best := run.to_beat(metric)) is not None:
