@@ -58,6 +58,7 @@ check_trunk = run_identity.check_trunk
 cores = environment.cores
 requested_threads = environment.requested_threads
 cpu_model = environment.cpu_model
+declared_rows = declaration.own_rows
 differences = identity.differences
 exaflop = costs.exaflop
 fitting_images = costs.fitting_images

@@ -20,7 +20,6 @@ from ...metrics import (
     has_direction,
     own_rows,
 )
-from ...recipe import declaration
 from ...recipe.schema import Recipe, sources
 from .. import engine
 from .read import REFERENCE, Best, Study
@@ -147,7 +146,7 @@ def _check_measured(key: str, measure: str, whose: str, tool: str, recipe: Recip
     Raises:
         UserError: it does not, or that is not known.
     """
-    with own_rows(declaration.own_rows(recipe.objective, getattr(recipe, "target", ""))):
+    with own_rows(engine.declared_rows(recipe.objective, getattr(recipe, "target", ""))):
         _check_known(key, measure, whose, tool, recipe)
 
 
