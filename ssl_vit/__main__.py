@@ -69,12 +69,14 @@ def _columns(rows: dict[str, str]) -> list[str]:
 
 
 def _check_words(name: str, words: Sequence[str]) -> None:
-    """Check that no word is another tool, or an option that only other tools have.
+    """Check that no word of a command line is the name of another tool or an option of other tools
+    alone.
 
-    Studies choose the names of their places, and a file or folder may have the name of a tool.
+    `study` and `plan` take any word, because a study's file names further options. A file or folder
+    may have the name of a tool.
 
     Raises:
-        UserError: a word is.
+        UserError: a word belongs to another tool.
     """
     tool = TOOLS[name]
     if tool is StudyOptions or tool is lab_options.PlanOptions:
@@ -87,7 +89,7 @@ def _check_words(name: str, words: Sequence[str]) -> None:
         if key not in known and others and not is_place:
             other = shell_command("python", *tool_command(others[0]), "--help")
             what = "another tool" if key in TOOLS else f"an option of {', '.join(others)}"
-            raise UserError(f"{word}: is {what}, not of {name}. To read about it type {other}")
+            raise UserError(f"{word}: {name} does not take it; it is {what}. Type {other}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -17,6 +17,7 @@ MOST_PRINTED = 2000  # characters of a text of others
 OPEN_FILES = (errno.EMFILE, errno.ENFILE)
 OPEN_FILES_TEXTS = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE), "0 items of ancdata")
 MEMORY_TEXTS = ("can't allocate memory", "out of memory", os.strerror(errno.ENOMEM))
+NOT_FINITE = "is not finite (NaN or infinite). Use weights of another run or checkpoint."
 # Errors of a disk that is full, over its quota, read-only or broken, at whichever write they show
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
@@ -46,6 +47,12 @@ class ReportedError(UserError):
 class NonFiniteError(UserError):
     """A network gave NaN or infinite values for some images."""
 
+    @classmethod
+    def of(cls, network: str, count: int, images: int) -> "NonFiniteError":
+        """Say for how many of the images the output of this network is not finite."""
+        of = f"{count:,} of {images:,} image{'s' * (images != 1)}"
+        return cls(f"{network}: the output for {of} {NOT_FINITE}")
+
 
 class LostError(UserError):
     """A process that this one depends on was lost; the same command resumes from the last
@@ -73,14 +80,24 @@ def suggest(word: str, choices: Iterable[str]) -> str:
 def describe_shortage(error: BaseException, sizes: str = "") -> str:
     """Return which resource of the machine an error says is used up, and what to do; empty for
     other errors. Where it is memory, `sizes` are the options that take it."""
-    if getattr(error, "errno", None) in OPEN_FILES or _says(error, OPEN_FILES_TEXTS):
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        remedy = "Type `ulimit -n 4096` before the command, or use compute.workers=0."
-        return f"too many open files: this process may open {limit:,}. {remedy}"
+    if has_too_many_files(error):
+        return too_many_files()
     if isinstance(error, MemoryError) or _says(error, MEMORY_TEXTS):
         start = f"{sizes}: " if sizes else ""
         return f"{start}not enough memory. Use a smaller network, data.size= or compute.batch=."
     return ""
+
+
+def has_too_many_files(error: BaseException) -> bool:
+    """Return whether an error says that this process has too many open files."""
+    return getattr(error, "errno", None) in OPEN_FILES or _says(error, OPEN_FILES_TEXTS)
+
+
+def too_many_files() -> str:
+    """Return the line about too many open files."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    remedy = "Type `ulimit -n 4096` before the command, or use compute.workers=0."
+    return f"too many open files: this process may open {limit:,}. {remedy}"
 
 
 def _says(error: BaseException, texts: Iterable[str]) -> bool:
@@ -111,10 +128,15 @@ def printable(text: str) -> str:
     return shown if len(shown) <= MOST_PRINTED else f"{shown[:half]} ... {shown[-half:]}"
 
 
-def _disk_line(error: OSError) -> str:
-    """What could not be written, and why."""
-    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-    return f"{place}{error.strerror}"
+def _line(error: BaseException) -> str:
+    """Return what a user has to know of a UserError, or of an error of a disk, of memory or of open
+    files; empty for other errors."""
+    if isinstance(error, UserError):
+        return one_line(error)
+    if isinstance(error, OSError) and error.errno in DISK:
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{place}{error.strerror}"
+    return describe_shortage(error)
 
 
 @contextmanager
@@ -133,12 +155,9 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
         _flush()
         sys.exit(BROKEN_PIPE)  # silently, as any program before `| head`
     except (UserError, OSError, RuntimeError, MemoryError) as error:
-        shortage = "" if isinstance(error, UserError) else describe_shortage(error)
-        of_disk = isinstance(error, OSError) and error.errno in DISK
-        if not (isinstance(error, UserError) or shortage or of_disk):
+        line = printable(_line(error))
+        if not line:
             raise
-        disk_line = _disk_line(error) if isinstance(error, OSError) else ""
-        line = printable(shortage or disk_line or one_line(error))
         rank = os.environ.get("RANK", "0")
         if rank == "0":
             sys.stderr.write(f"error: {line}\n")  # in one write: other ranks write too

@@ -246,16 +246,24 @@ def format_held_out(measured_on: Mapping[str, int] | None) -> str:
 
 
 def few_images(
-    measured_on: Mapping[str, int], chosen: Sequence[str] = (), remedy: str = ""
+    measured_on: Mapping[str, int],
+    chosen: Sequence[str] = (),
+    remedy: str = "",
+    group: str | None = None,
 ) -> list[str]:
-    """A caution for each split on which fewer than FEW_IMAGES images were measured.
+    """A caution for each split on which fewer than FEW_IMAGES images were measured, and for images
+    that lie in groups.
 
     Args:
         measured_on: {split: images}, as environment.json has it.
         chosen: what is chosen on those that are not the test split's.
         remedy: the option that would hold out more of those.
+        group: data.group of the images.
     """
     found = []
+    if group is not None:
+        text = f"data.group={group}: intervals take the images of a group for independent"
+        found.append(f"{text}; they are too narrow if images of a group are alike")
     for split, count in measured_on.items():
         if count < FEW_IMAGES:
             text = f"{SPLIT_NAMES.get(split, split)} images: {count}; what is measured on fewer"

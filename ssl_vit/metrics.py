@@ -183,11 +183,23 @@ def main_metrics() -> list[str]:
     return [*MAIN, *own, "loss"]
 
 
-def place(name: str) -> int:
-    """Return the place of a measure in the one order of measures: that of MAIN, with any number of
-    shots where 5-shot is, then all others. A probe in a training run has its measure's place."""
-    known = "few_shot_5" if is_few_shot(name) else _last(name).removeprefix(PROBED)
-    return MAIN.index(known) if known in MAIN else len(MAIN)
+def _ordered_as(name: str) -> str:
+    """Return the name by which a measure is ordered: any number of shots counts as 5-shot, and a
+    probe in a training run as the probe."""
+    if is_few_shot(name):
+        return "few_shot_5"
+    measure = _last(name).removeprefix(PROBED)
+    return measure if measure in MAIN else _last(name)
+
+
+def place(name: str) -> float:
+    """Return the place of a measure in the one order of measures: that of MAIN, then all others.
+    More shots come before fewer: one shot is the noisiest measure."""
+    measure = _ordered_as(name)
+    if measure not in MAIN:
+        return len(MAIN)
+    shots = name.rpartition("_")[2] if is_few_shot(name) else ""
+    return MAIN.index(measure) + (1 / (1 + int(shots)) if shots.isdecimal() else 0)
 
 
 def is_few_shot(name: str) -> bool:
@@ -198,17 +210,15 @@ def is_few_shot(name: str) -> bool:
 def is_of_frozen(name: str) -> bool:
     """Return whether a measure is a probe's of a frozen encoder, in a training run too. Such
     measures compare between objectives."""
-    return place(name) in range(MAIN.index(PROBES[0]), MAIN.index(PROBES[-1]) + 1)
+    return _ordered_as(name) in PROBES
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return those of the measures that lists of runs show, in the one order of measures: the loss
-    comes last."""
-    rest = main_metrics()
-    shown = [name for name in names if place(name) < len(MAIN) or _last(name) in rest]
-    return sorted(
-        shown, key=lambda name: (place(name), _last(name) in rest and rest.index(_last(name)), name)
-    )
+    """Return the measures that lists of runs show, in the one order of measures; the loss comes
+    last."""
+    order = main_metrics()
+    shown = [name for name in names if _ordered_as(name) in order]
+    return sorted(shown, key=lambda name: (order.index(_ordered_as(name)), place(name), name))
 
 
 def _find(name: str) -> Metric | None:

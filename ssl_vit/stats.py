@@ -76,8 +76,8 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 
 
 def effective_number(copies_C: np.ndarray) -> float:
-    """Return as how many independent images a split counts that has so many copies of each content:
-    n^2 / sum of squares (Kish, 1965), which is n where all contents are distinct.
+    """Return how many independent images a split with so many copies of each content is worth:
+    n^2 / sum of squares (Kish, 1965), which is n if all contents are distinct.
     """
     return float(copies_C.sum() ** 2 / (copies_C**2).sum())
 
@@ -172,7 +172,7 @@ def resampled_difference(
         score: from sums over images (R, K) to R scores.
         resamples: the number of resamples.
         seed: of the generator: the same numbers give the same interval.
-        content_M: as of `by_content`: the copies of an image are resampled together.
+        content_M: as in `by_content`: the copies of an image are resampled together.
     """
     one_CK, other_CK = (by_content(each, content_M)[0] for each in (one_MK, other_MK))
     contents = len(one_CK)
@@ -201,7 +201,7 @@ def resampled_interval(
         resamples: the number of resamples.
         seed: of the generator: the same table gives the same interval.
         family: as in `reach`.
-        content_M: as of `by_content`: the copies of an image are resampled together.
+        content_M: as in `by_content`: the copies of an image are resampled together.
 
     Returns:
         None for one seed. Few seeds, resampled, reach no further than the best and the worst of

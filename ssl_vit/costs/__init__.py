@@ -52,7 +52,8 @@ class Work(NamedTuple):
     uncounted: str = ""
 
 
-# Of networks with more than DEEP blocks those with FEW blocks and with one more are counted
+# A network with more than DEEP blocks is counted with FEW blocks and with FEW + 1 instead: 1000
+# blocks would take minutes. Blocks are alike, so the difference is what each block adds
 DEPTHS = ("model.depth", "mae.depth", "ijepa.depth")
 FEW, DEEP = 4, 48
 N = TypeVar("N", int, float, float | None)
@@ -67,12 +68,12 @@ def work(recipe: Recipe) -> Work:
     if key not in _WORK:
         from . import on_meta
 
-        shallow = _with_fewer_blocks(recipe)
-        if shallow is None:
+        fewer = _with_fewer_blocks(recipe)
+        if fewer is None:
             _WORK[key] = on_meta.count(recipe)
         else:
-            blocks, *recipes = shallow
-            few, more = (work(one) for one in recipes)
+            blocks, *recipes = fewer
+            few, more = map(work, recipes)
             _WORK[key] = Work(
                 _extended(few.parameters, more.parameters, blocks),
                 _extended(few.trained, more.trained, blocks),
@@ -86,9 +87,8 @@ def work(recipe: Recipe) -> Work:
 
 
 def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
-    """Return how many blocks more than FEW a deep network has, and the recipe with FEW and with
-    FEW + 1 blocks, which take seconds to count where 1000 blocks take minutes; None where no
-    network of the recipe is deep."""
+    """Return how many blocks more than FEW the first deep network of a recipe has, and the recipe
+    with FEW and with FEW + 1 blocks of it; None if no network is deep."""
     for key in DEPTHS:
         if key.split(".")[0] in ("model", *recipe.groups) and (depth := recipe.value(key)) > DEEP:
             few, more = (recipe.model_copy(deep=True) for _ in range(2))
@@ -99,8 +99,8 @@ def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
 
 
 def _extended(few: N, more: N, blocks: int) -> N:
-    """Return a count for `blocks` blocks more than `few` is of. Blocks are alike, so each adds as
-    much as that which `more` has more. None stays None."""
+    """Return the count of a network with `blocks` blocks more than FEW, from its counts with FEW
+    and with FEW + 1 blocks. None stays None."""
     return few if few is None or more is None else few + blocks * (more - few)
 
 
@@ -194,17 +194,17 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
 
 
 def _float32_bytes(recipe: Recipe, fused: bool) -> float:
-    """`activation_bytes` in float32."""
+    """Return `activation_bytes` in float32, before rounding."""
     key = (_network(recipe), fused)
     if key not in _BYTES:
         from . import on_meta
 
-        shallow = _with_fewer_blocks(recipe)
-        if shallow is None:
+        fewer = _with_fewer_blocks(recipe)
+        if fewer is None:
             _BYTES[key] = on_meta.activation_bytes(recipe, fused)
         else:
-            blocks, *recipes = shallow
-            few, more = (_float32_bytes(one, fused) for one in recipes)
+            blocks, *recipes = fewer
+            few, more = (_float32_bytes(shallow, fused) for shallow in recipes)
             _BYTES[key] = _extended(few, more, blocks)
     return _BYTES[key]
 

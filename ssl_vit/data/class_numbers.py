@@ -38,11 +38,12 @@ class ClassList(NamedTuple):
 
     @classmethod
     def of(cls, images: Source) -> "ClassList":
+        """Return the classes of images."""
         return cls(images.classes, images.labels.lowest_and_highest[1])
 
     @property
     def are_numbers(self) -> bool:
-        """Whether every class is a whole number: a bare number, or a name that is one."""
+        """Whether every class is a whole number, as a bare label or as a name such as "7"."""
         return all(map(WHOLE.fullmatch, self.names))
 
     def __str__(self) -> str:
@@ -62,14 +63,16 @@ def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
         UserError: a label's number is another class in another split, or one split has bare
             numbers and another one names that are not these numbers.
     """
-    known = {split: one for split, one in lists.items() if one.names or one.highest >= 0}
-    longest = max((one.names for one in known.values()), key=len, default=[])
-    bare = any(not one.names for one in known.values())
-    counted = all(name == str(number) for number, name in enumerate(longest))
-    if same_numbers([one.names for one in known.values()]) and (counted or not bare):
+    known = {
+        split: classes for split, classes in lists.items() if classes.names or classes.highest >= 0
+    }
+    names = [classes.names for classes in known.values()]
+    longest = max(names, key=len, default=[])
+    are_counted = all(name == str(number) for number, name in enumerate(longest))
+    if same_numbers(names) and (are_counted or all(names)):
         return list(longest)
-    described = "; ".join(f"{split}: {one}" for split, one in known.items())
-    hint = f". {TO_NUMBERS}" if bare else ""
+    described = "; ".join(f"{split}: {classes}" for split, classes in known.items())
+    hint = "" if all(names) else f". {TO_NUMBERS}"
     raise UserError(f"{place}: its splits name different classes; {described}{hint}")
 
 
@@ -93,30 +96,31 @@ def pair_classes(
         UserError: images are of a class that the classifier does not know, or one side has bare
             numbers and the other one names.
     """
-    there, here = ClassList(names, outputs - 1), ClassList.of(images)
     if list(names) == images.classes:
         return None
-    label = np.unique(images.label_of(np.arange(len(images))))
-    label = label[label >= 0]
-    if not (names and images.classes):
-        if not (there.are_numbers and here.are_numbers):
-            text = f"its classes are {here}, and those of init={init} are {there}"
-            hint = TO_NAMES if names else TO_NUMBERS
-            raise UserError(f"{place}: {text}: numbers are not paired with names. {hint}")
-        if not names:
-            return np.array([int(name) for name in images.classes], np.int64)
-        value_of = {int(name): name for name in names}
-        classes = {int(one): value_of.get(int(one), str(one)) for one in label}
+    trained, tested = ClassList(names, outputs - 1), ClassList.of(images)
+    are_named = bool(names and images.classes)
+    if not are_named and not (trained.are_numbers and tested.are_numbers):
+        text = f"its classes are {tested}, and those of init={init} are {trained}"
+        hint = TO_NAMES if names else TO_NUMBERS
+        raise UserError(f"{place}: {text}: numbers are not paired with names. {hint}")
+    if not names:
+        return np.array([int(name) for name in images.classes], np.int64)
+    all_labels = np.unique(images.label_of(np.arange(len(images)))).tolist()
+    labels = [label for label in all_labels if label >= 0]
+    if are_named:
+        name_of = dict(enumerate(images.classes))
     else:
-        classes = dict(enumerate(images.classes))
-    number = {name: output for output, name in enumerate(names)}
-    used = [classes.get(int(one), str(one)) for one in label]
-    if unknown := [name for name in used if name not in number]:
+        trained_name_of = {int(name): name for name in names}
+        name_of = {label: trained_name_of.get(label, str(label)) for label in labels}
+    output_of = {name: output for output, name in enumerate(names)}
+    used = [name_of.get(label, str(label)) for label in labels]
+    if unknown := [name for name in used if name not in output_of]:
         text = f"test images are of {some(unknown)}, which the head of init={init} does not know"
         raise UserError(f"probe.measures=top1: {text}; {suggest(unknown[0], names)}")
-    number_C = np.full(max(classes, default=-1) + 1, -1, np.int64)
-    for one, name in classes.items():
-        number_C[one] = number.get(name, -1)
+    number_C = np.full(max(name_of, default=-1) + 1, -1, np.int64)
+    for label, name in name_of.items():
+        number_C[label] = output_of.get(name, -1)
     return number_C
 
 

@@ -38,11 +38,11 @@ def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
 
 
 def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
-    """Count how often the same image is among some.
+    """Count the distinct images among M images, and those whose copies have different labels.
 
     Args:
-        hashes_M: of the images' contents.
-        label_M: int64 (M,) or, of lists of labels, (M, L).
+        hashes_M: hashes of the images' contents.
+        label_M: their labels, int64 (M,), or lists of labels (M, L).
 
     Returns:
         None where all images are distinct.

@@ -133,8 +133,8 @@ class Stream:
         return self.rows.num_shards
 
     def take(self, count: int, most_bytes: float = math.inf) -> Source:
-        """Return the first images as one process would read them: at most `count` of one epoch,
-        and unless the first alone is larger, at most so many encoded bytes."""
+        """Return the first images of the first epoch as one process would read them: at most
+        `count` images with at most `most_bytes` encoded bytes, but at least one image."""
         cells, _ = next(self._windows(Cursor(), count, most_bytes, 0, 1))
         return in_memory(cells, self.about)
 
@@ -219,8 +219,8 @@ class Stream:
 
 
 def window_text(preview: Source) -> str:
-    """Describe how large the windows of a stream are, all processes together, by the mean size of
-    its first images; these are the whole epoch where they are fewer than PREVIEW."""
+    """Describe how large the windows of a stream are, all processes together, from the mean size of
+    its first images. If there are fewer than PREVIEW, they are the whole epoch."""
     mean = max(1, preview.store.sizes().mean())
     count = min(WINDOW, max(1, int(WINDOW_BYTES / mean)))
     if len(preview) < PREVIEW:

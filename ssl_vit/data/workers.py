@@ -21,14 +21,13 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from ..callbacks import SIGNALS
-from ..errors import LostError, UserError, describe_shortage, one_line
+from ..errors import LostError, UserError, has_too_many_files, one_line, too_many_files
 from .batching import Batch
 
 SHARED = Path("/dev/shm")  # where workers put batches until they are used
 PREFETCH = 4  # batches that each worker keeps ready
 POLL_SECONDS = 1.0  # between calls of should_stop while no batch comes
 END_SECONDS = 2.0  # that workers have to end by themselves, and when they are killed
-TOO_MANY_FILES = describe_shortage(OSError(errno.EMFILE, ""))
 # torch's message for any way in which a worker ends
 LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")
 
@@ -65,7 +64,7 @@ def report_lost_workers() -> Iterator[None]:
 
 def _lost(pid: object, reason: str) -> UserError:
     if reason.endswith(f" {errno.EMFILE}"):  # its exit status
-        return UserError(TOO_MANY_FILES)
+        return UserError(too_many_files())
     return LostError(
         f"data worker (process {pid}) {reason}; if memory was short, use a smaller"
         " compute.workers=; the same command resumes from the last checkpoint, if there is one"
@@ -132,7 +131,7 @@ class InterruptibleLoader:
             # torch's message does not always tell the exit status
             statuses = [worker.exitcode for worker in getattr(self.iterator, "_workers", ())]
             if LOST.search(str(error)) and errno.EMFILE in statuses:
-                raise UserError(TOO_MANY_FILES) from None
+                raise UserError(too_many_files()) from None
             raise
         finally:
             if self.polls:
@@ -183,14 +182,14 @@ def init_worker(number: int) -> None:
 
 def _hide_too_many_files(kind: Any, error: BaseException, trace: Any) -> None:
     """Print an error of a worker's thread, unless the exit status of the worker will tell it."""
-    if describe_shortage(error) != TOO_MANY_FILES:
+    if not has_too_many_files(error):
         sys.__excepthook__(kind, error, trace)
 
 
 def _exit_on_queue_error(error: Exception, item: object) -> None:
     """Runs in a worker whose batch does not fit into shared memory: exit, since the training
     process would wait for that batch for ever. The exit status says if too many files are open."""
-    is_shortage = describe_shortage(error) == TOO_MANY_FILES
+    is_shortage = has_too_many_files(error)
     if not is_shortage:
         sys.stderr.write(f"a data worker could not hand over its batch: {one_line(error)}\n")
         sys.stderr.flush()

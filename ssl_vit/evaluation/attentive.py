@@ -33,7 +33,6 @@ from .features import ENCODER, Reader
 from .images import Images
 from .probes import SEED, Scale
 
-PART = 256  # images whose tokens are checked at once
 UNREAD = -1  # label of a training image that could not be read
 STORED = torch.float16  # tokens in memory, where bfloat16 would round off small deviations
 
@@ -49,9 +48,9 @@ def describe(network: Backbone, images: Images) -> str:
 def measure(
     network: Backbone, images: Images, name: str = ENCODER
 ) -> tuple[Tensor, Tensor, Copies | None]:
-    """Whether the probe is right of each test image, and whether their commonest class is: bool
-    (1, M), in the order of the split, on the CPU; and how often the same image is among them. All
-    processes call it.
+    """Return whether the probe classifies each test image right, and whether always naming their
+    commonest class does: bool (1, M), in the order of the split, on the CPU; and the copies among
+    these images. All processes call it.
 
     Raises:
         UserError: the tokens of the training images do not fit into memory, tokens are not finite,
@@ -61,35 +60,35 @@ def measure(
     probe, accelerator = images.recipe.probe, images.accelerator
 
     @torch.no_grad()
-    def read(image_BCHW: Tensor) -> Tensor:
-        """Tokens (B, T, D), rounded alike for all splits: where training tokens are rounded to
-        one value, others would be far from it. Autocast is for the encoder alone."""
+    def tokens_of(image_BCHW: Tensor) -> Tensor:
+        """Return tokens (B, T, D). Autocast is for the encoder alone."""
         with images.autocast():
-            return stored(network.tokens(image_BCHW.to(accelerator.device), probe.layer))
+            return network.tokens(image_BCHW.to(accelerator.device), probe.layer).float()
+
+    checked = features.CheckedReader(name, tokens_of, accelerator)
+
+    def read(image_BCHW: Tensor) -> Tensor:
+        """Return tokens, rounded alike for all splits: where training tokens are rounded to one
+        value, others would be far from it."""
+        return stored(checked(image_BCHW))
 
     def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
-        """Return each rate's class (M, G) of the labelled images and their label (M,), and how
-        often the same image is among these images."""
+        """Return each rate's class (M, G) of the labelled images with their label (M,), and the
+        copies among these images."""
 
-        def classes(image_BCHW: Tensor) -> Tensor:
-            x_BTD = read(image_BCHW)
-            class_BG = fitted.logits(x_BTD.float()).argmax(2).float()
-            class_BG[~features.is_finite(x_BTD)] = torch.nan  # which `extract` refuses
-            return class_BG
-
-        found, copies = features.extract({name: classes}, images.batches(source), accelerator)
-        features.check_finite(name, features.is_finite(found[name][0]))
+        readers = {name: lambda image: fitted.logits(read(image).float()).argmax(2)}
+        found, copies = features.extract(readers, images.batches(source), accelerator)
+        checked.check()
         return found[name], copies
 
     source = _train(images)
     shape = network.patches + network.prefix, network.width
     on_main(accelerator, lambda: _check_memory(len(source), *shape))
     tokens = extract(read, images.batches(source), len(source), accelerator)
+    checked.check()
 
     def fit() -> AttentiveProbe:
         assert tokens is not None
-        parts = tokens.x_NTD.split(PART)
-        features.check_finite(name, torch.cat([features.is_finite(part) for part in parts]))
         heads, device = images.recipe.model.heads, accelerator.device
         return train(tokens, heads, images.classes, probe, device).to(torch.device("cpu"))
 
@@ -150,11 +149,10 @@ class AttentiveProbe(NamedTuple):
 
 
 def stored(x_BTD: Tensor) -> Tensor:
-    """Return tokens in STORED. Finite values beyond its range, which only tokens without a norm
-    have, become the largest that it has; infinite ones stay infinite, so that they are noticed."""
+    """Return tokens in STORED. Values beyond its range, which only tokens without a norm have,
+    become the largest that it has."""
     most = torch.finfo(STORED).max
-    clamped_BTD = x_BTD.float().clamp(-most, most)
-    return torch.where(x_BTD.isinf(), x_BTD.float(), clamped_BTD).to(STORED)
+    return x_BTD.float().clamp(-most, most).to(STORED)
 
 
 def stored_bytes(images: int, tokens: int, width: int) -> int:

@@ -16,7 +16,7 @@ from ..models.encoder import Backbone, build_backbone
 from ..models.weights import copy_weights
 from ..recipe.records.run import Copies, Difference, Draws, Measured
 from ..recipe.schema import Data, Model, Recipe
-from ..stats import Interval, over_draws, paired_difference, proportion
+from ..stats import over_draws, paired_difference
 from .features import ENCODER, Reader, Right, accuracy
 
 SIDE = 8  # pixels of the images whose nearest neighbours need no network
@@ -53,23 +53,16 @@ def pixel_reader(data: Data) -> Reader:
     return read
 
 
-def interval(right_TM: Tensor, copies: Copies | None) -> Interval:
-    """Return the 95% interval of an accuracy: over test images and, if there are several draws of
-    few-shot images, over the draws too."""
-    value, images = accuracy(right_TM), right_TM.shape[1]
-    over_images = proportion(value, copies.effective if copies else images)
-    return over_draws(right_TM.double().mean(1).tolist(), over_images)
-
-
 def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
-    """Return an accuracy as result.json has it, with its copies and draws."""
-    found = Measured(value=accuracy(right_TM), split=split, n=right_TM.shape[1])
-    if copies:
-        found.copies = copies
-    if len(right_TM) > 1:
-        low, high = interval(right_TM, copies)
-        found.draws = Draws(count=len(right_TM), low=low, high=high)
-    return found
+    """Return an accuracy as result.json has it, with the copies of its images and, if there are
+    several draws of few-shot images, with its interval over images and draws."""
+    draws, images = right_TM.shape
+    entry = Measured(value=accuracy(right_TM), split=split, n=images).with_copies(copies)
+    if draws > 1:
+        accuracy_T = right_TM.double().mean(1).tolist()
+        low, high = over_draws(accuracy_T, entry.interval(images))
+        entry.draws = Draws(count=draws, low=low, high=high)
+    return entry
 
 
 def difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:

@@ -77,10 +77,12 @@ def predict(
 
 
 def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> dict[str, Measured]:
-    """The test metrics: top-1 and, with more than five classes, top-5, over the images with a
-    class: of lists, the share whose highest class, or any of the five, is one of their labels; and
-    what top-1 is (`majority_top1`) if the commonest class is always named, with the difference to
-    it if `paired` (as of `beside.compared`)."""
+    """Measure top-1 and, with more than five classes, top-5 on the labelled test images.
+
+    An image with a list of labels is right if its highest class, or any of the five, is one of
+    them. `majority_top1` is the top-1 accuracy of always naming the commonest class; with `paired`
+    (as in `beside.compared`) it has the difference from that.
+    """
     label_ML = predictions.label.reshape(len(predictions.label), -1)
     known_M = (label_ML >= 0).any(1)
     if not known_M.any():

@@ -26,7 +26,7 @@ from ..recipe.records.run import Difference, Measured
 from ..stats import Interval, resampled_difference
 from ..training.distributed import broadcast_from_main
 from . import probes
-from .features import ENCODER, Reader, check_finite, is_finite
+from .features import ENCODER, CheckedReader, Reader
 from .images import Images
 from .probes import Scale
 
@@ -94,26 +94,17 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
             h_BTD = network.tokens(image_B3HW.to(accelerator.device), probe.layer)
             return h_BTD[:, network.prefix :].float()
 
-    finite = []
-
-    def read_checked(image_B3HW: Tensor) -> Tensor:
-        x_BND = read(image_B3HW)
-        finite.append(is_finite(x_BND))
-        return x_BND
-
-    def check() -> None:
-        check_finite(name, torch.cat([torch.ones(0), *accelerator.gather_parts(finite)]))
-        finite.clear()
+    checked = CheckedReader(name, read, accelerator)
 
     def counted(source: Source, fitted: FittedSegmenter) -> Counts:
         batches = images.with_masks(source, task.classes)
-        counts = count(read_checked, batches, fitted.to(accelerator.device), task)
-        check()
+        counts = count(checked, batches, fitted.to(accelerator.device), task)
+        checked.check()
         return counts
 
     classes = masks.known_classes(splits, recipe.data)
-    features = extract(read_checked, images.with_masks(train, classes))
-    check()
+    features = extract(checked, images.with_masks(train, classes))
+    checked.check()
     task = _task(features, classes, recipe.data.mask_ignore, network.grid)
     fitted = broadcast_from_main(
         accelerator, lambda: _fit(features, task, probe, accelerator.device)

@@ -27,8 +27,8 @@ from . import probes
 from .images import Images
 from .probes import SEED, Features
 
-# Draws of few-shot images without probe.trials: where the features of all training images are there
-# for other probes, and where the features of each draw are extracted for few-shot alone
+# Draws of few-shot images where probe.trials is null: DRAWS if other probes need the features of
+# all training images anyway, DRAWS_ALONE if features are extracted for few-shot alone
 DRAWS, DRAWS_ALONE = 10, 3
 ENCODER = ""  # the name of the encoder's reader, beside FRESH, START and PIXELS
 
@@ -65,17 +65,43 @@ def check_finite(name: str, finite_N: Tensor) -> None:
     count = len(finite_N) - int(finite_N.sum())
     if count:
         network = PROBE_BASELINES.get(name, "this encoder")
-        of = f"{count:,} of {count_of_images(len(finite_N))}"
-        text = f"the output for {of} is not finite (NaN or infinite)"
-        raise NonFiniteError(f"{network}: {text}. Use weights of another run or checkpoint.")
+        raise NonFiniteError.of(network, count, len(finite_N))
+
+
+class CheckedReader:
+    """A reader that notes for each image whether its features are finite.
+
+    Args:
+        name: the network, as in `check_finite`.
+        read: the reader that is checked.
+        accelerator: the processes that read images.
+    """
+
+    def __init__(self, name: str, read: Reader, accelerator: WatchedAccelerator) -> None:
+        self.name, self.read, self.accelerator = name, read, accelerator
+        self.finite: list[Tensor] = []
+
+    def __call__(self, image_BCHW: Tensor) -> Tensor:
+        output_B = self.read(image_BCHW)
+        self.finite.append(is_finite(output_B))
+        return output_B
+
+    def check(self) -> None:
+        """Check the images that all processes have read since the last check. Collective.
+
+        Raises:
+            NonFiniteError: features of an image are not finite.
+        """
+        parts, self.finite = self.accelerator.gather_parts(self.finite), []
+        check_finite(self.name, torch.cat([torch.ones(0), *parts]))
 
 
 def extract(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[dict[str, Features], Copies | None]:
-    """Each reader's features, and the labels, of the labelled images in all processes' batches, in
-    the order of the split, on the device; and how often the same image is among these images. The
-    caller enters autocast.
+    """Return each reader's features of the labelled images in all processes' batches, with their
+    labels, in the order of the split, on the device; and the copies among these images. The caller
+    enters autocast.
 
     Raises:
         NonFiniteError: as `gathered`.
@@ -118,8 +144,8 @@ def gathered(
 def copies_in(
     batches: Iterable[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> Copies | None:
-    """Count how often the same image is in the batches of all processes, or among their labelled
-    images; None where all are distinct. All processes call it."""
+    """Count the copies among the images in the batches of all processes, or among their labelled
+    images; None if all are distinct. All processes call it."""
     parts = []
     for batch in batches:
         assert batch.content is not None

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from ..callbacks import Row
 from ..data import loaders
 from ..data.batch_layout import BatchLayout
-from ..data.batching import Batch, check_unreadable
+from ..data.batching import Batch, check_unreadable, is_labelled
 from ..data.source import Source
-from ..objectives.base import Means, Metrics, Objective, check_baselines, check_output
+from ..objectives.base import Means, Metrics, Objective, Output, check_baselines, check_output
 from ..recipe.schema import Data
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
@@ -28,7 +30,7 @@ def read_batches(
     Collective.
 
     Raises:
-        UserError: too few images are held out, or too many of them cannot be read.
+        UserError: too many of them cannot be read.
     """
     batches = loaders.held_out_batches(source, data, batch_layout, most, **options)
     unreadable = accelerator.gather_parts([text for b in batches for text in b.unreadable])
@@ -38,9 +40,13 @@ def read_batches(
     return batches
 
 
-def count_images(batches: list[Batch], accelerator: WatchedAccelerator) -> int:
-    """Count the images in the batches of all processes. Collective."""
-    return sum(accelerator.gather_parts([len(batch.key) for batch in batches]))
+def count_images(
+    batches: list[Batch], accelerator: WatchedAccelerator, labelled: bool = False
+) -> int:
+    """Count the images in the batches of all processes, or those of them that have a label.
+    Collective."""
+    counts = [int(is_labelled(b.label).sum()) if labelled else len(b.key) for b in batches]
+    return sum(accelerator.gather_parts(counts))
 
 
 class HeldOutEvaluator:
@@ -86,7 +92,7 @@ class HeldOutEvaluator:
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         self.latest = {}  # after a failure no older values are left
-        measured = self._means(objective, lambda batch: objective(batch).metrics)
+        measured = self._means(objective, lambda batch: _finite(objective(batch)))
         if objective.baselines_move:
             self.measure_baselines(objective)
         self.latest = measured | self.baselines
@@ -99,3 +105,10 @@ class HeldOutEvaluator:
         for batch in self.batches:
             add_metrics(sums, metrics_of(to_device(batch, self.accelerator.device)))
         return means(objective, sums, self.accelerator)
+
+
+def _finite(output: Output) -> Metrics:
+    """Return the metrics of a batch, all NaN if its loss is not finite: the highest of NaN logits
+    is some class, so an accuracy would look like any other."""
+    factor = torch.ones_like(output.loss).where(output.loss.isfinite(), torch.nan)
+    return {name: (a * factor, count) for name, (a, count) in output.metrics.items()}

@@ -23,7 +23,7 @@ from .. import costs, rng
 from ..callbacks import Row
 from ..data import class_numbers, loaders
 from ..data.batch_layout import BatchLayout
-from ..data.batching import Batch, is_labelled
+from ..data.batching import Batch
 from ..data.files import DATES, FOLDERS, are_dates
 from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
@@ -54,7 +54,7 @@ from .features import (
     feature_reader,
     run_probes,
 )
-from .held_out import read_batches
+from .held_out import count_images, read_batches
 
 RATE_KEY = 8  # of the permutation by which images are drawn that choose a learning rate
 SHARE = 0.03  # of the work of a run, that k-NN takes at most
@@ -288,10 +288,6 @@ def prepare(
     def batches(source: Source, count: int, first: int = 0) -> list[Batch]:
         return read_batches(source, recipe.data, batch_layout, accelerator, count, first=first)
 
-    def labelled(batches: list[Batch]) -> int:
-        """Count the images of all processes that have a label."""
-        return sum(accelerator.gather_parts([int(is_labelled(b.label).sum()) for b in batches]))
-
     train_batches = batches(labelled_images(splits.train), train)
     held_out_batches = batches(splits.validation, held_out, first)
     found = OnlineProbes(
@@ -304,7 +300,10 @@ def prepare(
         accelerator,
         splits.train.classes,
         paired=not chosen_on and recipe.data.group is None and recipe.data.validation != 0,
-        images=(labelled(train_batches), labelled(held_out_batches)),
+        images=(
+            count_images(train_batches, accelerator, labelled=True),
+            count_images(held_out_batches, accelerator, labelled=True),
+        ),
         copies=copies_in(held_out_batches, accelerator, labelled=True),
         first=first,
         every=every,

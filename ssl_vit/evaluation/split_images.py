@@ -108,12 +108,19 @@ def held_out_split(recipe: Recipe) -> str:
     return "train" if recipe.data.validation == 0 else "validation"
 
 
-def measured_on(recipe: Recipe, splits: run_splits.Splits) -> dict[str, int]:
-    """{split: how many of its images metrics are measured, or something is chosen, on}: of what is
-    measured by labels those that have one."""
+def measured_on(
+    recipe: Recipe, splits: run_splits.Splits, held_out: int | None = None
+) -> dict[str, int]:
+    """Return {split: how many of its images metrics are measured, or something is chosen, on}: of
+    what is measured by labels those that have one.
+
+    `held_out` is how many held-out images a training run has read, where that is known: images that
+    cannot be read are not measured.
+    """
     found = {}
     if recipe.trains:
-        found[held_out_split(recipe)] = held_out_images(recipe, splits)
+        images = held_out_images(recipe, splits) if held_out is None else held_out
+        found[held_out_split(recipe)] = images
     elif chosen_on_held_out(recipe):
         found[held_out_split(recipe)] = len(measured_images(recipe, splits.validation))
     tested = {} if splits.test is None else {"test": len(measured_images(recipe, splits.test))}

@@ -61,7 +61,9 @@ def _write(run: Run, export: Path, step: int | None) -> str:
         result=result,
         facts=facts,
         tables=metric_tables,
-        few_images=formatting.few_images(measured_on, chosen_on_held_out(recipe)),
+        few_images=formatting.few_images(
+            measured_on, chosen_on_held_out(recipe), group=recipe.data.group
+        ),
         seen=seen_text.cautions(public.without_names(seen_text.recorded(result, facts), run)),
         image=figure_blocks.predictions(recipe.values()) if PREDICTIONS in figures.uploaded else "",
         withheld=figures.withheld,

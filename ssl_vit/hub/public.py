@@ -1,9 +1,9 @@
-"""What is published of a run's records: nothing that tells of its machine, its user or the files of
-its images. No torch here.
+"""Removes from a run's records what must not be published: what identifies its machine, its user
+and the files of its images. No torch here.
 
-Left out or replaced are paths, the name of a folder of images, the names of local runs, the
-description of the machine, and the values of another recipe file. Hashes of images, the metrics and
-the values of the recipe stay. A classifier's config.json also names the classes.
+Paths, the name of a folder of images, the names of local runs, the description of the machine and
+the values of another recipe file are left out or replaced. Hashes of images, metrics and the values
+of the recipe stay. A classifier's config.json also names the classes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,8 +22,9 @@ TERMS = Path(__file__).with_name("terms.yaml")
 PRIVATE_IMAGES = "private images"  # in place of the name of a folder of images
 LOCAL = "local-weights"  # in place of their path
 ANOTHER_RUN = "another run"  # in place of the name of a local run
-# Of environment.json: the rest is of the machine, or is written anew when the run is resumed
-FACTS = (
+# Keys of environment.json that are published: the others describe the machine, or are written anew
+# when the run is resumed
+PUBLISHED_FACTS = (
     *("data", "images", "measured_on", "held_out", "init", "teacher", "before", "packages"),
     *("revision", "plugin", "real", "sharding", "device", "processes", "threads", "precision"),
     *("python", "device_batch", "accumulation", "parameters", "multiply_adds", "free", "declared"),
@@ -31,9 +32,9 @@ FACTS = (
 
 
 def find_terms(data: Data) -> dict[str, Any]:
-    """Return what terms.yaml says of a data set; empty where it is not known.
+    """Return the entry of a data set in terms.yaml; empty if it has none.
 
-    With data.path= alone, data.name may be the name of anybody's folder.
+    Images with data.path= alone have none, because data.name may be the name of any folder.
     """
     known: dict[str, dict[str, Any]] = load_yaml(TERMS)
     return known.get(data.name, {}) if data.hub or not data.path else {}
@@ -48,8 +49,11 @@ def may_show_images(recipe: Recipe) -> bool:
 
 
 def with_public_names(recipe: Recipe) -> Recipe:
-    """Return the recipe without the name of a folder of images. A run's default name contains that
-    name, and those of local initial weights: the name of the objective replaces it."""
+    """Return the recipe without the name of a folder of images.
+
+    The default name of a run contains that name and the names of local initial weights. The name of
+    the objective then replaces the name of the run.
+    """
     public = recipe.model_copy(deep=True)
     private = [Path(one.place).name for one in recipe.sources().values() if one.is_local]
     if recipe.data.path and not find_terms(recipe.data):
@@ -82,7 +86,7 @@ def public_result(run: Run, result: Result) -> Result:
 def public_environment(run: Run) -> dict[str, Any]:
     """Return the content of environment.json as it is uploaded."""
     known = run.environment()
-    content = {key: value for key, value in known.content().items() if key in FACTS}
+    content = {key: value for key, value in known.content().items() if key in PUBLISHED_FACTS}
     options = known.options or {}
     return content | {
         "recipe": public_hash(run),
@@ -99,7 +103,7 @@ def public_state(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_hash(run: Run) -> str:
-    """Return the hash of the recipe as it is uploaded, by which its records know it."""
+    """Return the hash of the uploaded recipe, which the uploaded records name."""
     return written_hash(public_recipe(run.recipe).values())
 
 

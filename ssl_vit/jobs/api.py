@@ -24,12 +24,12 @@ from ..runs.lock import hold_process
 from . import cli
 from .run_result import RunResult, run_result
 
-_LOADING = threading.RLock()  # threads that load encoders wait for each other
-
 if TYPE_CHECKING:
     from ..models.encoder import Backbone
     from .draw_figures import DrawnFigures
     from .embed import EmbeddedImages
+
+_LOADING = threading.RLock()  # threads that load encoders wait for each other
 
 
 def resolve(options: Options = (), /, **keywords: Any) -> Recipe:

@@ -10,7 +10,7 @@ from ..data.files import DATES
 from ..data.streaming import window_text
 from ..data.workers import limit_workers
 from ..evaluation.online import label_doubt
-from ..evaluation.split_images import held_out_split, measured_on
+from ..evaluation.split_images import measured_on
 from ..models.encoder import Backbone, Encoder
 from ..recipe import schema
 from ..runs import console, seen_text
@@ -40,9 +40,9 @@ def _warnings(job: Job) -> Iterator[str]:
     recipe, splits = job.recipe, job.splits
     if recipe.data.validation == 0:
         yield "data.validation=0: what is called held out below are images that are trained on"
-    counts, chosen = measured_on(recipe, splits), schema.chosen_on_held_out(recipe)
-    counts[held_out_split(recipe)] = job.held_out.images
-    yield from formatting.few_images(counts, chosen, schema.more_held_out(recipe))
+    counts = measured_on(recipe, splits, job.held_out.images)
+    chosen, more = schema.chosen_on_held_out(recipe), schema.more_held_out(recipe)
+    yield from formatting.few_images(counts, chosen, more, recipe.data.group)
     doubt = label_doubt(splits.train.whole()) if splits.label_source else ""
     if doubt not in ("", DATES) and not schema.learns_labels(recipe):
         what = "where they are none, start another run with data.labels=false"

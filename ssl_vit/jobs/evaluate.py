@@ -218,8 +218,9 @@ def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
 def _of_features(
     readers: features.Readers, images: Images, probe: Probe
 ) -> tuple[dict[str, features.Right], Copies | None]:
-    """{reader: which test images each probe of features is right of}, and how often the same image
-    is among them, on rank 0; nothing on others, and where no such probe is asked for."""
+    """Return {reader: which test images each probe of features classifies right} and the copies
+    among these images. Both are empty on other processes than rank 0, and if no such probe is asked
+    for."""
     splits = images.splits
     probed = _probes(images.recipe) - TOKENS
     if not probed:
@@ -233,15 +234,15 @@ def _of_features(
         if probed == {"few_shot"}:
             del named["train"]
             seen["train"], picks = features.sample_few_shot(readers, images, probe)
+        copies: dict[str, Copies | None] = {}
         for name, source in named.items():
             batches = images.batches(source)
-            # the test split comes last
-            seen[name], copies = features.extract(readers, batches, images.accelerator)
+            seen[name], copies[name] = features.extract(readers, batches, images.accelerator)
     if not images.accelerator.is_main_process:
         return {}, None
     names = splits.train.classes
     right = features.all_right(seen, probe, images.classes, images.warn, picks, names)
-    return right, copies
+    return right, copies["test"]
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:
@@ -253,7 +254,7 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
     images = ", ".join(f"{_counted(source)} {name}" for name, source in named.items())
     counts = split_images.measured_on(recipe, splits)
-    few = few_images(counts, chosen_on_held_out(recipe), more_held_out(recipe))
+    few = few_images(counts, chosen_on_held_out(recipe), more_held_out(recipe), data.group)
     for text in (*few, *splits.guesses):
         run.warn(text)
     pixels = [] if data.is_rgb else [("pixels", pixel_text(data.channels, data.pixel_range))]

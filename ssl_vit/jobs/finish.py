@@ -10,11 +10,11 @@ import torch
 
 from .. import costs, inspection
 from ..data import class_numbers
-from ..data.batching import is_labelled
 from ..data.run_splits import Splits
 from ..errors import NonFiniteError
 from ..evaluation import classify, split_images
 from ..evaluation.features import copies_in
+from ..evaluation.held_out import count_images
 from ..evaluation.images import Images
 from ..formatting import count_of_images
 from ..models import weights
@@ -177,16 +177,14 @@ def write_result(
             steps before its first.
         steps: of the optimiser.
         shared: of the images, those that the run forwarded from which it went on.
-        held_out: how many held-out images were measured; None for those that have a label.
+        held_out: as in `split_images.measured_on`.
         known: more fields of the result; one without a value is left out.
     """
     recipe, hours = run.recipe, device_seconds / 3600
     # None: not counted, and so is what is added to it
     exaflop = costs.exaflop(recipe, images - shared)
     known["seen"] = seen_images.without_paths(seen)
-    counts = split_images.measured_on(recipe, splits)
-    if held_out is not None:
-        counts[split_images.held_out_split(recipe)] = held_out
+    counts = split_images.measured_on(recipe, splits, held_out)
     # images that cannot be read are not measured
     if tested := [entry.n for entry in metrics.values() if entry.split == "test" and entry.n]:
         counts["test"] = min(counts["test"], max(tested))
@@ -229,17 +227,18 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
 def _held_out(job: Job) -> dict[str, Measured]:
     """Return the objective's metrics on the held-out images as result.json has them. All processes
     call it."""
-    batches = job.held_out.batches
-    copies = copies_in(batches, job.accelerator)
-    of_labelled = copies_in(batches, job.accelerator, labelled=True)
+    batches, accelerator = job.held_out.batches, job.accelerator
+    copies = copies_in(batches, accelerator)
+    labelled = count_images(batches, accelerator, labelled=True)
+    copies_of_labelled = copies_in(batches, accelerator, labelled=True)
     split = split_images.held_out_split(job.recipe)
-    labelled = sum(job.accelerator.gather_parts([int(is_labelled(b.label).sum()) for b in batches]))
-    found = {}
-    for name, (value, n) in job.held_out.latest.items():
-        # a metric of labels alone is of fewer images
-        own = of_labelled if n == labelled else copies
-        found[name] = Measured(value=value, n=n, split=split).with_copies(own)
-    return found
+    return {
+        # a metric of labels counts the labelled images alone
+        name: Measured(value=value, n=n, split=split).with_copies(
+            copies_of_labelled if n == labelled else copies
+        )
+        for name, (value, n) in job.held_out.latest.items()
+    }
 
 
 def _added(one: float | None, other: float | None) -> float | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.class_numbers import pair_classes, renumber
 from ..data.source import Source
-from ..errors import UserError
+from ..errors import NOT_FINITE, UserError
 from ..evaluation import classify
 from ..evaluation.images import Images
 from ..models.encoder import Backbone
@@ -142,7 +142,7 @@ def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
         ValueError: some are not finite.
     """
     if name := export_files.first_nonfinite(state.items()):
-        raise ValueError(f"{name} {export_files.NOT_FINITE}")
+        raise ValueError(f"{name} {NOT_FINITE}")
     return state
 
 
@@ -183,7 +183,7 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head
 
 
 def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured]:
-    """Measure top-1, top-5 and, with eval.real, ReaL; `paired` as of `beside.compared`.
+    """Measure top-1, top-5 and, with eval.real, ReaL; `paired` as in `beside.compared`.
 
     Raises:
         UserError: labels go by their number, and there are more than the head knows.

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +130,10 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     shared = {key: value for key, value in recipe.values().items() if not key.startswith(free)}
     distributed.check_same(accelerator, shared | images)
     group = min(COMPARED_IMAGES, recipe.optim.batch)
-    given = splits.validation, recipe.data, batch_layout, accelerator
-    batches = read_batches(*given, recipe.eval.images, views=compared_views(recipe), group=group)
+    read = partial(read_batches, splits.validation, recipe.data, batch_layout, accelerator)
+    batches = read(recipe.eval.images, views=compared_views(recipe), group=group)
     held_out = HeldOutEvaluator(batches, accelerator)
-    facts["measured_on"][split_images.held_out_split(recipe)] = held_out.images
+    facts["measured_on"] = split_images.measured_on(recipe, splits, held_out.images)
     classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(
@@ -163,7 +164,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     job.held_out = held_out
     job.collapse = None
     if recipe.eval.collapse is not None:
-        batches = read_batches(*given, IMAGES_PER_CHANNEL * recipe.model.width)
+        batches = read(IMAGES_PER_CHANNEL * recipe.model.width)
         job.collapse = CollapseEvaluator(batches, recipe.probe.pool or recipe.pool, accelerator)
     job.online, job.not_compared = online.prepare(run, splits, batch_layout, accelerator)
     if recipe.hub.repo and accelerator.is_main_process:

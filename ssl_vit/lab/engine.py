@@ -278,7 +278,10 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
         known[labels] = class_numbers.num_classes(known[key], data, recipe.objective)
     counts = split_images.measured_on(recipe, split_images.of_use(recipe, known[key]))
     return few_images(
-        counts, [*schema.chosen_on_held_out(recipe), *chosen], schema.more_held_out(recipe)
+        counts,
+        [*schema.chosen_on_held_out(recipe), *chosen],
+        schema.more_held_out(recipe),
+        data.group,
     )
 
 

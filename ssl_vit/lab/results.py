@@ -54,7 +54,7 @@ class Results:
             of the run UNTRAINED, by the metric's own name, with BESIDE as their folder and no cost
             of their own.
         finished: {task: its run}, of those in the table.
-        missing: tasks without a result.
+        missing: tasks without a result, other than those that the hours left no time for.
         foreign: {task: why the run in its folder is left out}.
     """
 
@@ -64,14 +64,17 @@ class Results:
     finished: dict[str, Finished] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
+    lengthened: int = 0  # how often the study got more hours after a task had finished
+
+    @property
+    def ends(self) -> int:
+        """The planned ends so far at which the study has made or will make its claims."""
+        return self.plan.ends + self.lengthened
 
     @property
     def untested(self) -> list[str]:
         """The tasks whose results are compared and that have no result yet."""
-        rule = self.plan.rule
-        unfinished = {*self.missing, *self.foreign}
-        tested = [task.name for task in self.plan.tasks if rule and task.run == rule.test]
-        return [name for name in tested if name in unfinished]
+        return [name for name in self.plan.compared_tasks if name in (*self.missing, *self.foreign)]
 
     def rows(
         self,
@@ -157,7 +160,9 @@ def load(folder: Path) -> Results:
         raise UserError(f"{folder}: no task has a result to show: {state}{left}")
     _check_training_images(folder, finished)
     rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
-    return Results(folder, plan, frame(rows, list(plan.axes)), finished, missing, foreign)
+    table = frame(rows, list(plan.axes))
+    lengthened = ledger.lengthened if ledger else 0
+    return Results(folder, plan, table, finished, missing, foreign, lengthened)
 
 
 def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:

@@ -157,7 +157,7 @@ def claims(results: Results) -> Verdict:
     final = not results.untested and not results.plan.dropped
     tasks = {name for _, both in every for name in (*both["folder_a"], *both["folder_b"])}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
-    ends = results.plan.ends
+    ends = results.ends
     found, against = (
         _family(family, ends, final, measure, correct) for family in (asked, fresh or {})
     )
@@ -184,9 +184,10 @@ def _history(results: Results) -> Iterator[str]:
     if plan.dropped:
         text = "The study was stopped before its planned end, so its intervals are exploratory:"
         yield f"{text} {some(plan.dropped)} had not finished when the plan dropped them."
-    elif plan.ends > 1:
-        bound = ERROR * sum(1 / end for end in range(1, plan.ends + 1))
-        text = f"This is planned end number {plan.ends}, so each level is divided by {plan.ends}"
+    elif results.ends > 1:
+        bound = ERROR * sum(1 / end for end in range(1, results.ends + 1))
+        text = f"This is planned end number {results.ends}, so each level is divided by"
+        text += f" {results.ends}"
         yield f"{text}; a claim at any of these ends is wrong in at most {bound:.1%} of studies."
 
 
@@ -225,9 +226,9 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     return Measure(name, split, label(name), 1 if row.higher else -1, *in_percent)
 
 
-def _order(metric: str) -> int:
-    """The place of an evaluation's measure in the one order; probes in a training run stay behind
-    the metrics of its task."""
+def _order(metric: str) -> float:
+    """Return the place of a metric among the measures of frozen encoders; all other metrics come
+    after these, among them the probes of a training run."""
     is_probe = is_of_frozen(metric) and not metric.startswith(PROBED)
     return place(metric) if is_probe else len(MAIN)
 

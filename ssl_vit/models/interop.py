@@ -315,9 +315,9 @@ def convert(options: ExportOptions) -> Path:
         raise UserError(f"out={out}: exists already")
     try:
         check_weights(export, "model.safetensors", f"init={options.init}", "pt")
+    except UserError:
+        raise
     except (OSError, ValueError, SafetensorError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"{export} is no export: {reason(error)}") from None
     try:
         with replacing(out) as beside:

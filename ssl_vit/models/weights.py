@@ -17,7 +17,7 @@ from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from .. import hub_files
-from ..errors import UserError
+from ..errors import NOT_FINITE, UserError
 from ..recipe import export_files, timm_models
 from ..recipe.export_files import encoder_options, normalisation
 from ..recipe.init_source import InitSource
@@ -96,7 +96,7 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
     backbone = encoder.backbone
     state = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
     if damaged := export_files.first_nonfinite(state.items()):
-        raise UserError(f"{init.option}: {damaged} {export_files.NOT_FINITE}")
+        raise UserError(f"{init.option}: {damaged} {NOT_FINITE}")
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
     here = sizes_of_state(backbone.state_dict()) | timm_models.unseen(backbone)

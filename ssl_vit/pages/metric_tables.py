@@ -22,7 +22,7 @@ from ..metrics import (
     label,
     place,
 )
-from ..recipe.records.run import Difference, Measured
+from ..recipe.records.run import Copies, Difference, Measured
 from ..stats import Interval
 from .blocks import Table
 
@@ -44,6 +44,7 @@ class Reading(NamedTuple):
     Attributes:
         name, value, split: of the metric; `row` what it is.
         images: how many images it is of; 0 where that is not known.
+        copies: how often the same image is among these.
         where: which images these are, as `9 held-out images`.
         of_few: whether these are known to be fewer than FEW_IMAGES distinct ones.
         interval: of a share, over distinct images and, of few-shot, over draws; None without
@@ -57,11 +58,17 @@ class Reading(NamedTuple):
     value: float
     split: str
     images: int
+    copies: Copies | None
     where: str
     of_few: bool
     interval: Interval | None
     draws: int
     beside: list["Comparison"]
+
+    @property
+    def count_text(self) -> str:
+        """How many images it is of and, with copies, how many of these are distinct."""
+        return f"{self.images:,}{copies_text(self.copies)}"
 
 
 class Comparison(NamedTuple):
@@ -99,6 +106,7 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
             value=entry.value,
             split=entry.split,
             images=images,
+            copies=entry.copies,
             where=_where(entry.split, images) + copies_text(entry.copies),
             of_few=finite and entry.split in (measured_on or {}) and distinct < FEW_IMAGES,
             interval=entry.interval(images) if has_interval else None,
@@ -118,7 +126,7 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
 
 def _where(split: str, images: int) -> str:
     count = f"{images:,} " if images else ""
-    return f"{count}{SPLIT_NAMES.get(split, split)} images"
+    return f"{count}{SPLIT_NAMES.get(split, split)} image{'s' * (images != 1)}"
 
 
 def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
@@ -153,8 +161,7 @@ def results(found: Sequence[Reading]) -> Table:
     for one in found:
         ends = f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else "-"
         value = one.row.text(one.value, page=True)
-        images = one.where.partition(" images")[2]
-        rows.append([label(one.name), value, ends, one.split, f"{one.images:,}{images}"])
+        rows.append([label(one.name), value, ends, one.split, one.count_text])
     return Table(["measure", "value", "95% interval", "split", "n"], rows)
 
 

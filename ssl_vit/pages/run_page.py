@@ -106,7 +106,7 @@ def results(record: RunRecord) -> Iterator[Block]:
     """Every metric with its interval, and the baselines."""
     recipe = record.recipe
     readings = metric_tables.readings(record.metrics(), record.measured_on)
-    if record.result is None:  # how often an image is among these is recorded at the end
+    if record.result is None:  # copies of images are recorded at the end
         readings = [reading._replace(interval=None) for reading in readings]
     table = metric_tables.results(readings)
     if not table.rows:
@@ -117,7 +117,8 @@ def results(record: RunRecord) -> Iterator[Block]:
         yield Text(f"The run has not finished; these are of step {step:,}, on {images}.")
     yield table
     chosen, remedy = (chosen_on_held_out(recipe), more_held_out(recipe)) if recipe else ([], "")
-    for text in few_images(record.measured_on, chosen, remedy):
+    group = recipe.data.group if recipe else None
+    for text in few_images(record.measured_on, chosen, remedy, group):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
     for one in record.seen:
         whose = "" if one.run == record.name else "Of the weights behind it: "

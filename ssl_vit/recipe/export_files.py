@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import NOT_FINITE, UserError
 from . import records
 from .keys import Values
 from .model import Model
@@ -35,7 +35,6 @@ POOL_ARGS = ("global_pool", "fc_norm")  # of timm's arguments, what `InitSource.
 CROP_MODE = "center"  # timm's default
 DIGESTS = "sha256"  # in config.json: {name: SHA-256} of the files of weights beside it
 EPS = 1e-12  # of transformers' layer norms, where a config.json does not say
-NOT_FINITE = "is not finite (NaN or infinite). Use weights of another run or checkpoint."
 SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
 
 
@@ -97,7 +96,7 @@ def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy"
     """Check that a file of weights is the one that was written, and that all weights are finite.
 
     Args:
-        folder, name, prefix: as of `check_digest`.
+        folder, name, prefix: as in `check_digest`.
         framework: which reads the weights: "numpy", without an import of torch, or "pt", also of 16
             bits.
 

@@ -35,7 +35,8 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
 
 
 def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
-    """Return the sums of all processes, on the CPU; they may have different metrics. Collective."""
+    """Add up the sums of all processes, which may have different metrics, on the CPU.
+    Collective."""
     total: Sums = {}
     parts = [(names, rows.cpu()) for names, rows in sums.items()]
     for names, rows in accelerator.gather_parts(parts):

@@ -19,7 +19,9 @@ from ssl_vit.data.contents import count_copies
 from ssl_vit.evaluation import beside
 from ssl_vit.jobs.run_result import RunResult
 from ssl_vit.lab.compare import Comparison, Outcomes, difference
+from ssl_vit.lab.runs import listed
 from ssl_vit.pages import metric_tables
+from ssl_vit.pages.run_record import read_run
 
 NETWORK = [word for word in TINY if word.startswith(("model.", "data.size"))]
 EVALUATED = ["recipe=evaluate", "init=scratch", "probe.steps=5", "probe.neighbors=3", *NETWORK]
@@ -60,7 +62,7 @@ def test_the_interval_of_few_shot_covers_draws_and_images(draws: int, of_draws: 
     covered, over_images = 0, 0
     for _ in range(repeats):
         right_TM = latent(generator, draws, 300, of_draws)
-        low, high = beside.interval(right_TM, None)
+        low, high = beside.measured(right_TM, "test", None).interval(300)
         covered += low <= truth <= high
         low, high = stats.proportion(float(right_TM.double().mean()), 300)
         over_images += low <= truth <= high
@@ -208,6 +210,8 @@ def test_a_classifier_is_tested_on_distinct_images_and_against_the_commonest_cla
     (line,) = [line for line in result.lines() if line.startswith("verdict")]
     assert said in line
     assert said in (tmp_path / "run" / "report.html").read_text()
+    listed_run = listed.named(tmp_path, read_run(tmp_path / "run"))
+    assert "(n = 80, 40 distinct)" in (listed_run.first_metric(test=True) or "")
     with np.load(tmp_path / "run" / "predictions.npz") as arrays:
         assert len(np.unique(arrays["content"])) == 40
 

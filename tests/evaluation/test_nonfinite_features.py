@@ -195,6 +195,38 @@ def test_a_prediction_that_is_not_finite_counts_neither_as_right_nor_as_wrong(
     assert "6 of 6 images" in refused_line(ssl_vit.evaluate, words)
 
 
+@pytest.mark.parametrize("recipe", ["mpp", "moco_v3", "supervised"])
+def test_no_accuracy_on_held_out_images_where_the_loss_is_not_finite(
+    recipe: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The highest of NaN logits is some class, so an accuracy looked like any other."""
+    embed = Encoder.embed
+
+    def overflowing(self: Encoder, x_BND: Tensor) -> Tensor:
+        return embed(self, x_BND) * (1 if self.training else torch.nan)
+
+    monkeypatch.setattr(Encoder, "embed", overflowing)
+    words = altered(TINY, f"recipe={recipe}", f"data.path={images}", "data.validation=0.5")
+    words = altered(words, *SHORT, "optim.batch=4", "log.every=1", "eval.every=2")
+    if recipe == "moco_v3":
+        words += ["moco.hidden=32", "moco.width=16"]
+    last = rows(run([*words, f"out={tmp_path}", "name=r", "eval.test=false"]).folder)[-1]
+    assert np.isfinite(last["loss"])
+    of_images = [key for key in last if key.startswith("validation/") and "accuracy" in key]
+    assert of_images and all(last[key] is None or np.isnan(last[key]) for key in of_images)
+
+
+def test_a_teacher_whose_features_are_not_finite_teaches_nothing(
+    export: Path, images: Path, tmp_path: Path
+) -> None:
+    """The run printed "to beat loss nan", and then blamed images and initial weights."""
+    words = altered(TINY, "recipe=distill", f"distill.teacher={export}", f"data.path={images}")
+    words = altered(words, *SHORT, "optim.batch=4", f"out={tmp_path}", "name=r")
+    line = refused_line(run, [*words, "data.validation=0.5"])
+    assert "distill.teacher" in line and "6 of 6 images" in line
+    assert not rows(tmp_path / "r")
+
+
 def test_predictions_are_checked_where_they_are_made() -> None:
     from ssl_vit.data.batching import Batch
     from ssl_vit.training.distributed import WatchedAccelerator
@@ -204,6 +236,7 @@ def test_predictions_are_checked_where_they_are_made() -> None:
             return torch.tensor([[0.0, 1.0], [torch.nan, 1.0], [2.0, -torch.inf]])
 
     one_B = torch.arange(3)
-    batch = Batch(torch.zeros(3, 3, 4, 4, dtype=torch.uint8), one_B % 2, one_B, one_B, content=one_B.numpy())
+    pixels = torch.zeros(3, 3, 4, 4, dtype=torch.uint8)
+    batch = Batch(pixels, one_B % 2, one_B, one_B, content=np.arange(3))
     with pytest.raises(UserError, match="2 of 3 images"):
         classify.predict(Classifier(), [batch], WatchedAccelerator(cpu=True))  # type: ignore[arg-type]

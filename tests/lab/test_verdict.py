@@ -321,6 +321,15 @@ def test_a_study_that_was_shortened_claims_nothing(tmp_path):
     assert decide(folder).found.claimed, "all that was planned has finished after all"
 
 
+def test_more_hours_after_results_are_another_end(tmp_path):
+    folder = study(tmp_path / "s", PAIR, counted())
+    ledger = {"hours": 1.0, "used": 0.9, "took": {}, "decisions": [], "left_out": {}}
+    write(folder / "hours.json", ledger | {"ended": "planned", "lengthened": 0})
+    assert decide(folder).found.size == 1
+    write(folder / "hours.json", ledger | {"ended": "planned", "lengthened": 2})
+    assert decide(folder).found.size == 3
+
+
 # ---- fresh weights
 
 

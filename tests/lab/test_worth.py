@@ -713,6 +713,10 @@ def test_more_hours_keep_the_tries_and_steps_of_a_study_with_results(
     longer = requested([*words, "hours=30"])
     assert len(timed) == 1 and longer.tasks == first.tasks and longer.hours is not None
     assert longer.hours.hours == 30 and "hours=3; with hours=30 tries" in longer.opening[0]
+    with pytest.raises(
+        UserError, match=r"^hours=2: .* Use hours=3 or more"
+    ):  # to stop when it looks good
+        requested([*words, "hours=2"])
 
 
 def test_a_plan_goes_on_with_fewer_runs_at_once_and_says_so(

@@ -179,7 +179,7 @@ class ListedRun:
         fresh = [other for other in one.beside if other.place == FRESH]
         with own_rows(self.rows):
             text = f"{label(name)} {beside_text(one._replace(beside=fresh))}"
-        return f"{text}{'; ' + NO_BETTER if is_no_better(one) else ''}{_caveat(self, one)}"
+        return f"{text}{_caveats(self, one)}"
 
     def first_metric(self, test: bool) -> str | None:
         """Its first metric of the test split, or of held-out images, and the value, without those
@@ -327,20 +327,22 @@ def metric_text(run: ListedRun, metric: str) -> str:
     """The value of a metric, the number of images that it was measured on, what fresh weights and
     the best of its other baselines reach there, and what makes it no measure of new images."""
     one = run.measured[metric]
-    text = one.row.text(one.value, page=True) + (f" (n = {one.images:,})" if one.images else "")
+    text = one.row.text(one.value, page=True) + (f" (n = {one.count_text})" if one.images else "")
     if (fresh := run.fresh(metric)) is not None:
         text = f"{text}; fresh weights {one.row.text(fresh, page=True)}"
     if (best := run.to_beat(metric)) is not None:
         text = f"{text}; to beat {one.row.text(best, page=True)}"
-    return f"{text}{'; ' + NO_BETTER if is_no_better(one) else ''}{_caveat(run, one)}"
+    return f"{text}{_caveats(run, one)}"
 
 
-def _caveat(run: ListedRun, one: Reading) -> str:
-    """Return in brackets why a metric does not measure new images; empty where it does."""
+def _caveats(run: ListedRun, one: Reading) -> str:
+    """Say that a metric is no better than always naming the commonest class, and in brackets why it
+    does not measure new images; empty where neither is so."""
+    text = f"; {NO_BETTER}" if is_no_better(one) else ""
     if run.learned(one.split):
-        return f" ({LEARNED}: no sound comparison)"
-    unknown = any(seen.unknown for seen in run.record.seen)
-    text = " (whether it was seen before is not known)" if unknown else ""
+        return f"{text} ({LEARNED}: no sound comparison)"
+    if any(seen.unknown for seen in run.record.seen):
+        text = f"{text} (whether it was seen before is not known)"
     return f"{text} (on training images)" if one.split == "train" else text
 
 
@@ -382,9 +384,9 @@ def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
 
 
 def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) -> list[Column]:
-    """Of one split, of the runs in which the metric's name means that row; with the number of
-    images where it is one for all runs. Those of fresh weights and of the best of its other
-    baselines, where they were measured, stand beside it."""
+    """Return the columns of a metric on one split, for the runs in which its name means that row:
+    the metric, and next to it the values of fresh weights and of the best other baseline if they
+    were measured. The head has the number of images if it is the same in all runs."""
     of = [run for run in runs if metric in run.measured and run.measured[metric].row == row]
     called = metric.removesuffix(row.name) + row.words
     counts = {run.count(metric) for run in of if run.measured[metric].split == split}

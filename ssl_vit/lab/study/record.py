@@ -49,6 +49,11 @@ class StudyRecord(Record):
     def by_name(self) -> Tasks:
         return {task.name: task for task in self.tasks}
 
+    @property
+    def compared_tasks(self) -> list[str]:
+        """The names of the tasks whose results the report compares."""
+        return [task.name for task in self.tasks if self.rule and task.run == self.rule.test]
+
 
 def rule_of(study: Study) -> Rule | None:
     """The rule by which the study's report speaks; None of a study that compares nothing."""
@@ -108,8 +113,8 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
     before, after = read(folder), decides(study)
     finished = {task.name for task in before.tasks if (folder / task.name / RESULT).exists()}
     keys = [key for key in {**before.decides, **after} if before.decides.get(key) != after.get(key)]
-    tested = [task.name for task in before.tasks if before.rule and task.run == before.rule.test]
-    dropped = [name for name in (*before.dropped, *tested) if name not in {*tasks, *finished}]
+    planned_before = (*before.dropped, *before.compared_tasks)
+    dropped = [name for name in planned_before if name not in {*tasks, *finished}]
     changes, ends = before.changes, before.ends
     if finished and keys:
         count = f"{len(finished)} of {len(before.tasks)} runs had finished"

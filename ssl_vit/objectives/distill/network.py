@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...data.batching import Batch
-from ...errors import UserError
+from ...errors import NonFiniteError, UserError
 from ...models.encoder import Backbone, Encoder, build_encoder
 from ...models.full_precision import full_precision
 from ...models.weights import set_eps
@@ -104,12 +104,20 @@ class Distillation(Objective):
 
     @torch.no_grad()
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        count = 0
+        """Compute the mean of what the teacher gives for training images.
+
+        Raises:
+            NonFiniteError: what it gives for some of these images is not finite.
+        """
+        count, finite = 0, 0
         for batch in batches:
             token_BC, patch_BNC = self.taught(batch.image)
             self.mean_token_C += token_BC.sum(0)
             self.mean_patch_C += patch_BNC.mean(1).sum(0)
             count += len(token_BC)
+            finite += int((token_BC.isfinite().all(1) & patch_BNC.isfinite().all(2).all(1)).sum())
+        if finite < count:
+            raise NonFiniteError.of("distill.teacher", count - finite, count)
         self.mean_token_C /= count
         self.mean_patch_C /= count
 

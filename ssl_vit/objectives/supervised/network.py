@@ -73,8 +73,6 @@ class Supervised(Objective):
             loss_B = batch.mix_lambda * loss_B + (1 - batch.mix_lambda) * other_B
         label_BL = _rows(batch.label)
         correct_B = (logits_BC.detach().argmax(-1, keepdim=True) == label_BL).any(1).double()
-        # the order of such logits means nothing: neither right nor wrong
-        correct_B = correct_B.where(logits_BC.detach().isfinite().all(1), torch.nan)
         count = known_B.double().sum()
         # see Batch.loss_denominator; outside of training the batch's own count
         divisor = count if batch.loss_denominator is None else batch.loss_denominator

@@ -50,9 +50,9 @@ class Draws(Record):
 
 
 class Measured(Record):
-    """A metric of result.json, and of how many images or patches it is; of a baseline that is
-    measured on the same images also the model's metric less it, in pairs. `copies` is None where
-    all of these images are distinct."""
+    """A metric of result.json, and on how many images or patches it was measured. A baseline on the
+    same images also has the paired difference: the model's metric minus the baseline's. `copies` is
+    None if all of these images are distinct."""
 
     value: float  # NaN or infinite in a bad run
     split: str
