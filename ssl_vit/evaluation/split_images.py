@@ -79,17 +79,18 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
     Raises:
         UserError: too few images are held out; the line says which option holds out enough.
     """
-    compares = compared_views(recipe) is not None
-    needed = processes * (2 if compares else 1)
+    each = 1 if compared_views(recipe) is None else 2  # whose views are compared
+    needed = processes * each
     if held_out_images(recipe, splits) >= needed:
         return
-    why = f"objective={recipe.objective} compares two images" if compares else "one image"
-    expected = f"{why} on each of {processes} processes" if processes > 1 else why
+    expected = f"objective={recipe.objective} needs at least {needed}"
+    if processes > 1:
+        expected += f", {each} on each of {processes} processes"
     held_out = len(splits.validation)
     if held_out >= needed:
-        wrong = f"{expected} needs more held-out images. Use eval.images={needed}."
+        wrong = f"{expected}. Use eval.images={needed}."
         raise recipe.error("eval.images", wrong)
-    wrong = f"{count_of_images(held_out)} held out; {expected} needs {needed}."
+    wrong = f"{count_of_images(held_out)} held out; {expected}."
     raise recipe.error("data.validation", f"{wrong} {_remedy(recipe, needed)}")
 
 

@@ -55,13 +55,21 @@ def with_public_names(recipe: Recipe) -> Recipe:
     the objective then replaces the name of the run.
     """
     public = recipe.model_copy(deep=True)
-    private = [Path(one.place).name for one in recipe.sources().values() if one.is_local]
+    private = [one.short_name for one in recipe.sources().values() if one.is_local]
     if recipe.data.path and not find_terms(recipe.data):
         private.append(recipe.data.name)
         public.data.name = PRIVATE_IMAGES
-    if any(name in recipe.name for name in private):
+    if any(_names(recipe.name, name) for name in private):
         public.name = recipe.objective
     return public
+
+
+def _names(text: str, private: str) -> bool:
+    """Return whether the name of a run contains a private name, or ends with the beginning of one
+    before its hash: long default names are cut off."""
+    kept, _, _ = text.rpartition("-")
+    cut = (private[:length] for length in range(3, len(private)))
+    return bool(private) and (private in text or kept.endswith(tuple(cut)))
 
 
 def public_recipe(recipe: Recipe) -> Recipe:

@@ -77,10 +77,11 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
     Raises:
         UserError: the options, the encoder, the images or the folder do not fit together.
     """
-    from . import embed as tool
+    with hold_process("embed"):  # before the imports, which harm a job that imports the same
+        from . import embed as tool
 
-    given = parse(EmbedOptions, from_python(EmbedOptions, options, keywords))
-    return tool.embed(*tool.prepare(given))
+        given = parse(EmbedOptions, from_python(EmbedOptions, options, keywords))
+        return tool.embed(*tool.prepare(given))
 
 
 def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
@@ -100,10 +101,10 @@ def export(options: Options = (), /, **keywords: Any) -> Path:
     Raises:
         UserError: there is no export, the model does not fit the format, or `out` exists.
     """
-    from ..models import interop
-
     given = parse(ExportOptions, from_python(ExportOptions, options, keywords))
     with hold_process(f"init={given.init}", nested=True):
+        from ..models import interop
+
         return interop.convert(given)
 
 
@@ -142,14 +143,14 @@ def load_encoder(
     Raises:
         UserError: there are no such weights, or they belong to another model.
     """
-    from ..models import encoder, weights
-    from . import encoders
-
     given, place = words.parse(words.from_python(options, keywords, {})), os.fspath(init)
-    if place == SCRATCH:
-        given.setdefault("data.size", str(encoders.DEFAULT_SIZE))
-    one = encoders.resolve_one(place, given)
     with _LOADING, hold_process(f"init={place}", nested=True):
+        from ..models import encoder, weights
+        from . import encoders
+
+        if place == SCRATCH:
+            given.setdefault("data.size", str(encoders.DEFAULT_SIZE))
+        one = encoders.resolve_one(place, given)
         network = encoder.build_backbone(one.recipe.model, one.recipe.data)
         if not one.source.is_scratch:
             weights.load_weights(network, one.source)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ..errors import UserError, report_errors
 from ..recipe.tool import parse
 from ..recipe.tools import EmbedOptions
-from ..runs.lock import hold_process
 
 if TYPE_CHECKING:
     from ..evaluation.embedding import Neighbor
@@ -81,7 +80,7 @@ def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedI
     from .session import session
 
     run = Run(one.recipe)
-    with hold_process(f"name={one.recipe.name}"), session(run) as current:
+    with session(run) as current:
         features = FeatureFolder(options, one, data, current)
         files, nearest = features.run()
     return EmbeddedImages(features.folder, files, nearest)

@@ -86,6 +86,13 @@ class InitSource:
         return Path(self.place).name if self.is_local else self.place
 
     @property
+    def short_name(self) -> str:
+        """The weights in the default name of a run: the last part of the place, or of an export's
+        folder the run."""
+        path = Path(self.place.split(":")[-1])
+        return path.parent.name if path.name == "export" and path.parent.name else path.name
+
+    @property
     def timm_name(self) -> str:
         return self.place.removeprefix(TIMM)
 

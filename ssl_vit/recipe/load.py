@@ -80,9 +80,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
         sources = recipe.sources()
         before = schema.build(known)
         parts = [before.name or path.stem, data_name, named["model"]]
-        parts += [
-            f"{one.kind}={_short_name(one.place)}" for key, one in sources.items() if key in given
-        ]
+        parts += [f"{one.kind}={one.short_name}" for key, one in sources.items() if key in given]
         recipe.name = default_name([part for part in parts if part], before, recipe)
     check(recipe)
     if here:
@@ -105,12 +103,6 @@ def _networks(recipe: Recipe, given: Values) -> Values:
             pixels = {f"data.{name}": getattr(recipe.data, name) for name in ("mean", "std")}
             found[beside] = pixels | source.network_values()
     return found
-
-
-def _short_name(place: str) -> str:
-    """Of `init=`, for a run's name: the last part of it, or the run of an export's folder."""
-    path = Path(place.split(":")[-1])
-    return path.parent.name if path.name == "export" and path.parent.name else path.name
 
 
 def _with_data(

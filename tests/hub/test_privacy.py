@@ -19,6 +19,8 @@ from helpers.runs import run as train
 from ssl_vit.hub import public, pull, push
 from ssl_vit.jobs import cli
 from ssl_vit.recipe.images import Data
+from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.schema import dump
 from ssl_vit.recipe.tools import FIGURES
 from ssl_vit.runs.folder import Run, open_run
 
@@ -189,3 +191,19 @@ def test_only_published_sets_free_their_figures(
     assert public.may_show_images(recipe) is allowed
     recipe.hub.figures = True
     assert public.may_show_images(recipe)
+
+
+@pytest.mark.parametrize("key", ["init", "distill.teacher"])
+@pytest.mark.parametrize("inside", ["", "export"])
+def test_a_cut_default_name_does_not_tell_of_the_weights(
+    runs: dict[str, Run], tmp_path: Path, key: str, inside: str
+) -> None:
+    """Only a whole name of the folder of local weights was found in the name of the run."""
+    folder = tmp_path / f"clinicphotos-{'x' * 90}"
+    shutil.copytree(runs["pretraining"].folder, folder)
+    words = ["recipe=finetune"] if key == "init" else ["recipe=distill"]
+    recipe = resolve([*words, "data=cifar10", f"{key}={folder / inside}"], here=False)
+    assert "clinicphotos" in recipe.name
+    assert "clinicphotos" not in dump(public.public_recipe(recipe))
+    plain = resolve(["recipe=mae", "data=cifar10", "optim.steps=3"], here=False)
+    assert public.public_recipe(plain).name == plain.name

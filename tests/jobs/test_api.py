@@ -15,6 +15,7 @@ import torch
 
 import ssl_vit
 from helpers.images import put
+from helpers.launching import python
 from helpers.options import PROBE, ROOT, TINY, TUNE, altered
 from helpers.run_pages import make_run
 from helpers.runs import assert_same_end, result, with_callbacks
@@ -205,7 +206,7 @@ def test_one_process_does_one_job_at_a_time(made: Any, tmp_path: Path) -> None:
         refused = {
             "name=second": lambda: ssl_vit.pretrain(words, name="second"),
             "name=probed": lambda: ssl_vit.evaluate(PROBE, init=made, name="probed", out=tmp_path),
-            "name=embedded": lambda: ssl_vit.embed(init=made, name="embedded", out=tmp_path),
+            "embed": lambda: ssl_vit.embed(init=made, name="embedded", out=tmp_path),
             "figures": lambda: ssl_vit.figures(init=made, name="drawn", out=tmp_path),
             "--probe": lambda: ssl_vit.plan("recipe=mpp --probe"),
             f"init={made.folder}": lambda: ssl_vit.load_encoder(made.folder),
@@ -229,3 +230,31 @@ def test_one_process_does_one_job_at_a_time(made: Any, tmp_path: Path) -> None:
     assert_same_end(alone.folder, result_of_first.folder)
     assert len(paused.errors) == 2 and all("busy with name=first" in e for e in paused.errors)
     assert ssl_vit.load_encoder(made.folder)
+
+
+def test_a_refused_job_imports_nothing(made: Any, tmp_path: Path) -> None:
+    """Two threads that import torchvision at the same time find it half imported, and the training
+    of the first thread ended with an ImportError."""
+    script = f"""
+import sys, threading, ssl_vit
+from ssl_vit.runs.lock import hold_process
+init, refused = {str(made.folder)!r}, []
+def call(function, **options):
+    try:
+        function(**options)
+    except ssl_vit.UserError as error:
+        refused.append("busy with first" in str(error))
+with hold_process("first"):
+    for function, options in (
+        (ssl_vit.embed, {{}}), (ssl_vit.figures, {{}}), (ssl_vit.load_encoder, {{}}),
+        (ssl_vit.export, {{"format": "transformers", "out": {str(tmp_path / "exported")!r}}}),
+        (ssl_vit.pretrain, {{"recipe": "mae", "out": {str(tmp_path)!r}}}),
+    ):
+        named = {{}} if function is ssl_vit.pretrain else {{"init": init}}
+        thread = threading.Thread(target=call, args=(function,), kwargs=named | options)
+        thread.start()
+        thread.join()
+print(refused, {{"torchvision", "timm", "transformers"}} & sys.modules.keys())
+"""
+    done = python("-c", script)
+    assert done.stdout.strip() == f"{[True] * 5} set()", done.stderr
