@@ -64,7 +64,7 @@ class Reading(NamedTuple):
     beside: list["Comparison"]
 
     @property
-    def count(self) -> str:
+    def count_text(self) -> str:
         """How many images it is of and, with copies, how many of these are distinct."""
         return f"{self.images:,}{self.where.partition(' images')[2]}"
 
@@ -158,7 +158,7 @@ def results(found: Sequence[Reading]) -> Table:
     for one in found:
         ends = f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else "-"
         value = one.row.text(one.value, page=True)
-        rows.append([label(one.name), value, ends, one.split, one.count])
+        rows.append([label(one.name), value, ends, one.split, one.count_text])
     return Table(["measure", "value", "95% interval", "split", "n"], rows)
 
 

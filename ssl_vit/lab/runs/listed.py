@@ -18,6 +18,7 @@ from ...errors import UserError
 from ...formatting import SPLIT_NAMES, duration, format_bytes, format_value, text_line
 from ...metrics import (
     FRESH,
+    PROBED,
     SHARE,
     Metric,
     Row,
@@ -327,7 +328,7 @@ def metric_text(run: ListedRun, metric: str) -> str:
     """The value of a metric, the number of images that it was measured on, what fresh weights and
     the best of its other baselines reach there, and what makes it no measure of new images."""
     one = run.measured[metric]
-    text = one.row.text(one.value, page=True) + (f" (n = {one.count})" if one.images else "")
+    text = one.row.text(one.value, page=True) + (f" (n = {one.count_text})" if one.images else "")
     if (fresh := run.fresh(metric)) is not None:
         text = f"{text}; fresh weights {one.row.text(fresh, page=True)}"
     if (best := run.to_beat(metric)) is not None:
@@ -486,13 +487,18 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     """What has to be equal for the values of a metric to compare. Of images that the objective
     corrupts or crops also how it does, by its own keys: an easier task has a lower loss. A frozen
-    encoder is measured in the same way whatever its objective."""
+    encoder is measured in the same way whatever its objective, but probes in a training run learn
+    from fewer images if its steps take little work."""
     split, environment = run.measured[metric].split, run.record.environment
     values, learned = run.record.values, run.learned(split)
     facts = {"split": split, **_comparable(run, split, run.count(metric))}
     facts.setdefault("images", f"those of {run.name}, which are not known")
     facts[LEARNED] = f"{learned:,}" if learned else NONE
     if is_of_frozen(metric):
+        result, learned_from = run.record.result, environment.images.get("train")
+        if metric.startswith(PROBED):
+            learned_from = result.learned_from if result else None
+        facts["training images"] = f"{learned_from:,}" if learned_from else NONE
         return {key: value for key, value in facts.items() if key != "objective"}
     if split == "test":
         return facts
