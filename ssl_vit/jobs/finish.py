@@ -131,6 +131,7 @@ def _write(
         steps=state.step,
         best=best,
         not_compared=job.not_compared,
+        learned_from=job.online.images[0] if job.online and probed else None,
         trunk=Trunk(run=trunk["run"], step=trunk["step"]) if state.trunk else None,
         held_out=job.held_out.images,
     )

@@ -185,6 +185,7 @@ def test_probes_while_training_and_the_objective_count_copies(
     for name in ("probe_knn", "fresh_probe_knn", "accuracy_masked"):
         copies = result.metrics[name].copies
         assert copies is not None and copies.distinct == 30, name
+    assert result.learned_from is not None and result.learned_from > 0
     shown = capsys.readouterr().out
     assert "60 labelled held-out images, 30 distinct" in shown
     (line,) = [line for line in shown.splitlines() if line.startswith("probe at step 4")]

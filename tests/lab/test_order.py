@@ -1,5 +1,6 @@
 """One order of measures in all lists and reports, and encoders of several objectives in one list."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,21 @@ def test_encoders_of_several_objectives_are_listed_and_ranked_by_their_features(
     rows = page.tables[0][1:]
     assert [row[0] for row in rows] == ["mae", "ibot", "mpp"]
     assert rows[0][2:] == ["50.00%", "45.63% to 54.37%", "+5.00 points", "+1.00 to +9.00"]
+
+
+def test_frozen_encoders_whose_probes_learn_from_fewer_images_are_not_ranked_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training run's probes take a share of its work, so cheap objectives have fewer images."""
+    monkeypatch.setattr(listed, "export_problem", lambda export: "")
+    for objective, learned_from in (("mpp", 4000), ("mae", 1000), ("ibot", 4000)):
+        made(tmp_path / objective, objective, 0.3)
+        path = tmp_path / objective / "result.json"
+        content = json.loads(path.read_text()) | {"learned_from": learned_from}
+        path.write_text(json.dumps(content))
+    groups = runs_tool.table(RunsOptions(folder=tmp_path, best="probe_knn")).groups
+    assert [len(group.runs) for group in groups] == [2, 1]
+    assert groups[1].facts["training images"] == "1,000"
 
 
 def test_frozen_encoders_on_other_images_are_not_ranked_together(

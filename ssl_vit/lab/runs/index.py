@@ -90,7 +90,7 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
         for facts, same in listed.rank(own, measure):
             head = ["run", "objective", label(measure), "95% interval", "minus fresh weights"]
             rows = [_frozen_row(folder, run, measure) for run in same]
-            shared = ("data", "data.size", "split", "n")
+            shared = ("data", "data.size", "split", "n", "training images")
             texts = [f"{key}: {facts[key]}" for key in shared if key in facts]
             tables += [Text("; ".join(texts)), Table([*head, "95% interval"], rows)]
     return [Section("Frozen encoders", tables)] if tables else []

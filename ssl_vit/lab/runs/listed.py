@@ -18,6 +18,7 @@ from ...errors import UserError
 from ...formatting import SPLIT_NAMES, duration, format_bytes, format_value, text_line
 from ...metrics import (
     FRESH,
+    PROBED,
     SHARE,
     Metric,
     Row,
@@ -488,13 +489,18 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     """What has to be equal for the values of a metric to compare. Of images that the objective
     corrupts or crops also how it does, by its own keys: an easier task has a lower loss. A frozen
-    encoder is measured in the same way whatever its objective."""
+    encoder is measured in the same way whatever its objective, but probes in a training run learn
+    from fewer images if its steps take little work."""
     split, environment = run.measured[metric].split, run.record.environment
     values, learned = run.record.values, run.learned(split)
     facts = {"split": split, **_comparable(run, split, run.count(metric))}
     facts.setdefault("images", f"those of {run.name}, which are not known")
     facts[LEARNED] = f"{learned:,}" if learned else NONE
     if is_of_frozen(metric):
+        result, learned_from = run.record.result, environment.images.get("train")
+        if metric.startswith(PROBED):
+            learned_from = result.learned_from if result else None
+        facts["training images"] = f"{learned_from:,}" if learned_from else NONE
         return {key: value for key, value in facts.items() if key != "objective"}
     if split == "test":
         return facts

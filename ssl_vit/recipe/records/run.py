@@ -137,6 +137,7 @@ class Result(WithRecipe):
     trunk: MayLack[Trunk] = None
     classes: MayLack[Whole] = None  # of one label an image, that probes choose from
     not_compared: MayLack[str] = None  # of a training run: why its features were not probed
+    learned_from: MayLack[Whole] = None  # labelled training images of the probes of a training run
     seen: MayLack[list[SeenImages]] = None  # of what it is measured on, by it and by those runs
 
 
