@@ -1,6 +1,7 @@
 """Uploads while a run trains: training neither waits for them nor fails with them, and what stays
 pending is told with the line that pushes it."""
 
+import json
 import re
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save
 from torch import nn
 
 from helpers.hub_runs import REPO, histories, pushed
@@ -20,6 +22,7 @@ from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
 from ssl_vit.hub import background, manifest, push
 from ssl_vit.jobs import cli
+from ssl_vit.recipe import export_files
 from ssl_vit.runs.folder import Run
 
 NOBODY = "hf_nobodyNOBODY0123456789"
@@ -189,8 +192,13 @@ def test_an_upload_that_is_stopped_leaves_the_whole_or_the_former(
     """A former push of the same run is there; the next one completes it."""
     push.push(run)
     former = pushed(server)
-    for path in run.export.glob("*.safetensors"):
-        path.write_bytes(path.read_bytes() + b" " * 8)  # other files of other sums
+    files = {}
+    for path in run.export.glob("*.safetensors"):  # other files of other sums
+        files[path.name] = save({name: 2 * value for name, value in load_file(path).items()})
+        path.write_bytes(files[path.name])
+    config = json.loads((run.export / "config.json").read_text())
+    config = export_files.with_digests(config, files)
+    (run.export / "config.json").write_text(json.dumps(config))
     run.ledger.unlink()
     server.faults = [Fault(match, "hang")]
     server.requests.clear()

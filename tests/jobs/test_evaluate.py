@@ -95,8 +95,8 @@ def test_a_figure_is_on_the_page_after_few_functions(
     finally:
         sys.setprofile(None)
     assert "12.35%" in (tmp_path / "look" / "report.html").read_text()
-    # copies, the interval and the sentence about the commonest class take five functions
-    assert 0 < len(found) < 20 and len({file for file, _ in found}) < 9
+    # copies, the interval and the sentence about the commonest class take six functions
+    assert 0 < len(found) < 22 and len({file for file, _ in found}) < 9
 
 
 def test_features_of_a_layer_are_that_blocks() -> None:

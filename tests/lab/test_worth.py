@@ -517,6 +517,7 @@ class FakeTimer:
 
 @pytest.fixture
 def two_cores(cpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # which the user has not set
     monkeypatch.setattr(engine, "cores", lambda: 2)
     monkeypatch.setattr(calibration, "memory", lambda: 2**40)
 

@@ -61,7 +61,7 @@ PACKAGE = Form(
     plugin=None,
     mistakes={
         "ijepa.visible=1.5": "above 0 and below 1",
-        "ijepa.rate=0.6": "unknown key ijepa.rate; .*blocks, ijepa.area",
+        "ijepa.rate=0.6": "unknown key ijepa.rate; did you mean ijepa.area",
         "mae.rate=0.5": "objective=ijepa has no use for it",
     },
 )
@@ -79,7 +79,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Form]:
         mistakes={
             "teacher.rate=1.5": "above 0 and below 1",
             "teacher.rate=0.99": "leaves no.* visible; expected less than 0.96875",
-            "teacher.width=3": "unknown key teacher.width; .*rate, teacher.momentum",
+            "teacher.width=3": "unknown key teacher.width; did you mean mae.width",
             "mae.rate=0.5": "objective=teacher has no use for it",
         },
     )

@@ -22,6 +22,7 @@ OTHERS = {
     "| what | what stands in its place |": "words",
     "| | |": "the plan",
     "| with | took | on |": "how it was run",
+    "| line | what it says |": "words",
 }
 RECORDS = ["docs/speed.md", "docs/runs.md"]  # step.json and loader.json, collapse.json
 IN_PROSE = ["docs/distributed.md"]  # no table of theirs is of a file
