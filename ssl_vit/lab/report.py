@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from ..recipe.schema import sources
 from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
 from . import engine
+from .answer import Answer, answer
 from .compare import numbers, scope
 from .results import Results, load
 from .study.read import REFERENCE
@@ -69,20 +71,34 @@ class Report:
     verdict: Verdict
     tables: dict[str, Shown]
 
+    @cached_property
+    def answer(self) -> Answer | None:
+        """The answer in plain words, of a study that asks whether pre-training helps."""
+        return answer(self.results, self.verdict)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The first lines: the answer in place of the first sentence of the verdict, or all of
+        them."""
+        found = self.verdict.sentences
+        return (*self.answer.lines, *found[1:]) if self.answer else found
+
     def content(self) -> dict[str, Any]:
         """As --json prints it: the sentences, and the tables and all results by their rows."""
         found = {name: _records(shown.frame) for name, shown in self.tables.items()}
         rows = _records(self.results.table)
-        every = {"sentences": [*self.verdict.sentences], "tables": found, "results": rows}
+        every = {"sentences": [*self.sentences], "tables": found, "results": rows}
         return dict(stats.as_json(every))
 
     def lines(self) -> Iterator[str]:
         """What the command line prints."""
-        yield from map(text_line, self.verdict.sentences)
+        yield from map(text_line, self.sentences)
         first = next(iter(self.tables.values()))
         yield from plain_table(*cells(as_text(first)))
         yield first.caption
         yield f"report      {self.folder / PAGE}, {self.folder / 'report.md'}"
+        if self.answer:
+            yield f"next        {self.answer.next_step}"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
@@ -136,7 +152,9 @@ def page(report: Report) -> list[Section]:
     results, verdict, rest = report.results, report.verdict, dict(report.tables)
     seen = list(_seen(results, verdict))
     opening: list[Block] = [Text(text, warning=True) for text, unsound in seen if unsound]
-    opening += map(Text, verdict.sentences)
+    opening += map(Text, report.sentences)
+    if report.answer:
+        opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))
     if "compared" in rest:
         opening += [*_table(rest.pop("compared")), _figure(results, verdict)]
     differences = _table(rest.pop("differences")) if "differences" in rest else []
@@ -157,6 +175,14 @@ def page(report: Report) -> list[Section]:
         Section("Notes", [Listing(list(results.plan.report.get("notes", ())))]),
     ]
     return [one for one in found if any(block != Listing([]) for block in one.blocks)]
+
+
+def _without_paths(report: Report, text: str) -> str:
+    """Return a command without folders of this machine: pages are passed on."""
+    paths = {word.partition("=")[2] for word in text.split() if "=/" in word}
+    for path in sorted({*paths, str(report.folder.resolve())}, key=len, reverse=True):
+        text = text.replace(path, Path(path).name)
+    return text
 
 
 def _table(shown: Shown) -> list[Block]:
@@ -366,7 +392,7 @@ def latex(report: Report) -> str:
     """The tables as LaTeX (booktabs). What the page says of its numbers is a comment in each, so
     that a copy of one table has it too."""
     texts, begin, about = [], "\\begin{table}\n", (report.results, report.verdict)
-    notes = [*report.verdict.sentences, *(text for text, _ in _seen(*about)), *_limits(*about)]
+    notes = [*report.sentences, *(text for text, _ in _seen(*about)), *_limits(*about)]
     notes += report.results.plan.report.get("notes", ())
     comments = "".join(f"% {text_line(one)}\n" for one in ("needs \\usepackage{booktabs}", *notes))
     for name, shown in report.tables.items():

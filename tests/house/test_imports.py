@@ -44,6 +44,7 @@ LAB_ORDER = (
     "study",
     "results",
     "verdict",
+    "answer",
     "tables",
     "report",
     "runs",

@@ -52,6 +52,7 @@ class Job:
         measures: of the report.
         hours: The hours that it keeps to, where it may leave tasks out.
         order: The groups of tasks that may be left out, and those that may not.
+        page_of: The run after whose tasks the study's page is written; "": after none.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Job:
     measures: tuple[str, ...] = ()
     hours: Plan | None = None
     order: tuple[Group, ...] = ()
+    page_of: str = ""
 
     @property
     def finished(self) -> list[str]:

@@ -268,6 +268,7 @@ class _Processes:
         self.failed: dict[str, str] = {}  # {task: why}, with those that are left out
         self.retried: set[str] = set()
         self.signals = 0  # that came
+        self.page: subprocess.Popen[bytes] | None = None  # the process that writes the study's page
         self.hours = self._hours()
         self.dependents = {name: _needing(name, self.tasks) for name in self.tasks}
         self.chosen: dict[str, set[str]] = {}  # {task: tasks that tuning chose for it}
@@ -308,6 +309,8 @@ class _Processes:
                 self._report()
                 time.sleep(0.05)
             self._close_hours()
+            if self.page is not None:  # an older page must not come after the last one
+                self.page.wait()
             if self.running:
                 _say("stopping", "what runs has two minutes to save; a second signal kills it")
         if self.signals:
@@ -476,6 +479,7 @@ class _Processes:
                 if self.hours is not None:
                     self.hours.save(self.took)
                     self._compare_with_plan()
+                self._write_page(name)
             else:
                 why = last_line(child.log, child.start).removeprefix("error: ")
                 if status < 0:
@@ -487,6 +491,15 @@ class _Processes:
                     _say("again", f"{name}: {why}")
                 else:
                     self._fail(name, f"{why} ({child.log})")
+
+    def _write_page(self, name: str) -> None:
+        """Start to write the study's page after a task of the compared run has finished, unless a
+        page is being written. A page without pairs of seeds fails; its log says so."""
+        is_writing = self.page is not None and self.page.poll() is None
+        if self.tasks[name].run == self.job.page_of and not is_writing:
+            line = process_command("report", str(self.folder))
+            log = self.folder / "logs" / "report.txt"
+            self.page = begin(line, process_environment(), log)
 
     def _fail(self, name: str, why: str, how: str = "failed") -> None:
         self.failed[name] = why

@@ -218,6 +218,7 @@ class Report(Part):
         notes: lines.
         mean_over: {axis: {group: its names}} that a mean is over.
         condition: words that the first sentence begins with.
+        question: facts from which the answer of study/worth is written (lab/answer.py).
     """
 
     test: str | None = None
@@ -232,6 +233,7 @@ class Report(Part):
         BeforeValidator(lambda node: {node: {}} if type(node) is str else _keyed(node)),
     ] = {}
     condition: str = ""
+    question: Annotated[dict[str, str], Keyed] = {}
 
 
 class Study(Part):

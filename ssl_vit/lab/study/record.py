@@ -28,7 +28,7 @@ from .read import REFERENCE, Study
 from .tasks import Task, Tasks
 
 FILE = "study.json"
-FOR_READERS = {"beside", "paper", "notes", "condition"}  # of a report
+FOR_READERS = {"beside", "paper", "notes", "condition", "question"}  # of a report
 
 
 class StudyRecord(Record):

@@ -1,6 +1,7 @@
 """The study tool: starts a study's tasks by a launcher, or says what they cost."""
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -134,7 +135,10 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         print(f"finished    {ended} in {took}: {job.folder}")
     for name, why in outcome.failed.items():
         print(f"not there   {name}: {why}")
-    print(f"next        {shell_command(sys.executable, *tool_command('report'), job.folder)}")
+    if job.page_of and done:
+        _print_report(job.folder)
+    else:
+        print(f"next        {shell_command(sys.executable, *tool_command('report'), job.folder)}")
     return StudyOutcome(
         done, outcome.failed, outcome.submitted, outcome.left_out, job.name, job.folder
     )
@@ -158,7 +162,15 @@ def _job(request: Request, tasks: Tasks) -> launch.Job:
         measures=request.study.report.measures,
         hours=request.hours,
         order=order,
+        page_of=(request.study.report.test or "") if request.hours else "",
     )
+
+
+def _print_report(folder: Path) -> None:
+    """Write the report of a study with a process of its own, and print the report's lines."""
+    line = process_command("report", str(folder))
+    done = subprocess.run(line, env=process_environment(), capture_output=True, text=True)
+    print((done.stdout or done.stderr).rstrip(), flush=True)
 
 
 def _unchecked(job: launch.Job) -> list[str]:

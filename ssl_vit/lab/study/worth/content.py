@@ -11,8 +11,8 @@ from ....formatting import format_share
 from ... import engine
 from ...compare import FEWEST
 from ..hours import Group
-from ..tasks import Task, Tasks
-from .question import Question
+from ..tasks import Task, Tasks, words_of
+from .question import NAME, Question
 
 MOST_SEEDS = 8
 TUNING_SEED = 99  # confirms nothing
@@ -95,8 +95,28 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
             "pairs": [f"{objective}:{other}"],
             "beside": [run for run in runs if run in ("frozen", "final_fewer")],
             "condition": condition,
+            "question": _facts(question, extent),
             "notes": [f"{asked}: the claim is of no other.", *_notes(question, extent)],
         },
+    }
+
+
+def _facts(question: Question, extent: Extent) -> dict[str, str]:
+    """Return what the answer names: the network, the lengths, and commands as words in lines."""
+    start = {"init": question.init} if question.init else {}
+    fine_steps = question.fine_steps(extent.steps)
+    options = question.shared | question.own | start
+    return {
+        "objective": question.objective,
+        "other": "without further pre-training" if question.init else "trained from scratch",
+        "init": question.init,
+        "network": question.network,
+        "steps": f"{extent.steps:,}",
+        "epochs": question.epochs(extent.steps).removesuffix(" epochs"),
+        "fine_steps": f"{fine_steps:,}",
+        "fine_epochs": f"{fine_steps * question.batch // question.images.labelled:,}",
+        "pretrain": "\n".join([f"recipe={question.objective}", *words_of(options)]),
+        "study": "\n".join([f"recipe={NAME}", *words_of(question.given)]),
     }
 
 

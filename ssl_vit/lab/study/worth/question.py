@@ -67,6 +67,7 @@ class Question(NamedTuple):
         supervised: Steps of supervised training that cost as much as one step of pre-training.
         fine: Steps of fine-tuning for one step of pre-training.
         batch: Images of a step of supervised training and of fine-tuning.
+        given: The options of the command, {key: text}.
     """
 
     objective: str
@@ -80,6 +81,7 @@ class Question(NamedTuple):
     supervised: float
     fine: float
     batch: int = 128
+    given: Mapping[str, str] = {}
 
     @property
     def arms(self) -> tuple[str, str]:
@@ -173,6 +175,7 @@ def ask(given: Mapping[str, str], images: Images | None = None) -> Question:
         supervised=ratio,
         fine=FINE * recipe.optim.batch / batch,
         batch=batch,
+        given=given,
     )
 
 

@@ -1,0 +1,182 @@
+"""Write the answer of `recipe=study/worth` in plain words: the first lines of its report, and one
+next step. No torch here."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .. import stats
+from ..formatting import shell_command, tool_command
+from .compare import POWER, Difference, least_difference
+from .results import Results
+from .study import hours, launch
+from .study.worth.content import MOST_SEEDS
+from .verdict import Verdict
+
+COMMONEST = "majority_top1"  # the accuracy of always naming the commonest class
+FROZEN, FROZEN_MEASURE = "frozen", "knn"  # the run and the measure of the frozen encoders
+TEXT = (
+    "fine-tuned from {objective}, {network} reaches {own:.1f}% top-1 on the test images, and"
+    " {other} {others:.1f}% (difference {difference})"
+)
+PROVISIONAL = "Provisional, nothing is claimed before the planned end: {text}."
+NOTHING = (
+    "Nothing was learned: neither arm is better than always naming the commonest class"
+    " ({commonest:.1f}%). Here {text}."
+)
+HELPED = "Pre-training helped: {text}."
+DID_NOT_HELP = "Pre-training did not help: {text}."
+UNDECIDED = "Whether pre-training helps is undecided: {text}."
+LENGTH = (
+    "{network}; {epochs} epochs ({steps} steps) of pre-training and {fine_epochs} epochs"
+    " ({fine_steps} steps) of fine-tuning; {n} seeds{used}."
+)
+NOT_RELEASED = (
+    "A released encoder was not compared. To fine-tune one: tools/finetune.py recipe=finetune"
+    " init=timm:NAME."
+)
+
+
+class Answer(NamedTuple):
+    """The answer of a study.
+
+    Attributes:
+        lines: The answer, what was trained, and what was not compared.
+        next_step: What to do next, with a command.
+    """
+
+    lines: tuple[str, ...]
+    next_step: str
+
+
+def answer(results: Results, verdict: Verdict) -> Answer | None:
+    """Return the answer of a study that asks whether pre-training helps; None for other studies,
+    and before a seed of both arms has finished."""
+    facts: Mapping[str, str] = results.plan.report.get("question", {})
+    if not facts or verdict.measure is None or not verdict.found.differences:
+        return None
+    difference = verdict.found.differences[0]
+    objective, other = difference.asked.a, difference.asked.b
+    rows = verdict.rows
+    arms = {
+        name: rows[rows["arm"] == name].set_index("seed")["value"] for name in (objective, other)
+    }
+    seeds = arms[objective].index.intersection(arms[other].index)
+    own, others = (float(arms[name].loc[seeds].mean()) for name in (objective, other))
+    commonest, images = _commonest(results), int(rows["n"].min())
+    text = TEXT.format(
+        **facts, own=100 * own, others=100 * others, difference=_interval(difference, verdict)
+    )
+    learned = any(stats.proportion(mean, images).low > commonest for mean in (own, others))
+    longer = _study(results, facts)
+    if not verdict.found.final:
+        first = PROVISIONAL
+        step = f"Wait for the planned end, or continue: {_study(results, facts, longer=False)}"
+    elif not learned:
+        first = NOTHING
+        step = f"Check that the labels fit the images, then give the study more hours: {longer}"
+    elif not difference.claimed:
+        first, step = UNDECIDED, f"{_more_seeds(difference)}: {longer}"
+    elif difference.mean > 0:
+        first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
+    elif _encoder_learned(results, objective):
+        first, step = DID_NOT_HELP, f"Do not pre-train. The better arm: {_tuned(results, other)}"
+    else:
+        first = DID_NOT_HELP
+        step = (
+            f"{facts['epochs']} epochs taught the encoder nothing measurable; this says nothing"
+            f" about longer pre-training. With another name= and more hours: {longer}"
+        )
+    ledger = hours.read(results.folder)
+    used = f"; {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
+    lines = (
+        first.format(text=text, commonest=100 * commonest),
+        LENGTH.format(**facts, n=len(seeds), used=used),
+        *([] if facts["init"] else [NOT_RELEASED]),
+    )
+    return Answer(lines, step)
+
+
+def _interval(difference: Difference, verdict: Verdict) -> str:
+    """Return the difference of two arms in points, with its interval and the number of seeds."""
+    seeds = f"{difference.n} seed{'s' if difference.n != 1 else ''}"
+    if difference.interval is None:
+        return f"{difference.mean:+.1f} points, {seeds}"
+    low, high = difference.interval
+    level = f"{100 * (1 - 0.05 / verdict.found.size):.4g}%"
+    return f"{difference.mean:+.1f} points, {level} CI {low:+.1f} to {high:+.1f}, {seeds}"
+
+
+def _commonest(results: Results) -> float:
+    """Return the accuracy of always naming the commonest class of the test images."""
+    rule = results.plan.rule
+    rows = results.rows(rule.test if rule else None, COMMONEST, "test")
+    return float(rows["value"].mean()) if len(rows) else 0.0
+
+
+def _encoder_learned(results: Results, objective: str) -> bool:
+    """Return whether the frozen encoder is better than untrained weights, over seeds, by k-NN."""
+    rows = results.rows(FROZEN, FROZEN_MEASURE)
+    fresh = results.rows(metric=FROZEN_MEASURE, beside=FROZEN)
+    trained, untrained = (
+        every[every["arm"] == objective].set_index("seed")["value"] for every in (rows, fresh)
+    )
+    differences: Sequence[float] = (trained - untrained).dropna().tolist()
+    if len(differences) < 2:
+        return False
+    interval = stats.summarize(differences).interval
+    return interval is not None and interval.low > 0
+
+
+def _more_seeds(difference: Difference) -> str:
+    """Return which difference more seeds would show, by the spread over the seeds so far."""
+    if difference.n >= MOST_SEEDS or not difference.sd:
+        return "More test images or longer training could show a difference"
+    least = least_difference(difference.sd, MOST_SEEDS)
+    return (
+        f"By the spread of {difference.n} seeds, {MOST_SEEDS} seeds show a difference of"
+        f" {least:.1f} points with a probability of {POWER:.0%}"
+    )
+
+
+def _longer(results: Results) -> float:
+    """Return the hours that eight seeds take, by the time of those that have finished; at least
+    twice the hours of a study that has eight."""
+    ledger = hours.read(results.folder)
+    if ledger is None:
+        return 1.0
+    seeds = {task.seed for task in results.plan.tasks if task.run == "final"}
+    took = {
+        seed: sum(
+            ledger.took.get(task.name, 0.0) for task in results.plan.tasks if task.seed == seed
+        )
+        for seed in seeds
+    }
+    finished = [seconds for seconds in took.values() if seconds]
+    total = sum(ledger.took.values())
+    if not finished or not total or len(finished) >= MOST_SEEDS:
+        return math.ceil(20 * ledger.hours) / 10
+    each = sum(finished) / len(finished) * ledger.used / total
+    return math.ceil(10 * (ledger.used + (MOST_SEEDS - len(finished)) * each)) / 10
+
+
+def _study(results: Results, facts: Mapping[str, str], longer: bool = True) -> str:
+    """Return the command of the study, with more hours or with those that it has."""
+    ledger = hours.read(results.folder)
+    limit = _longer(results) if longer or ledger is None else ledger.hours
+    place = f"name={results.folder.name}\nout={results.folder.parent}\nhours={limit:g}"
+    return _command("study", f"{facts['study']}\n{place}")
+
+
+def _tuned(results: Results, arm: str) -> str:
+    """Return the command that fine-tunes an arm with the settings that were chosen."""
+    tasks = results.plan.by_name
+    task = next(task for task in tasks.values() if task.run == "final" and task.at["arm"] == arm)
+    words, _ = launch.planned(task, tasks, results.folder)
+    kept = [word for word in words if not word.startswith(("seed=", "out=", "name="))]
+    return _command("finetune", "\n".join(kept))
+
+
+def _command(tool: str, words: str) -> str:
+    """Return the command line of a tool, with its words in lines."""
+    return shell_command("python", *tool_command(tool), *words.split("\n"))

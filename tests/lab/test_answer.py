@@ -1,0 +1,120 @@
+"""The answer of study/worth in plain words: its first line, and one next step."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.made_studies import IMAGES, TUNED, changed, counted, study
+from ssl_vit.lab import report
+from ssl_vit.lab.study.tasks import Task
+
+FACTS = {
+    "objective": "mae",
+    "other": "trained from scratch",
+    "init": "",
+    "network": "vit_p8 at 32 px",
+    "steps": "277",
+    "epochs": "24",
+    "fine_steps": "123",
+    "fine_epochs": "12",
+    "pretrain": "recipe=mae\ndata=shapes",
+    "study": "recipe=study/worth\ndata=shapes",
+}
+WORTH = changed(
+    TUNED,
+    axes={"arm": {name: TUNED["axes"]["arm"][name] for name in ("scratch", "mae")}},
+    runs__pretrain__only={"arm": ["mae"]},
+    report={"test": "final", "pairs": ["mae:scratch"], "measures": ["top1"], "question": FACTS},
+)
+# of 400 test images, by seed
+BETTER = {"scratch": (200, 208, 204), "mae": (300, 312, 306)}
+WORSE = {"scratch": BETTER["mae"], "mae": BETTER["scratch"]}
+EQUAL = {"scratch": (200, 208, 204), "mae": (203, 204, 207)}
+# about 100 of them are of the commonest class
+NOTHING = {"scratch": (100, 104, 102), "mae": (103, 102, 105)}
+
+
+def written(
+    folder: Path, right: dict[str, tuple[int, ...]], seeds: int = 3, frozen: tuple[float, ...] = ()
+) -> report.Report:
+    """Write the report of a study with these results.
+
+    Args:
+        folder: The study's folder.
+        right: {arm: test images that each seed classifies correctly}.
+        seeds: How many seeds have finished.
+        frozen: k-NN accuracies of the frozen encoders minus untrained weights, by seed.
+    """
+    content = WORTH
+    if frozen:
+        run = {"tool": "evaluate", "over": ["arm"], "only": {"arm": ["mae"]}}
+        options = {"recipe": "evaluate", "init": "{pretrain}"}
+        content = changed(WORTH, runs__frozen=run | {"options": options})
+
+    def measured(task: Task) -> dict[str, tuple[float, str]] | None:
+        if task.run == "frozen":
+            return {"knn": (0.3 + frozen[task.seed], "test"), "fresh_knn": (0.3, "test")}
+        if task.run != "final":
+            return counted(right)(task)
+        if task.seed >= seeds:
+            return None
+        return counted(right)(task) | {"majority_top1": (100 / IMAGES, "test")}
+
+    return report.write(study(folder, content, measured))
+
+
+def test_pretraining_that_helped_is_said_with_what_to_type(tmp_path: Path) -> None:
+    """306 and 204 of 400: 76.5% and 51.0%."""
+    found = written(tmp_path / "s", BETTER)
+    first, second, third = found.sentences[:3]
+    assert first.startswith(
+        "Pre-training helped: fine-tuned from mae, vit_p8 at 32 px reaches 76.5% top-1 on the test"
+        " images, and trained from scratch 51.0% (difference +25.5 points, 95% CI +"
+    )
+    assert first.endswith(", 3 seeds).")
+    assert "24 epochs (277 steps) of pre-training and 12 epochs (123 steps)" in second
+    assert third.startswith("A released encoder was not compared.")
+    assert found.answer is not None
+    assert found.answer.next_step.endswith("recipe=mae data=shapes")
+    assert str(found).splitlines()[0] == first and "next        Pre-train: " in str(found)
+    page = (tmp_path / "s" / "report.html").read_text()
+    assert "Pre-training helped" in page and str(tmp_path) not in page
+
+
+@pytest.mark.parametrize(
+    ("frozen", "step"),
+    [
+        ((0.1, 0.11, 0.12), "Do not pre-train. The better arm: "),
+        ((0.01, -0.01, 0.0), "24 epochs taught the encoder nothing measurable"),
+        ((), "24 epochs taught the encoder nothing measurable"),
+    ],
+)
+def test_do_not_pretrain_is_said_only_if_the_encoder_learned(
+    frozen: tuple[float, ...], step: str, tmp_path: Path
+) -> None:
+    found = written(tmp_path / "s", WORSE, frozen=frozen)
+    assert found.sentences[0].startswith("Pre-training did not help: ")
+    assert "(difference -25.5 points, 95% CI -" in found.sentences[0]
+    assert found.answer is not None and found.answer.next_step.startswith(step)
+
+
+def test_an_undecided_study_names_what_more_seeds_would_show(tmp_path: Path) -> None:
+    found = written(tmp_path / "s", EQUAL)
+    assert found.sentences[0].startswith("Whether pre-training helps is undecided: ")
+    assert found.answer is not None
+    assert "8 seeds show a difference of" in found.answer.next_step
+    assert "recipe=study/worth data=shapes name=s" in found.answer.next_step
+
+
+def test_arms_at_the_commonest_class_have_learned_nothing(tmp_path: Path) -> None:
+    """103 and 102 of 400, where 100 are of the commonest class."""
+    found = written(tmp_path / "s", NOTHING)
+    assert found.sentences[0].startswith(
+        "Nothing was learned: neither arm is better than always naming the commonest class (25.0%)."
+    )
+
+
+def test_before_the_planned_end_the_answer_is_provisional(tmp_path: Path) -> None:
+    found = written(tmp_path / "s", BETTER, seeds=2)
+    assert found.sentences[0].startswith("Provisional, nothing is claimed before the planned end: ")
+    assert "helped" not in " ".join(found.sentences)
