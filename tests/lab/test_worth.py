@@ -525,13 +525,17 @@ def two_cores(cpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 FREE = ASKED._replace(shared={"data": "shapes"})
 
 
-def test_clocks_by_hand(two_cores: None) -> None:
-    """Imports 5 s, set-up 3 s, finishing 3.4 s; 1,280 images are decoded once, in 2.56 s. Five
+@pytest.mark.parametrize(("is_forked", "imports"), [(False, 5), (True, 0)])
+def test_clocks_by_hand(
+    is_forked: bool, imports: int, two_cores: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imports 5 s unless tasks are forked, set-up 3 s, finishing 3.4 s; 1,280 images are decoded once, in 2.56 s. Five
     evaluations of 150 validation images, and the features of 1,000 + 150 images by two networks."""
+    monkeypatch.setattr(calibration, "is_possible", lambda: is_forked)
     timer = FakeTimer(2.0)  # a step is as slow with two threads as two steps
     pace = calibration.calibrate(FREE, timer, None)  # type: ignore[arg-type]
     assert pace.parallel == 2
-    fixed = 5 + 3 + 3.4 + 2.56
+    fixed = imports + 3 + 3.4 + 2.56
     forward = {"pretrain": 750 + 2 * 1150, "own": 750, "tune": 750, "final": 1150}
     for kind, count in forward.items():
         decoded = 0.002 * min(count, 1280)

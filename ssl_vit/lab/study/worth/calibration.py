@@ -12,6 +12,7 @@ from ....formatting import PACKAGE, process_environment
 from ... import engine
 from ..local import gpus, memory
 from ..tasks import Task, plain_options, words_of
+from ..warm import is_possible
 from .content import MIXUP, VALIDATED
 from .plan import Clock, Pace, least_extent, seconds, tasks_of
 from .question import NAME, Question
@@ -21,8 +22,9 @@ SECONDS = 0.6  # for which steps of a kind of run are taken, at least
 # multiply-adds of a timed step, at most: about two seconds of one thread
 STEP_WORK = 4e10
 EVALUATIONS = 5  # of a run, on its held-out images: four while it trains, and one at its end
-# Seconds of one thread, on an AMD EPYC: writing the result, the export and the page of a run, and
-# leaving Python; and fitting the linear probe of a frozen encoder at six learning rates
+# Estimates in seconds of one thread, which the study corrects by its own runs: writing the result,
+# the export and the page of a run, and leaving Python; and fitting the linear probe of a frozen
+# encoder at six learning rates
 FINISH, PROBES = 3.4, 10.0
 PROBED = 2000  # labelled training images of which k-NN features are computed after pre-training
 TRAINED = ("pretrain", "own", "tune")  # kinds of runs that are timed
@@ -194,7 +196,7 @@ def _clocks(
     Args:
         question: The question.
         timed: {kind: what `_time` returns}.
-        imports: Seconds of imports, which every task waits for.
+        imports: Seconds of imports, which every task waits for unless it is forked.
         way: How the runs share the machine.
     """
     images, recipe = question.images, question.recipe
@@ -214,6 +216,12 @@ def _clocks(
         if kind == "own" and question.init:
             continue
         forward = count * found["forward"] + min(count, images.train) * found["decode"]
-        rest = imports + found["set_up"] + forward + FINISH + (PROBES if kind == "frozen" else 0)
+        rest = (
+            (0 if is_possible() else imports)
+            + found["set_up"]
+            + forward
+            + FINISH
+            + (PROBES if kind == "frozen" else 0)
+        )
         clocks[kind] = Clock(0.0 if kind == "frozen" else found["step"], rest)
     return clocks

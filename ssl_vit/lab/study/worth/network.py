@@ -16,8 +16,8 @@ PATCHES = range(16, 257)  # of an image: with fewer a masked image shows too lit
 ROOM = 2  # the hours of a study over those of the smallest study with its default network, at least
 MEASURED = 3  # networks that are timed, at most
 LIMIT = 15.0  # seconds, after which no other network is timed
-# Before anything is timed: multiply-adds a second of one thread (vit_p8 at 32 px on an AMD EPYC),
-# and seconds of a run besides its steps
+# Assumed before anything is timed: multiply-adds a second of one thread, and seconds of a run
+# besides its steps. They only order the networks; those that are proposed are timed
 GUESSED_RATE, GUESSED_REST = 2e10, 10.0
 TRAINING = 3  # forward and backward pass, in forward passes
 # options that decide what a network is or what it reads
