@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .. import stats
 from ..formatting import shell_command, tool_command
-from .compare import POWER, Difference, least_difference
+from .compare import Difference
 from .results import Results
 from .study import hours, launch
 from .study.worth.content import MOST_SEEDS
@@ -76,7 +76,7 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         first = NOTHING
         step = f"Check that the labels fit the images, then give the study more hours: {longer}"
     elif not difference.claimed:
-        first, step = UNDECIDED, f"{_more_seeds(difference)}: {longer}"
+        first, step = UNDECIDED, f"{_more_seeds(difference, images)}: {longer}"
     elif difference.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
     elif _encoder_learned(results, objective):
@@ -128,15 +128,19 @@ def _encoder_learned(results: Results, objective: str) -> bool:
     return interval is not None and interval.low > 0
 
 
-def _more_seeds(difference: Difference) -> str:
-    """Return which difference more seeds would show, by the spread over the seeds so far."""
-    if difference.n >= MOST_SEEDS or not difference.sd:
+def _more_seeds(difference: Difference, images: int) -> str:
+    """Return how wide the interval would be with more seeds, and how wide the test images alone
+    make it: more seeds do not narrow that part."""
+    if difference.n >= MOST_SEEDS or not difference.sd or difference.interval is None:
         return "More test images or longer training could show a difference"
-    least = least_difference(difference.sd, MOST_SEEDS)
-    return (
-        f"By the spread of {difference.n} seeds, {MOST_SEEDS} seeds show a difference of"
-        f" {least:.1f} points with a probability of {POWER:.0%}"
-    )
+    low, high = difference.interval
+    by_seeds = stats.reach(difference.n) * difference.sd
+    by_images = math.sqrt(max(0.0, ((high - low) / 2) ** 2 - by_seeds**2))
+    wide = math.hypot(by_images, stats.reach(MOST_SEEDS) * difference.sd)
+    text = f"With {MOST_SEEDS} seeds the interval would reach about {wide:.1f} points to each side"
+    if not difference.over_images:
+        return text
+    return f"{text}; the {images:,} test images alone make it {by_images:.1f}"
 
 
 def _longer(results: Results) -> float:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.made_studies import IMAGES, TUNED, changed, counted, study
@@ -99,10 +100,18 @@ def test_do_not_pretrain_is_said_only_if_the_encoder_learned(
 
 
 def test_an_undecided_study_names_what_more_seeds_would_show(tmp_path: Path) -> None:
+    """Differences of 0.75, -1 and 0.75 points, of which 8 seeds leave 2.3646 sd / sqrt(8)."""
     found = written(tmp_path / "s", EQUAL)
     assert found.sentences[0].startswith("Whether pre-training helps is undecided: ")
     assert found.answer is not None
-    assert "8 seeds show a difference of" in found.answer.next_step
+    (difference,) = found.verdict.found.differences
+    low, high = difference.interval
+    sd = float(np.std([0.75, -1, 0.75], ddof=1))
+    by_images = ((high - low) ** 2 / 4 - (4.302653 * sd / 3**0.5) ** 2) ** 0.5
+    wide = (by_images**2 + (2.364624 * sd / 8**0.5) ** 2) ** 0.5
+    assert f"about {wide:.1f} points to each side; the 400 test images alone make it" in (
+        found.answer.next_step
+    )
     assert "recipe=study/worth data=shapes name=s" in found.answer.next_step
 
 

@@ -157,7 +157,8 @@ def _plan(
             spent = time.perf_counter() - began
             print(*(_pace_line(pace, spent) for pace in timed[:1]), sep="\n", flush=True)
             raise
-    question, pace = choice.question, choice.pace
+    # the command that continues has the user's words, without the network that was chosen
+    question, pace = choice.question._replace(given=given), choice.pace
     print(choice.reason, flush=True)
     spent = time.perf_counter() - began
     lines += [choice.reason, _pace_line(pace, spent)]
