@@ -211,19 +211,6 @@ def score(one: Try) -> float:
     return float(one["metrics"]["probe_knn"]["value"])
 
 
-def headline() -> str:
-    rows = []
-    for label in SHARES:
-        rows.append(f"{label} | none, tuned scratch | {mean(final('worth', label, 'scratch'))} | ")
-        for arm in ("mae", "mpp"):
-            apart = gain("worth", label, arm)
-            text = told(apart)
-            rows.append(f"{label} | {ARMS[arm]} | {mean(final('worth', label, arm))} | {text}")
-    return table(
-        "labels | pre-training | top-1, % | points over tuned scratch (95% interval)", rows
-    )
-
-
 def arms() -> str:
     rows = []
     for label, study in (("1%", "worth_tuning"), ("10%", "worth_tuning_10")):
@@ -418,21 +405,21 @@ def choice() -> str:
     return table(
         "images | what to run | steps | what to expect, points (95%)",
         [
-            "49,000, 50 a class with labels | `recipe=mae`, then `finetune` |"
+            "49,000, of which 50 in each class have labels | `recipe=mae`, then `finetune` |"
             f" {steps('worth', 'mae'):,} of 128 ({epochs('worth', 'mae')} epochs) |"
-            f" {points(few)} of top-1 over tuned scratch; three times the steps:"
-            f" {told(longer)}",
-            "49,000, 500 a class with labels | no pre-training: `recipe=supervised` with mixing,"
+            f" {points(few)} of top-1 over tuned scratch; with three times"
+            f" the steps {told(longer)}",
+            "49,000, of which 500 in each class have labels | no pre-training: `recipe=supervised` with mixing,"
             " then `finetune` | 3,000 of 128, then 3,000 of 64 |"
-            f" MAE in its place: {points(many)} of top-1",
-            "49,000, features used frozen |"
+            f" {points(many)} of top-1 with `recipe=mae` instead",
+            "49,000, and you use frozen features |"
             f" `recipe=mae data.size=64 optim.lr={chosen('mae')}` |"
             f" {steps('methods_64px', 'mae'):,} of 128 ({epochs('methods_64px', 'mae')} epochs) |"
             f" {points(knn['mae'])} of k-NN over untrained weights; next is"
             f" {METHODS[second][0]}, {told(knn[second])}",
-            "an encoder of them is there | `finetune init=ENCODER` | 1,200 of 64 |"
-            f" MAE's: {points(paid_1)} of top-1 over fresh weights, 50 labels a class",
-            "others; a larger network | `study/worth` | by `hours=` | not known from here",
+            "you have an encoder of such images | `finetune init=ENCODER` | 1,200 of 64 |"
+            f" MAE's encoder: {points(paid_1)} of top-1 over untrained weights, 50 labels a class",
+            "other images, or a larger network | `study/worth` | as many as fit into `hours=` | unknown",
         ],
     )
 
@@ -485,7 +472,7 @@ def paid() -> str:
 
 
 PAGES = {
-    "README.md": (choice, headline),
+    "README.md": (choice,),
     "docs/results.md": (arms, primary, objectives, newer, hidden),
     "docs/worth.md": (checks, paid),
 }

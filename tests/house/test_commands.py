@@ -23,8 +23,9 @@ from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.tool import parse, split
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+TOOL = re.compile(r"([^&]*)\b(?:tools/(\w+)\.py|ssl-vit (\w+))([^&]*)")
 # {command: a document that has it}
-COMMANDS = {c: doc.name for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c}
+COMMANDS = {c: doc.name for doc in DOCUMENTS for c in commands(doc.read_text()) if TOOL.search(c)}
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +48,16 @@ def nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("command", "document"), COMMANDS.items())
 def test_a_documented_command_resolves(command: str, document: str, tmp_path: Path) -> None:
-    """Each tool of it in turn; IMAGES is a folder here, and a run that is named is not looked for."""
-    for before, name, text in re.findall(r"([^&]*) tools/(\w+)\.py([^&]*)", command):
-        assert "launch" in before or before.endswith(("python", "python3"))
-        words = shlex.split(text.replace("IMAGES", str(tmp_path)))
+    """Resolve each tool of the command in turn.
+
+    The folder of images is a temporary one here, and runs that are named need not exist.
+    """
+    for before, script, tool, text in TOOL.findall(command):
+        if script:
+            assert "launch" in before or before.rstrip().endswith(("python", "python3"))
+        name = script or tool
+        folder = f"\\1{tmp_path}"
+        words = shlex.split(re.sub(r"(^|[ =])(?:IMAGES|photos)\b", folder, text))
         if name not in ("pretrain", "finetune", "evaluate", "study", "plan"):
             assert parse(TOOLS[name], words)
             continue
