@@ -19,7 +19,7 @@ OTHERS = {
     "| data | accuracy |": "no file is committed: here and below",
     "| question | answer | n |": "",
     "| table | command | n |": "how it was run",
-    "| what | what stands in its place |": "words",
+    "| not measured | what we measured instead |": "words",
     "| | |": "the plan",
     "| with | took | on |": "how it was run",
     "| line | what it says |": "words",
