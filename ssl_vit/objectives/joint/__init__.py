@@ -1,4 +1,4 @@
-"""A weighted sum of objectives on one encoder, declared. No torch here."""
+"""Declare a weighted sum of objectives on one encoder. Without torch."""
 
 from ...recipe import declaration
 from ...recipe.declaration import Group, ObjectiveDeclaration

@@ -1,4 +1,4 @@
-"""MoCo v3 (Chen, Xie and He, 2021), declared. No torch here."""
+"""Declare MoCo v3 (Chen, Xie and He, 2021). Without torch."""
 
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Keys, Share, Width, key

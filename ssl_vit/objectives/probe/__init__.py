@@ -1,4 +1,4 @@
-"""Measuring a frozen encoder: nothing is trained. No torch here."""
+"""Declare the evaluation of a frozen encoder, which trains nothing. Without torch."""
 
 from ...recipe.declaration import ObjectiveDeclaration
 

@@ -1,4 +1,4 @@
-"""Classification by labels (paper, 3.1 and 4.1), declared. No torch here."""
+"""Declare classification by labels (paper, 3.1 and 4.1). Without torch."""
 
 from typing import Literal
 
