@@ -54,7 +54,7 @@ class Settings:
         return declaration.find_group(self.groups, kind)
 
     def build_target(self, encoder: Encoder) -> Target:
-        """Build the target, which computes what is predicted of a patch.
+        """Build the target, which computes the ground truth of patches.
 
         Raises:
             UserError: the declaration of a plugin builds something else.

@@ -1,4 +1,4 @@
-"""Declare the targets, which say what is predicted of a patch. Without torch."""
+"""Declare the targets, which say what the network predicts for a patch. Without torch."""
 
 from typing import Any
 
