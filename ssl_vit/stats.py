@@ -97,9 +97,12 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 
 
 def effective_number(copies_C: np.ndarray) -> float:
-    """Return how many independent images a split with so many copies of each content is worth.
+    """Return how many independent images a split with copies is worth.
 
     It is n^2 / sum of squares (Kish, 1965), which is n if all contents are distinct.
+
+    Args:
+        copies_C: how many copies the split has of each content.
     """
     return float(copies_C.sum() ** 2 / (copies_C**2).sum())
 

@@ -77,7 +77,7 @@ def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
 
 
 def difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:
-    """Return the accuracy of an encoder minus that of a baseline, with an interval.
+    """Return the accuracy of an encoder minus the accuracy of a baseline, with an interval.
 
     Both are measured on the same images and the same draws of few-shot images. The interval covers
     images and draws. A baseline with a single draw, such as the commonest class, is compared with

@@ -243,8 +243,7 @@ def run_probes(
     picks: Picks | None = None,
     names: Sequence[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
-    """Train each probe of probe.measures on seen["train"], and yield which test images it gets
-    right.
+    """Train each probe of probe.measures on seen["train"], and yield which test images are right.
 
     Probes run in float32 even under a caller's autocast, because in bfloat16 different similarities
     become equal and other neighbours become the nearest.

@@ -77,8 +77,7 @@ def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: in
     x_SD = x_SD.double()
     scale = moments(x_SD)
     # With whitened features and equally many images per class, the constant has the same weight
-    # for all classes. It shifts all
-    # scores alike and never changes which score is the highest
+    # for all classes. It shifts all scores alike and never changes which score is the highest
     target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
     weight_AC = _ridge(scale(x_SD, BIAS), target_SC, L2)
     return torch.cat(

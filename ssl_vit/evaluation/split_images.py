@@ -80,7 +80,7 @@ def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
 
 
 def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
-    """Return the number of held-out images that a run is measured on while it trains."""
+    """Return the number of held-out images on which a run is measured during training."""
     return min(recipe.eval.images, len(splits.validation))
 
 

@@ -15,7 +15,7 @@ Arrays = Mapping[str, np.ndarray]  # the data of a figure, by name
 
 
 class UnavailableError(Exception):
-    """Error if an encoder lacks what a figure shows. The message says what the encoder lacks."""
+    """Error that an encoder lacks what a figure shows. The message says what the encoder lacks."""
 
 
 @torch.no_grad()

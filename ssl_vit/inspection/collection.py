@@ -125,7 +125,7 @@ def _positions(subject: Subject) -> Arrays:
 
 
 def _draw_positions(data: ByEncoder) -> Figure:
-    """Draw a tile for each patch: similarity of the patch's position embedding with all position embeddings.
+    """Draw a tile for each patch: the similarity of position embeddings with all patches.
 
     As in Figure 7 of the paper, centre. For large grids, only every second or third patch has a
     tile.

@@ -74,8 +74,8 @@ def rendered(draw: Callable[[], Figure]) -> dict[str, bytes]:
 def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
     """Draw groups of panels, stacked vertically, under a line of text.
 
-    All groups must have the same number of images. Each group is one raster on one axis, because an
-    axis for each panel takes ten times as long.
+    All groups must have the same number of images. Each group is a raster on a single axis, because
+    an axis for each panel takes ten times as long.
     """
     first, *_ = groups[0].columns.values()
     # Number of images, with all their columns, in a row
@@ -101,7 +101,7 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
 
 
 def _montage(group: PanelGroup, sets: int) -> np.ndarray:
-    """Join a group's panels into one image, transparent between panels, uint8 (H, W, 4)."""
+    """Join the panels of a group into an image, transparent between panels, uint8 (H, W, 4)."""
     columns = list(group.columns.values())
     side = max(max(image.shape[:2]) for images in columns for image in images)
     cell = min(LARGEST_CELL, side * -(-CELL // side))
@@ -116,7 +116,10 @@ def _montage(group: PanelGroup, sets: int) -> np.ndarray:
 
 
 def resized(image_HWC: np.ndarray, side: int) -> np.ndarray:
-    """Resize an image to a square. Pixels are repeated to enlarge the image and averaged to reduce."""
+    """Resize an image to a square.
+
+    Pixels are repeated where the image is enlarged, and averaged where the image is reduced.
+    """
     shrinks = max(image_HWC.shape[:2]) > side
     method = Image.Resampling.BOX if shrinks else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(image_HWC).resize((side, side), method))
@@ -151,7 +154,7 @@ def heat(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np.ndarra
 
 
 def tiled(tile_RCHW: np.ndarray, fill: float, gap: int = 1) -> np.ndarray:
-    """Join tiles (R, C, H, W, ...) into one image with `gap` pixels of `fill` between tiles."""
+    """Join tiles (R, C, H, W, ...) into an image with `gap` pixels of `fill` between tiles."""
     edges = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tile_RCHW.ndim - 4)]
     padded = np.pad(tile_RCHW, edges, constant_values=fill)
     return rearrange(padded, "r c h w ... -> (r h) (c w) ...")[:-gap, :-gap]

@@ -200,7 +200,9 @@ def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWei
 
 
 class LoadedWeights(NamedTuple):
-    """Weights with timm's names, and what their files state. None: the files do not state it.
+    """Weights with timm's names, and what the files state about the weights.
+
+    Attributes are None if the files do not state a value.
 
     Attributes:
         state: the weights.

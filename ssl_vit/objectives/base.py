@@ -74,8 +74,9 @@ def place(kind: type) -> str:
 
 
 def _caller() -> str:
-    """Return the file and the name of the method that called the function of this file that calls
-    `_caller`. Error messages begin with them.
+    """Return the file and the name of the method that used this file, with which messages begin.
+
+    This is the method that called the caller of `_caller`.
     """
     code = sys._getframe(2).f_code
     return f"{code.co_filename}: {code.co_qualname}"

@@ -83,8 +83,8 @@ class PatchPrediction(Objective):
         return found
 
     def _check(self, what: str, shape: Sequence[int], expected: Sequence[int]) -> None:
-        """Check the shape of what a method of the target returns, because torch would broadcast
-        some others.
+        """Check the shape of what a method of the target returns, because torch might broadcast
+        other shapes.
 
         Raises:
             UserError: the shape is not the expected one.

@@ -39,7 +39,7 @@ def _between(bounds: list[float], share: float) -> float:
 
 
 def trimmed_count(sizes: list[Size]) -> int:
-    """Return the number of patches that each block is trimmed to, which is that of the smallest
+    """Return the number of patches that each block is trimmed to: the patches of the smallest
     size.
     """
     return min(map(math.prod, sizes))

@@ -1,6 +1,4 @@
-"""Train several objectives on one encoder, by the weighted sum of their losses on the whole
-batch.
-"""
+"""Train several objectives on the same encoder, by a weighted sum of losses on the whole batch."""
 
 from collections.abc import Iterable, Mapping
 
@@ -17,7 +15,7 @@ from . import DECLARATION, JointOptions
 
 
 class Joint(Objective):
-    """Weighted sum of the losses of objectives that share an encoder and run one after the other.
+    """Weighted sum of the losses of objectives that share an encoder and run in sequence.
 
     A part of weight 0 does not run: weights (1, 0) give exactly what the first part gives alone.
 

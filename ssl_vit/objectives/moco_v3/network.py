@@ -115,7 +115,7 @@ class MomentumContrast(Objective):
         return Output(loss_B.mean(), sums(loss=loss_B, accuracy=correct_B))
 
     def _contrast(self, q_BC: Tensor, k_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ctr (B,) of each query, and whether the nearest key is that of the same image."""
+        """Return ctr (B,) of each query, and whether the nearest key belongs to the same image."""
         # In bfloat16, similarities / temperature would be rounded to 2 or 3 digits
         with full_precision(q_BC.device):
             k_GC = F.normalize(k_BC.float(), dim=1)
