@@ -106,7 +106,7 @@ def _step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[Non
             loss = network(batch).loss
             forward = counter.get_total_flops()
             loss.backward()
-    except Exception as error:  # whatever a network that needs values raises
+    except Exception as error:  # networks that need values raise many types of errors
         return None, None, printable(one_line(error))
     images = 2 * recipe.optim.batch
     return forward / images, counter.get_total_flops() / images

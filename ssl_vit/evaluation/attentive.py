@@ -157,7 +157,7 @@ class AttentiveProbe(NamedTuple):
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """Return each rate's logits (B, G, C) of float32 tokens."""
-        # Divide by the deviation only: the mean would shift all scores of an image by the same value
+        # Divide by the deviation only: the mean would shift all scores of an image alike
         scaled_GHD = self.query_GHD / (math.sqrt(x_BTD.shape[2]) * self.scale.std.to(x_BTD))
         share_BTF = (x_BTD @ scaled_GHD.flatten(0, 1).T).softmax(1)  # F = G H
         mean_BGHD = (share_BTF.mT @ x_BTD).unflatten(1, self.query_GHD.shape[:2])

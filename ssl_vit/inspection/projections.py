@@ -12,7 +12,7 @@ from .base import UnavailableError
 
 CLIPPED = 0.01  # share of the patches that are clipped at each end of a colour channel
 FITTED = 2**16  # largest number of patches to which the projection to colours is fitted
-PERPLEXITY = 30  # of t-SNE (van der Maaten and Hinton, 2008, section 2: 5 to 50)
+PERPLEXITY = 30  # perplexity of t-SNE (van der Maaten and Hinton, 2008, section 2: 5 to 50)
 FEWEST = 8  # smallest number of images for which t-SNE is drawn
 
 

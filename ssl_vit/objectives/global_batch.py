@@ -94,7 +94,7 @@ class GlobalBatchNorm(Stepped):
     mean_before: Tensor
     var_before: Tensor
     EPS = 1e-5  # torch's default, as is MOMENTUM
-    MOMENTUM = 0.1  # of the running means
+    MOMENTUM = 0.1  # momentum of the running means
 
     def __init__(self, channels: int, affine: bool = True) -> None:
         super().__init__()
