@@ -38,8 +38,8 @@ class Work(NamedTuple):
         trained: number of parameters that get a gradient.
         encoder: number of the encoder's parameters.
         features: multiply-adds of the encoder's forward pass.
-        forward: multiply-adds of the objective's forward pass, in a batch of optim.batch images.
-            None if the objective cannot run on the meta device because it needs values, as plugins
+        forward: multiply-adds of the objective's forward pass, per image in a batch of optim.batch
+            images. None if the objective cannot run on the meta device because it needs values, as plugins
             may.
         training: multiply-adds of the objective's forward and backward pass, or None.
         uncounted: the error message if `forward` and `training` are None.
@@ -65,8 +65,9 @@ _BYTES: dict[tuple[str, bool], float] = {}
 
 
 def work(recipe: Recipe) -> Work:
-    """Return the work of a recipe. Recipes with equal networks and batches are counted once per
-    process.
+    """Return the work of a recipe.
+
+    Recipes with equal networks and batches are counted once per process.
     """
     key = _network(recipe)
     if key not in _WORK:
@@ -130,8 +131,8 @@ def exaflop(recipe: Recipe, images: int | None) -> float | None:
     """Return the cost of processing `images` images, in 10^18 floating-point operations.
 
     A multiply-add has 2 operations. For training, forward and backward passes of the objective are
-    counted; for an evaluation, the encoder's forward passes. Like Table 6 of the paper, in which
-    B/16 for 7 epochs of JFT has 224.
+    counted; for an evaluation, the encoder's forward passes. Table 6 of
+    the paper counts in the same way: 7 epochs of JFT cost 224 for B/16.
 
     Returns:
         None if the operations were not counted or `images` is None.
@@ -204,7 +205,7 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     """Return how many images an evaluation sends through the encoder.
 
     Every image is read once for all probes on features. The attentive probe reads tokens, so it
-    reads images once more, of the training images probe.token_images.
+    reads all images once more, but only probe.token_images of the training images.
 
     Args:
         recipe: the evaluation.

@@ -225,8 +225,9 @@ class Objective(Complete):
 
     @property
     def exported(self) -> Backbone:
-        """Return the encoder that is probed and exported. Some objectives with a teacher return the
-        teacher's encoder.
+        """Return the encoder that is probed and exported.
+
+        Some objectives with a teacher return the teacher's encoder.
         """
         return self.encoder
 
@@ -238,8 +239,9 @@ class Objective(Complete):
         return {name: value for name, value in state if "encoder" not in name.split(".")}
 
     def load_heads(self, heads: dict[str, Tensor]) -> None:
-        """Load the tensors that `heads` of a trained objective returned. The encoder is loaded
-        separately.
+        """Load the tensors that `heads` of a trained objective returned.
+
+        The encoder is loaded separately.
 
         Raises:
             KeyError: tensors are missing. The message names them.

@@ -1,4 +1,7 @@
-"""Declare self-distillation without labels (DINO: Caron et al., 2021). Without torch."""
+"""Declare self-distillation without labels (DINO: Caron et al., 2021).
+
+This file does not import torch.
+"""
 
 from typing import Annotated, Literal
 

@@ -55,8 +55,9 @@ class SelfDistillation(Objective):
 
     @property
     def exported(self) -> Encoder:
-        """Return the teacher's encoder, which is better than the student's throughout training
-        (section 5.2).
+        """Return the teacher's encoder.
+
+        The teacher is better than the student throughout training (section 5.2).
         """
         return self.teacher.encoder
 

@@ -1,4 +1,7 @@
-"""Declare the distillation of a frozen teacher's features. Without torch."""
+"""Declare the distillation of a frozen teacher's features.
+
+This file does not import torch.
+"""
 
 from typing import Any, Literal
 

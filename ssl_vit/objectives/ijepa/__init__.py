@@ -1,4 +1,7 @@
-"""Declare the prediction of a teacher's features (I-JEPA: Assran et al., 2023). Without torch."""
+"""Declare the prediction of a teacher's features (I-JEPA: Assran et al., 2023).
+
+This file does not import torch.
+"""
 
 from typing import Annotated
 

@@ -1,4 +1,7 @@
-"""Compute the sizes of I-JEPA's blocks in rows and columns of patches. Without torch."""
+"""Compute the sizes of I-JEPA's blocks in rows and columns of patches.
+
+This file does not import torch.
+"""
 
 import math
 

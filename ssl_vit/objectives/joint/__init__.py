@@ -1,4 +1,7 @@
-"""Declare a weighted sum of objectives on one encoder. Without torch."""
+"""Declare a weighted sum of objectives on one encoder.
+
+This file does not import torch.
+"""
 
 from ...recipe import declaration
 from ...recipe.declaration import Group, ObjectiveDeclaration

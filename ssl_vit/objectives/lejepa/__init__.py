@@ -1,5 +1,7 @@
 """Declare LeJEPA, which trains all views of an image to have the same, normally distributed
-embedding (Balestriero and LeCun, 2025). Without torch.
+embedding (Balestriero and LeCun, 2025).
+
+This file does not import torch.
 """
 
 from ...metrics import LOSS, Metric

@@ -1,4 +1,7 @@
-"""Declare the masked autoencoder (He et al., 2022). Without torch."""
+"""Declare the masked autoencoder (He et al., 2022).
+
+This file does not import torch.
+"""
 
 from ...recipe.check import check_decoder
 from ...recipe.declaration import Group, ObjectiveDeclaration

@@ -1,4 +1,7 @@
-"""Declare masked patch prediction (paper, 4.6 and B.1.2). Without torch."""
+"""Declare masked patch prediction (paper, 4.6 and B.1.2).
+
+This file does not import torch.
+"""
 
 from ...recipe.declaration import ObjectiveDeclaration
 from ..targets import FIGURE

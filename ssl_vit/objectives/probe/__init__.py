@@ -1,4 +1,7 @@
-"""Declare the evaluation of a frozen encoder, which trains nothing. Without torch."""
+"""Declare the evaluation of a frozen encoder, which trains nothing.
+
+This file does not import torch.
+"""
 
 from ...recipe.declaration import ObjectiveDeclaration
 

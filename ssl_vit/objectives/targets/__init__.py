@@ -1,4 +1,7 @@
-"""Declare the targets, which say what the network predicts for a patch. Without torch."""
+"""Declare the targets, which say what the network predicts for a patch.
+
+This file does not import torch.
+"""
 
 from typing import Any
 
