@@ -38,9 +38,9 @@ class Work(NamedTuple):
         trained: number of parameters that get a gradient.
         encoder: number of the encoder's parameters.
         features: multiply-adds of the encoder's forward pass.
-        forward: multiply-adds of the objective's forward pass, per image in a batch of optim.batch
-            images. None if the objective cannot run on the meta device because it needs values, as plugins
-            may.
+        forward: multiply-adds per image of the objective's forward pass, in a batch of optim.batch
+            images. None if the objective needs values and so cannot run on the meta device, as some
+            plugins do.
         training: multiply-adds of the objective's forward and backward pass, or None.
         uncounted: the error message if `forward` and `training` are None.
     """

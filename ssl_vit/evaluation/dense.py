@@ -144,7 +144,7 @@ def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
     totals = {"": own.total_G3C, "majority_": own.commonest_3C[None]}
     totals |= {} if fresh is None else {FRESH: fresh.total_G3C}
     values = {start: scores(total_G3C) for start, total_G3C in totals.items()}
-    # Copies of an image are counted even if their masks differ, because a mask is no label
+    # All labels are equal, so that copies with different masks are not reported as contradictory
     copies = count_copies(own.content_M, np.zeros_like(own.content_M))
     images = len(own.image_M3C)
     found = {

@@ -155,7 +155,7 @@ def copies_in(
     """Count the copies among all processes' images, or among labelled images only.
 
     Returns:
-        The copies, or None if all images are distinct. All processes must call it.
+        The copies, or None if all images are distinct. All processes must call the function.
     """
     parts = []
     for batch in batches:

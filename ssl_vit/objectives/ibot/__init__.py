@@ -1,5 +1,6 @@
-"""Declare self-distillation of views and of masked patches (iBOT: Zhou et al., 2022). Without
-torch.
+"""Declare self-distillation of views and of masked patches (iBOT: Zhou et al., 2022).
+
+This file does not import torch.
 """
 
 from typing import Annotated

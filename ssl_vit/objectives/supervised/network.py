@@ -81,7 +81,7 @@ class Supervised(Objective):
         label_BL = _rows(batch.label)
         correct_B = (logits_BC.detach().argmax(-1, keepdim=True) == label_BL).any(1).double()
         count = known_B.double().sum()
-        # See Batch.loss_denominator. Outside of training it is the batch's number of labelled images
+        # See Batch.loss_denominator. Outside of training, divide by the number of labelled images
         divisor = count if batch.loss_denominator is None else batch.loss_denominator
         metrics = {
             "loss": (loss_B.detach().double().sum(), count),
