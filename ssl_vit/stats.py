@@ -1,8 +1,9 @@
-"""Intervals for results of a few seeds on one test split: Student's t, a bootstrap over seeds and
-images, Wilson's interval; and of two encoders on the same images.
+"""Compute intervals for results of a few seeds on one test split, and for paired comparisons.
 
-An image may be in a split several times. Its copies are no independent cases, so intervals over
-images resample distinct contents. docs/evaluate.md says what each interval covers.
+Provides Student's t, a bootstrap over seeds and images, Wilson's interval, and intervals for two
+encoders on the same images. An image may be in a split several times. Copies are not independent
+cases, so intervals over images resample distinct contents. docs/evaluate.md says what each interval
+covers.
 
 Legend: S seeds, T draws of few-shot images, M images, C distinct contents, U the distinct columns
 of an (S, C) table, B resamples. All intervals are two-sided, 95%.
@@ -16,8 +17,8 @@ import numpy as np
 from scipy import special  # not scipy.stats, whose import takes half a second of every command
 
 RESAMPLES = 10_000
-TAIL = 0.025  # on each side
-ENTRIES = 4_000_000  # of one block of resampled counts: bounds memory when many columns differ
+TAIL = 0.025  # probability outside of the interval on each side
+ENTRIES = 4_000_000  # size of a block of resampled counts, to bound memory if many columns differ
 
 
 class Interval(NamedTuple):
@@ -30,8 +31,14 @@ class Interval(NamedTuple):
 
 
 class SeedSummary(NamedTuple):
-    """Of n values: their mean, standard deviation (n - 1 degrees of freedom) and the mean's
-    t-interval; one value has neither of the last two."""
+    """Summary of n values.
+
+    Attributes:
+        n: number of values.
+        mean: mean.
+        sd: standard deviation with n - 1 degrees of freedom, None for one value.
+        interval: t-interval of the mean, None for one value.
+    """
 
     n: int
     mean: float
@@ -40,8 +47,11 @@ class SeedSummary(NamedTuple):
 
 
 def as_json(value: Any) -> Any:
-    """Numbers as JSON takes them: an interval is a list of two, every other record an object, what
-    is not finite null."""
+    """Convert a value to what JSON can represent.
+
+    An interval becomes a list of two numbers, any other record an object, and a number that is not
+    finite null.
+    """
     if isinstance(value, tuple) and hasattr(value, "_asdict") and not isinstance(value, Interval):
         value = value._asdict()
     if isinstance(value, dict):
@@ -52,20 +62,31 @@ def as_json(value: Any) -> Any:
 
 
 def t_factor(n: int, family: int = 1) -> float:
-    """The quantile of Student's t with n - 1 degrees of freedom, n >= 2, that leaves TAIL above,
-    divided among so many intervals (Bonferroni)."""
+    """Return the quantile of Student's t with n - 1 degrees of freedom, n >= 2, that leaves TAIL
+    above.
+
+    TAIL is divided by `family`, the number of intervals (Bonferroni).
+    """
     return float(special.stdtrit(n - 1, 1 - TAIL / family))
 
 
 def reach(n: int, family: int = 1) -> float:
-    """Half the t-interval of the mean of n >= 2 values, in standard deviations; so wide that of
-    `family` such intervals all hold their means with 95%."""
+    """Return half the width of the t-interval of the mean of n >= 2 values, in standard deviations.
+
+    With `family` intervals of this width, all intervals cover their means with a probability of
+    95%.
+    """
     return t_factor(n, family) / math.sqrt(n)
 
 
 def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
-    """Mean, standard deviation and t-interval of a metric's values over seeds, or of paired
-    differences; `family` as in `reach`."""
+    """Return mean, standard deviation and t-interval of values over seeds, or of paired
+    differences.
+
+    Args:
+        values: a value for each seed.
+        family: see `reach`.
+    """
     n = len(values)
     mean = float(np.mean(values))
     if n == 1:
@@ -76,33 +97,43 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 
 
 def effective_number(copies_C: np.ndarray) -> float:
-    """Return how many independent images a split with so many copies of each content is worth:
-    n^2 / sum of squares (Kish, 1965), which is n if all contents are distinct.
+    """Return how many independent images a split with copies is worth.
+
+    It is n^2 / sum of squares (Kish, 1965), which is n if all contents are distinct.
+
+    Args:
+        copies_C: how many copies the split has of each content.
     """
     return float(copies_C.sum() ** 2 / (copies_C**2).sum())
 
 
 def proportion(share: float, n: float) -> Interval:
-    """Wilson's interval of a share of n independent cases (Wilson, 1927). With copies of images, n
-    is their `effective_number`."""
+    """Return Wilson's interval of a share of n independent cases (Wilson, 1927).
+
+    With copies of images, n is the `effective_number`.
+    """
     z = float(special.ndtri(1 - TAIL))
     middle = share + z**2 / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     low = (middle - half) / (1 + z**2 / n)
     high = (middle + half) / (1 + z**2 / n)
-    # rounding would put 0 and 1 just outside
+    # Without min and max, rounding would put shares of 0 and 1 just outside of the interval
     return Interval(min(max(low, 0.0), share), max(min(high, 1.0), share))
 
 
 def paired_difference(
     difference_M: np.ndarray, effective: float | None = None
 ) -> tuple[float, Interval]:
-    """The mean of paired differences of M images, each from -1 to 1 (of two encoders on the same
-    image: 1 where only the first is right, -1 where only the second is), and its interval.
+    """Return the mean of paired differences of M images, and an interval.
 
-    Agresti and Min's (2005): Wald's, after half an image was added to each of the four cells of
-    right and wrong; so a few images that differ are no finding. With copies of images, `effective`
-    is their `effective_number`.
+    The interval is that of Agresti and Min (2005): Wald's, after half an image was added to each of
+    the four combinations of right and wrong. Therefore a few images that differ are no significant
+    result.
+
+    Args:
+        difference_M: differences from -1 to 1. For two encoders on the same image: 1 if only the
+            first is right, -1 if only the second is right.
+        effective: with copies of images, the `effective_number`.
     """
     n = len(difference_M) if effective is None else effective
     weight = n / len(difference_M)
@@ -114,18 +145,20 @@ def paired_difference(
 
 
 def over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -> Interval:
-    """Widen an interval over test images to one that covers the draws of few-shot images too.
+    """Widen an interval over test images so that it also covers the draws of few-shot images.
 
-    Student's t over the draws is added to each end in squares (Zou and Donner, 2008). So the
-    interval is never narrower than either, and is that over images where all draws agree.
+    Student's t over the draws is added to each end in squares (Zou and Donner, 2008). The interval
+    is never narrower than either interval, and equals the interval over images if all draws agree.
 
     Args:
-        value_T: the accuracy, or the difference of two, of each draw on all test images.
-        images: the interval of its mean over test images.
-        least: the lowest possible value: 0 of an accuracy, -1 of a difference.
+        value_T: the accuracy, or the difference of two accuracies, for each draw on all test
+            images.
+        images: the interval over test images of the mean of `value_T`.
+        least: the lowest possible value: 0 for an accuracy, -1 for a difference.
 
     Returns:
-        The interval over images itself for one draw, which says nothing of others.
+        The widened interval. With one draw, the interval over images, because one draw does not
+        show how much draws differ.
     """
     mean, draws = float(np.mean(value_T)), summarize(value_T).interval
     if draws is None:
@@ -137,15 +170,15 @@ def over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -
 
 
 def by_content(table_MK: np.ndarray, content_M: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Sum the numbers of each image over the copies of its content.
+    """Sum the numbers of each image over the copies of the same content.
 
     Args:
         table_MK: K numbers of each image.
-        content_M: a number of each image's content; None where all are distinct.
+        content_M: a number for the content of each image. None: all contents are distinct.
 
     Returns:
-        The sums (C, K) and how many copies each content has (C,). Where all contents are distinct,
-        the table as it is.
+        The sums (C, K) and how many copies each content has (C,). If all contents are distinct, the
+        table is returned unchanged.
     """
     if content_M is not None:
         _, place_M, copies_C = np.unique(content_M, return_inverse=True, return_counts=True)
@@ -164,15 +197,16 @@ def resampled_difference(
     seed: int = 0,
     content_M: np.ndarray | None = None,
 ) -> Interval:
-    """Percentile interval of the difference of two scores of the same M images, resampled together
-    (Efron, 1979), where a score is no mean over images.
+    """Return a percentile interval of the difference of two scores that are not means over images.
+
+    The M images of both scores are the same and are resampled together (Efron, 1979).
 
     Args:
         one_MK, other_MK: K numbers of each image.
-        score: from sums over images (R, K) to R scores.
-        resamples: the number of resamples.
-        seed: of the generator: the same numbers give the same interval.
-        content_M: as in `by_content`: the copies of an image are resampled together.
+        score: turns sums over images (R, K) into R scores.
+        resamples: number of resamples.
+        seed: seed of the generator. The same numbers give the same interval.
+        content_M: see `by_content`. Copies of an image are resampled together.
     """
     one_CK, other_CK = (by_content(each, content_M)[0] for each in (one_MK, other_MK))
     contents = len(one_CK)
@@ -192,24 +226,25 @@ def resampled_interval(
     family: int = 1,
     content_M: np.ndarray | None = None,
 ) -> Interval | None:
-    """Percentile interval of the mean of a table of seeds by images, both resampled together (the
-    pigeonhole bootstrap of Owen, 2007).
+    """Return a percentile interval of the mean of a table of seeds by images.
+
+    Seeds and images are resampled together (the pigeonhole bootstrap of Owen, 2007). Resamples of a
+    few seeds reach no further than the best and the worst seed. Therefore the part of the seeds in
+    each resample is stretched to the width of Student's t, by sqrt(S / (S - 1)) t / z (Hesterberg,
+    2015, stretches the percentiles in this way). Without stretching, intervals of three seeds cover
+    as little as 83% instead of 95%. Two or three seeds are too few for smooth percentiles, so an
+    end is never inside Student's t interval over the seeds alone.
 
     Args:
-        correct_SM: integers: 1 where that seed's network classifies that image correctly; or the
-            difference of two arms' tables, for a paired comparison.
-        resamples: the number of resamples.
-        seed: of the generator: the same table gives the same interval.
-        family: as in `reach`.
-        content_M: as in `by_content`: the copies of an image are resampled together.
+        correct_SM: integers, 1 if the network of a seed classifies an image correctly. For a paired
+            comparison, the difference of two arms' tables.
+        resamples: number of resamples.
+        seed: seed of the generator. The same table gives the same interval.
+        family: see `reach`.
+        content_M: see `by_content`. Copies of an image are resampled together.
 
     Returns:
-        None for one seed. Few seeds, resampled, reach no further than the best and the worst of
-        them, so the seeds' part of each resample is stretched to the width of Student's t, by
-        sqrt(S / (S - 1)) t / z (Hesterberg, 2015, does so to the percentiles). Without it intervals
-        of three seeds cover as little as 83% in place of 95%. Two or three seeds, resampled, are
-        too few for smooth percentiles, so an end is never inside that of Student's t over the seeds
-        alone.
+        The interval, or None for one seed.
     """
     seeds = len(correct_SM)
     if seeds == 1:
@@ -218,7 +253,7 @@ def resampled_interval(
     normal = float(special.ndtri(1 - tail))
     stretch = math.sqrt(seeds / (seeds - 1)) * t_factor(seeds, family) / normal
     correct_CS, copies_C = by_content(correct_SM.T, content_M)
-    # contents with the same column are interchangeable: drawn by count
+    # Contents with the same column are interchangeable, so only their counts are drawn
     table = np.vstack([correct_CS.T, copies_C])
     (*column_SU, copies_U), count_U = np.unique(table, axis=1, return_counts=True)
     contents = len(copies_C)

@@ -1,7 +1,7 @@
-"""What a run costs: images, parameters, floating-point operations and bytes.
+"""Count what a run costs: images, parameters, floating-point operations and bytes.
 
-Work and bytes are those of the recipe's own network and objective, plugins included, which run once
-on torch's meta device (on_meta.py). Torch is imported when they are counted, not before.
+Operations and bytes are counted by running the recipe's network and objective, plugins included,
+once on torch's meta device (on_meta.py). Torch is imported only when something is counted.
 """
 
 import json
@@ -12,7 +12,7 @@ from ..recipe.probe import ATTENTIVE
 from ..recipe.schema import Recipe
 from ..recipe.split_counts import held_out_count, share_count
 
-# Images of each split as published: JFT after the paper's 4.1, the others after their authors. A
+# Images of each split as published: JFT by section 4.1 of the paper, others by their authors. A
 # local copy may hold fewer.
 PUBLISHED: dict[str, dict[str, int]] = {
     EMBEDDED: SIZES,
@@ -28,19 +28,21 @@ PUBLISHED: dict[str, dict[str, int]] = {
 
 
 class Work(NamedTuple):
-    """What a recipe's network is, and what it does with one image.
+    """Size of a recipe's network, and multiply-adds for an image.
+
+    Multiply-adds of norms, biases and activation functions are not counted.
 
     Attributes:
-        parameters: all of them, those of a momentum copy too; of a classifier's head those of one
-            class where data.classes does not say how many there are.
-        trained: those that get a gradient.
-        encoder: the encoder's.
-        features: multiply-adds of the encoder's forward pass. Those of norms, biases and
-            activation functions are not counted, here and below.
-        forward: of the objective's forward pass, for a batch of optim.batch images; None of
-            one that needs values, as a plugin's may.
-        training: of its forward and backward pass.
-        uncounted: the error by which those two are None.
+        parameters: number of all parameters, including a momentum copy. A classifier's head counts
+            with one class if data.classes does not state the number of classes.
+        trained: number of parameters that get a gradient.
+        encoder: number of the encoder's parameters.
+        features: multiply-adds of the encoder's forward pass.
+        forward: multiply-adds per image of the objective's forward pass, in a batch of optim.batch
+            images. None if the objective needs values and so cannot run on the meta device, as some
+            plugins do.
+        training: multiply-adds of the objective's forward and backward pass, or None.
+        uncounted: the error message if `forward` and `training` are None.
     """
 
     parameters: int
@@ -63,7 +65,10 @@ _BYTES: dict[tuple[str, bool], float] = {}
 
 
 def work(recipe: Recipe) -> Work:
-    """Counted once in a process for all recipes of equal networks and batches."""
+    """Return the work of a recipe.
+
+    Recipes with equal networks and batches are counted once per process.
+    """
     key = _network(recipe)
     if key not in _WORK:
         from . import on_meta
@@ -87,8 +92,12 @@ def work(recipe: Recipe) -> Work:
 
 
 def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
-    """Return how many blocks more than FEW the first deep network of a recipe has, and the recipe
-    with FEW and with FEW + 1 blocks of it; None if no network is deep."""
+    """Return two recipes with fewer blocks if a network of the recipe is deep, or None.
+
+    Returns:
+        For the first network with more than DEEP blocks, the number of blocks beyond FEW, the
+        recipe with FEW blocks and the recipe with FEW + 1 blocks.
+    """
     for key in DEPTHS:
         if key.split(".")[0] in ("model", *recipe.groups) and (depth := recipe.value(key)) > DEEP:
             few, more = (recipe.model_copy(deep=True) for _ in range(2))
@@ -99,27 +108,34 @@ def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
 
 
 def _extended(few: N, more: N, blocks: int) -> N:
-    """Return the count of a network with `blocks` blocks more than FEW, from its counts with FEW
-    and with FEW + 1 blocks. None stays None."""
+    """Extrapolate a count to `blocks` blocks more than FEW, from counts with FEW and FEW + 1
+    blocks.
+
+    None stays None.
+    """
     return few if few is None or more is None else few + blocks * (more - few)
 
 
 def _network(recipe: Recipe) -> str:
-    """A text that is the same for recipes whose networks do the same with an image, and keep the
-    same of it."""
+    """Return a text that is equal for recipes with the same operations and activations for an
+    image.
+    """
     data, groups = recipe.data, {name: one.model_dump() for name, one in recipe.groups.items()}
     images = (data.size, data.channels, data.range, data.classes)
     named = (recipe.objective, recipe.plugin, recipe.target, recipe.optim.batch)
-    drops = (recipe.optim.dropout, recipe.optim.drop_path)  # whose masks are kept
+    drops = (recipe.optim.dropout, recipe.optim.drop_path)  # the masks count as activations
     return json.dumps([named, drops, images, recipe.model.model_dump(), groups])
 
 
 def exaflop(recipe: Recipe, images: int | None) -> float | None:
-    """10^18 floating-point operations, 2 per multiply-add, of training on `images` images, forward
-    and backward; of an evaluation of its encoder's features. None where they are not counted, or
-    it is not known how many images there are.
+    """Return the cost of processing `images` images, in 10^18 floating-point operations.
 
-    The paper's Table 6 counts so: B/16 for 7 epochs of JFT has 224.
+    A multiply-add has 2 operations. For training, forward and backward passes of the objective are
+    counted; for an evaluation, the encoder's forward passes. Table 6 of
+    the paper counts in the same way: 7 epochs of JFT cost 224 for B/16.
+
+    Returns:
+        None if the operations were not counted or `images` is None.
     """
     if images is None:
         return None
@@ -129,8 +145,15 @@ def exaflop(recipe: Recipe, images: int | None) -> float | None:
 
 
 def training_images(data: Data, given: int | None = None) -> int | None:
-    """Training images after shares of data.test, data.validation and data.share are taken, of the
-    published set or of `given` images; None if neither is known."""
+    """Return the number of training images that data.test, data.validation and data.share leave.
+
+    Args:
+        data: the data set and its splits.
+        given: number of images before splitting. None: the published number.
+
+    Returns:
+        None if the number of images is unknown.
+    """
     whole = given or PUBLISHED.get(data.name, {}).get("train")
     if whole is None:
         return None
@@ -142,20 +165,30 @@ def training_images(data: Data, given: int | None = None) -> int | None:
 
 
 def _held_out(data: Data, count: int) -> int:
-    """Of `count` images those that data.validation holds out; 0 where that is no share."""
+    """Return how many of `count` images data.validation holds out, or 0 if it is not a share."""
     if not isinstance(data.validation, float) or data.validation == 0:
         return 0
     return held_out_count(data.validation, count)
 
 
 def _test_share(data: Data, count: int) -> int:
-    """Of `count` images those that data.test cuts off; 0 where it names a split."""
+    """Return how many of `count` images data.test cuts off, or 0 if it names a split."""
     return 0 if isinstance(data.test, str) else held_out_count(data.test, count)
 
 
 def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
-    """Images that a run sends through the encoder: its own steps x batch, or for an evaluation
-    those of published sets as `evaluated_images`."""
+    """Return how many images a run sends through the encoder.
+
+    For training this is steps x batch. For an evaluation it is `evaluated_images` of the published
+    numbers.
+
+    Args:
+        recipe: the run.
+        given: number of training images before splitting. None: the published number.
+
+    Returns:
+        None if the number of images of a split is unknown.
+    """
     if recipe.objective != "probe":
         return recipe.own_steps * recipe.optim.batch
     data = recipe.data
@@ -169,22 +202,34 @@ def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
 
 
 def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
-    """Images that an evaluation sends through the encoder, of so many for training and others:
-    every one once, and once more for the attentive probe, which reads tokens; of training images
-    that one reads probe.token_images."""
+    """Return how many images an evaluation sends through the encoder.
+
+    Every image is read once for all probes on features. The attentive probe reads tokens, so it
+    reads all images once more, but only probe.token_images of the training images.
+
+    Args:
+        recipe: the evaluation.
+        train: number of training images.
+        others: number of validation and test images.
+    """
     probe = recipe.probe
     tokens = min(train, probe.token_images or train) + others if ATTENTIVE in probe.measures else 0
     return tokens + (train + others if {*probe.measures} != {ATTENTIVE} else 0)
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
-    """Bytes of activations kept for the backward pass of one image, without torch.compile, which
-    keeps less; `fused`: by an attention that keeps no matrices.
+    """Return the bytes of activations that are kept for the backward pass, per image.
 
-    What float32 keeps is counted. Under autocast in bfloat16 a block on T tokens, of width D with
-    an MLP of width M, keeps two inputs of norms in 4 bytes, 2 T D; and in 2 bytes queries, keys and
-    values, the inputs of qkv, of the projection and of the MLP, 6 T D, and around the GELU 2 T M.
-    All is taken to shrink as a block does.
+    Counted without torch.compile, which keeps less. The count is made in float32 and scaled to the
+    precision of the run: under autocast in bfloat16, a block on T tokens of width D with an MLP of
+    width M keeps two inputs of norms in 4 bytes (2 T D values). In 2 bytes it keeps queries, keys
+    and values and the inputs of qkv, of the projection and of the MLP (6 T D values), and both
+    sides of the GELU (2 T M values). All activations are assumed to shrink by the same factor as
+    those of a block.
+
+    Args:
+        recipe: the run.
+        fused: whether a fused attention is used, which keeps no attention matrices.
     """
     kept, model = _float32_bytes(recipe, fused), recipe.model
     if recipe.compute.precision != "bfloat16":
@@ -210,23 +255,39 @@ def _float32_bytes(recipe: Recipe, fused: bool) -> float:
 
 
 def fitting_images(recipe: Recipe, memory: float, fused: bool) -> int:
-    """Images whose activations take half of a process's `memory` bytes, the largest device batch
-    that a run chooses; at least 1."""
+    """Return the largest device batch whose activations fit into half of the memory, at least 1.
+
+    This is the largest device batch that a run chooses.
+
+    Args:
+        recipe: the run.
+        memory: bytes of memory of a process.
+        fused: as in `activation_bytes`.
+    """
     return max(1, int(memory / 2 / activation_bytes(recipe, fused)))
 
 
 def memory_bytes(
     recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
 ) -> dict[str, int]:
-    """Bytes of tensors in one process, by kind, at a device batch of `batch` images. An upper
-    bound, because gradients are allocated while activations are freed; the allocator, CUDA and
-    DeepSpeed's buffers come on top.
+    """Return an upper bound of the bytes of tensors in a process, by kind.
 
-    Weights (with a momentum copy), gradients, the moments of the optimiser and averaged
-    weights in float32; autocast's copies of the weights in 16 bits; DDP's buckets, one more copy of
-    the gradients (torch's gradient_as_bucket_view=False). ZeRO-1 shards the moments over the
-    processes, -2 the gradients too, -3 the weights too (Rajbhandari et al., 2020, sections 3.1 and
-    5; there Adam's weights are of 16 bits, and their float32 master counts among its states).
+    It is an upper bound because gradients are allocated while activations are freed. The allocator,
+    CUDA and DeepSpeed's buffers need additional memory.
+
+    The kinds are weights (with a momentum copy), gradients, moments of the optimiser and averaged
+    weights in float32, autocast's copies of the weights in 16 bits, DDP's buckets (another copy of
+    the gradients, as torch's gradient_as_bucket_view is False) and activations. ZeRO-1 shards the
+    moments over the processes, ZeRO-2 also the gradients, and ZeRO-3 also the weights (Rajbhandari
+    et al., 2020, sections 3.1 and 5, where Adam's weights have 16 bits and the states include a
+    float32 copy).
+
+    Args:
+        recipe: the run.
+        processes: number of processes.
+        zero: stage of ZeRO, 0 without.
+        batch: images in a device batch.
+        fused: as in `activation_bytes`.
     """
     found, o, trains = work(recipe), recipe.optim, recipe.trains
     size, trained = 4 * found.parameters, 4 * found.trained

@@ -1,5 +1,7 @@
-"""A recipe's objective on torch's meta device, where tensors have shapes and no values: what it
-does in a step, and what it keeps for the backward pass."""
+"""Run a recipe's objective on torch's meta device to count operations and activations.
+
+Tensors on the meta device have shapes and no values.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,11 +23,11 @@ from ..objectives.base import Objective
 from ..recipe.schema import Recipe, compared_views
 from . import Work
 
-IMAGES = 4  # of the smaller one of two batches whose bytes are compared
+IMAGES = 4  # images in the smaller of two batches whose bytes are compared
 
 
 def count(recipe: Recipe) -> Work:
-    """Parameters and multiply-adds of an image."""
+    """Count the parameters of a recipe's network, and the multiply-adds for an image."""
     network = _build(recipe)
     encoder = network.encoder if isinstance(network, Objective) else network
     with FlopCounterMode(display=False) as features, torch.no_grad():
@@ -42,8 +44,10 @@ def count(recipe: Recipe) -> Work:
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> float:
-    """Bytes that autograd keeps of an image in float32, parameters aside; of an objective that
-    needs values those of the encoder."""
+    """Return the bytes that autograd keeps for an image in float32, without parameters.
+
+    If the objective needs values, only the encoder is counted.
+    """
     network = _build(recipe)
     for module in network.modules():
         if hasattr(module, "fused_attn"):
@@ -53,7 +57,7 @@ def activation_bytes(recipe: Recipe, fused: bool) -> float:
 
 
 def _build(recipe: Recipe) -> Objective | Backbone:
-    """The objective; of an evaluation the encoder."""
+    """Build the objective of a recipe, or the encoder for an evaluation, on the meta device."""
     with torch.device("meta"):
         encoder = build_backbone(
             recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
@@ -65,7 +69,7 @@ def _build(recipe: Recipe) -> Objective | Backbone:
 
 
 def _batch(recipe: Recipe, size: int) -> Batch:
-    """Training images as an objective takes them."""
+    """Build a batch of training images without values."""
     data, shown = recipe.data, compared_views(recipe)
     kind = pixel_type(data)
 
@@ -90,30 +94,36 @@ def _total(parameters: Iterable[nn.Parameter]) -> int:
 
 
 def _step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[None, None, str]:
-    """Multiply-adds of an image in a forward pass, and with the backward pass; None of an objective
-    that needs values, which are not there, and its error."""
+    """Count the multiply-adds for an image.
+
+    Returns:
+        Multiply-adds of the forward pass, and of the forward and backward pass. If the objective
+        needs values, which the meta device does not have, None twice and the error message.
+    """
     batch = _batch(recipe, recipe.optim.batch)
     try:
         with FlopCounterMode(display=False) as counter, torch.device("meta"):
             loss = network(batch).loss
             forward = counter.get_total_flops()
             loss.backward()
-    except Exception as error:  # whatever a network that needs values raises
+    except Exception as error:  # networks that need values raise many types of errors
         return None, None, printable(one_line(error))
     images = 2 * recipe.optim.batch
     return forward / images, counter.get_total_flops() / images
 
 
 def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
-    """Bytes of the tensors that autograd keeps of so many images, each storage once, without those
-    of parameters and buffers."""
+    """Return the bytes that autograd keeps for a batch of `size` images.
+
+    Every storage counts once. Parameters and buffers do not count.
+    """
     batch = _batch(recipe, size)
     own = {one.untyped_storage()._cdata for one in (*network.parameters(), *network.buffers())}
     kept: dict[int, Any] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage  # held, so that no address is used twice
+        kept[storage._cdata] = storage  # kept alive, so that no address is used twice
         return tensor
 
     with torch.device("meta"), saved_tensors_hooks(keep, lambda x: x), _WithoutMatrices():
@@ -122,15 +132,17 @@ def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
         else:
             try:
                 result = network(batch).loss
-            except Exception:  # as above
+            except Exception:  # an objective that needs values, as in `_step`
                 result = network.encoder.feature(batch.image)
     del result
     return sum(storage.nbytes() for address, storage in kept.items() if address not in own)
 
 
 class _WithoutMatrices(TorchFunctionMode):
-    """Fused attention as a kernel does it: on the meta device torch takes it apart, with the
-    matrices that a kernel does not keep."""
+    """Mode in which fused attention keeps what a fused kernel keeps.
+
+    On the meta device torch would compute attention step by step and keep the attention matrices.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
@@ -139,7 +151,9 @@ class _WithoutMatrices(TorchFunctionMode):
 
 
 class _Fused(torch.autograd.Function):
-    """Keeps what torch's kernels keep: queries, keys, values and the output. Has no values."""
+    """Fused attention without values, which keeps queries, keys, values and output, as torch's
+    kernels.
+    """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
-"""An attentive probe: a learned query weighs an image's tokens, a linear layer reads their mean, in
-as many heads as the encoder has.
+"""Measure an encoder by an attentive probe.
 
-It is CAPI's (Darcet et al., 2025), without projections, as efficient probing is (Psomas et al.,
-2026): a head's query takes up its projection of the keys, and its linear layer that of the values,
-here of full rank. All else is as of the linear probe: SGD, tokens standardised, zero weights.
+Learned queries, one for each of the encoder's heads, weigh the tokens of an image, and a linear
+layer reads the weighted means. The probe is that of CAPI (Darcet et al., 2025) without projections,
+as in efficient probing (Psomas et al., 2026): the query of a head absorbs the projection of the
+keys, and the linear layer absorbs the projection of the values, here of full rank. SGD,
+standardised tokens and zero initial weights are the same as for the linear probe.
 
-Legend: N training images, B images of a batch, T tokens, prefix first, D width, A width and
-constant, H heads, C classes, G learning rates.
+Legend: N training images, M test images, K held-out images, B images of a batch, T tokens, prefix
+first, D width, A width and constant, H heads, C classes, G learning rates.
 """
 
 import math
@@ -34,11 +35,11 @@ from .images import Images
 from .probes import SEED, Scale
 
 UNREAD = -1  # label of a training image that could not be read
-STORED = torch.float16  # tokens in memory, where bfloat16 would round off small deviations
+STORED = torch.float16  # type of tokens in memory; bfloat16 would round off small deviations
 
 
 def describe(network: Backbone, images: Images) -> str:
-    """What the probe learns from and holds in memory, for the terminal."""
+    """Describe what the probe learns from and holds in memory, for the terminal."""
     assert isinstance(network, Encoder)  # recipe/check.py refuses others
     count, tokens = len(_train(images)), network.patches + network.prefix
     held = format_bytes(stored_bytes(count, tokens, network.width))
@@ -48,33 +49,47 @@ def describe(network: Backbone, images: Images) -> str:
 def measure(
     network: Backbone, images: Images, name: str = ENCODER
 ) -> tuple[Tensor, Tensor, Copies | None]:
-    """Return whether the probe classifies each test image right, and whether always naming their
-    commonest class does: bool (1, M), in the order of the split, on the CPU; and the copies among
-    these images. All processes call it.
+    """Measure which test images the probe classifies correctly. All processes call it.
+
+    Args:
+        network: the encoder.
+        images: the images of the evaluation.
+        name: the encoder, or the baseline that the network is.
+
+    Returns:
+        Whether the probe is right for each test image, bool (1, M), in the order of the split, on
+        the CPU, whether always naming the commonest class is right (same shape), and the copies
+        among the test images.
 
     Raises:
         UserError: the tokens of the training images do not fit into memory, tokens are not finite,
-            or every rate diverges.
+            or training diverges at every rate.
     """
     assert isinstance(network, Encoder)
     probe, accelerator = images.recipe.probe, images.accelerator
 
     @torch.no_grad()
     def tokens_of(image_BCHW: Tensor) -> Tensor:
-        """Return tokens (B, T, D). Autocast is for the encoder alone."""
+        """Return tokens (B, T, D), with autocast for the encoder only."""
         with images.autocast():
             return network.tokens(image_BCHW.to(accelerator.device), probe.layer).float()
 
     checked = features.CheckedReader(name, tokens_of, accelerator)
 
     def read(image_BCHW: Tensor) -> Tensor:
-        """Return tokens, rounded alike for all splits: where training tokens are rounded to one
-        value, others would be far from it."""
+        """Return tokens rounded to STORED, for all splits.
+
+        Where rounding makes all training tokens equal, tokens of other splits that are not rounded
+        would appear far away.
+        """
         return stored(checked(image_BCHW))
 
     def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
-        """Return each rate's class (M, G) of the labelled images with their label (M,), and the
-        copies among these images."""
+        """Return the predicted classes of labelled images.
+
+        Returns:
+            Each rate's class (M, G) with the labels (M,), and the copies among these images.
+        """
 
         readers = {name: lambda image: fitted.logits(read(image).float()).argmax(2)}
         found, copies = features.extract(readers, images.batches(source), accelerator)
@@ -105,9 +120,10 @@ def _train(images: Images) -> Source:
 
 
 def _check_memory(count: int, tokens: int, width: int) -> None:
-    """
+    """Check that the tokens of the training images take at most half of this process's memory.
+
     Raises:
-        UserError: the tokens of so many images take more than half of this process's memory.
+        UserError: the tokens take more.
     """
     most = int(environment.host_memory() / 2 / stored_bytes(1, tokens, width))
     if count > most:
@@ -117,14 +133,14 @@ def _check_memory(count: int, tokens: int, width: int) -> None:
 
 
 class TrainingTokens(NamedTuple):
-    """On the CPU: tokens (N, T, D) in STORED, and labels int64 (N,)."""
+    """Tokens (N, T, D) in STORED and labels int64 (N,) of training images, on the CPU."""
 
     x_NTD: Tensor
     label_N: Tensor
 
 
 class AttentiveProbe(NamedTuple):
-    """What was learned at each rate, and how tokens are standardised."""
+    """Queries and linear layers learned at each rate, and the scale that standardises tokens."""
 
     scale: Scale
     query_GHD: Tensor
@@ -135,13 +151,13 @@ class AttentiveProbe(NamedTuple):
         return AttentiveProbe(self.scale.to(device), query_GHD, weight_GHAC)
 
     def only(self, rate: int) -> "AttentiveProbe":
-        """What was learned at the rate of this number."""
+        """Return the probe learned at rate number `rate`."""
         kept = slice(rate, rate + 1)
         return AttentiveProbe(self.scale, self.query_GHD[kept], self.weight_GHAC[kept])
 
     def logits(self, x_BTD: Tensor) -> Tensor:
-        """Each rate's, (B, G, C), of float32 tokens."""
-        # of standardised tokens; their mean would move all scores of an image alike
+        """Return each rate's logits (B, G, C) of float32 tokens."""
+        # Divide by the deviation only: the mean would shift all scores of an image alike
         scaled_GHD = self.query_GHD / (math.sqrt(x_BTD.shape[2]) * self.scale.std.to(x_BTD))
         share_BTF = (x_BTD @ scaled_GHD.flatten(0, 1).T).softmax(1)  # F = G H
         mean_BGHD = (share_BTF.mT @ x_BTD).unflatten(1, self.query_GHD.shape[:2])
@@ -149,29 +165,37 @@ class AttentiveProbe(NamedTuple):
 
 
 def stored(x_BTD: Tensor) -> Tensor:
-    """Return tokens in STORED. Values beyond its range, which only tokens without a norm have,
-    become the largest that it has."""
+    """Return tokens in STORED.
+
+    Values beyond the range of STORED, which occur only in tokens without a norm, become the largest
+    value.
+    """
     most = torch.finfo(STORED).max
     return x_BTD.float().clamp(-most, most).to(STORED)
 
 
 def stored_bytes(images: int, tokens: int, width: int) -> int:
-    """Bytes of the tokens of so many training images."""
+    """Return the bytes that tokens of training images take in memory."""
     return images * tokens * width * STORED.itemsize
 
 
 def extract(
     read: Reader, batches: Iterable[Batch], images: int, accelerator: WatchedAccelerator
 ) -> TrainingTokens | None:
-    """The tokens of all processes' batches, which are of at most `images` images, in the order of
-    the split: on rank 0, which alone holds all; None elsewhere.
+    """Gather the tokens of all processes' batches on rank 0, in the order of the split.
 
     Args:
         read: uint8 images (B, C, H, W) -> tokens (B, T, D) in STORED.
+        batches: batches of this process.
+        images: largest number of images of all processes.
+        accelerator: the processes.
+
+    Returns:
+        The tokens of all readable images on rank 0, None on other ranks.
     """
     parts = [(batch.index, batch.label, read(batch.image).cpu()) for batch in batches]
     found: TrainingTokens | None = None
-    # batch by batch, so that no second copy of all is in memory
+    # Gather batch by batch, so that memory never holds all tokens twice
     for _ in range(max(accelerator.gather_parts([len(parts)]))):
         own, parts = parts[:1], parts[1:]
         for index_B, label_B, x_BTD in accelerator.gather_parts(own):
@@ -190,9 +214,11 @@ def extract(
 def train(
     tokens: TrainingTokens, heads: int, classes: int, probe: Probe, device: torch.device
 ) -> AttentiveProbe:
-    """Queries from a normal distribution and linear layers from zero by SGD with momentum and
-    cosine decay on the mean cross-entropy, the rates side by side from the same queries on the same
-    batches (`probes.rows_of_batch`)."""
+    """Train a probe at each rate by SGD with momentum and cosine decay, on the mean cross-entropy.
+
+    Queries start from a normal distribution and linear layers from zero. All rates start from the
+    same queries and see the same batches (`probes.rows_of_batch`).
+    """
     x_NTD, label_N = tokens
     width, groups, batch = x_NTD.shape[2], len(probe.rates), probe.batch
     scale = probes.moments(x_NTD.flatten(0, 1)).to(device)

@@ -1,7 +1,9 @@
-"""What a frozen encoder is compared with, on the same images: its network with fresh weights, the
-weights that a run began with, the pixels themselves, and always the commonest class.
+"""Compare a frozen encoder with baselines on the same images.
 
-Legend: B images of a batch, M images that are measured on, T trials.
+Baselines are the same network with fresh weights, with the weights that a run began with, the
+pixels themselves, and always naming the commonest class.
+
+Legend: B images of a batch, M images that metrics are measured on, T trials, C channels.
 """
 
 from collections.abc import Mapping
@@ -19,21 +21,26 @@ from ..recipe.schema import Data, Model, Recipe
 from ..stats import over_draws, paired_difference
 from .features import ENCODER, Reader, Right, accuracy
 
-SIDE = 8  # pixels of the images whose nearest neighbours need no network
+SIDE = 8  # side in pixels of images that are compared without a network
 
 
 def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
-    """The network with the initial weights of that seed, as a run from scratch begins; torch's
-    random state stays as it is."""
+    """Build a network with the initial weights of a seed, as a run from scratch would.
+
+    torch's random state is not changed.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return build_backbone(model, data).eval()
 
 
 def initial_network(made: Recipe | None, model: Model, data: Data, seed: int) -> Backbone:
-    """The network with the initial weights of the run `made`, of its seed, brought to the image
-    size of `data` as trained ones are; with fresh weights of `seed` where no run is known, or its
-    images have other channels."""
+    """Build the network with the initial weights of the run that trained the encoder.
+
+    The weights are those of the seed of run `made`, with positions fitted to the image size of
+    `data`, as for trained weights. If the run is unknown, or trained on images with other channels,
+    the network has fresh weights of `seed`.
+    """
     if made is None or made.data.channels != data.channels:
         return fresh_network(model, data, seed)
     network = fresh_network(model, data, made.seed)
@@ -42,8 +49,10 @@ def initial_network(made: Recipe | None, model: Model, data: Data, seed: int) ->
 
 
 def pixel_reader(data: Data) -> Reader:
-    """An image's feature is the image itself at 8 x 8 pixels, each the mean of its part of the
-    image, normalised as for the encoder: (B, 64 C)."""
+    """Return a reader whose feature of an image is the image at 8 x 8 pixels, (B, 64 C).
+
+    Every pixel is the mean of a part of the image. Pixels are normalised as for the encoder.
+    """
     mean_C11, std_C11 = normalisation(data.mean, data.std, data.pixel_range)
 
     def read(image_BCHW: Tensor) -> Tensor:
@@ -54,8 +63,10 @@ def pixel_reader(data: Data) -> Reader:
 
 
 def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
-    """Return an accuracy as result.json has it, with the copies of its images and, if there are
-    several draws of few-shot images, with its interval over images and draws."""
+    """Return an accuracy as an entry of result.json, with the copies among the images.
+
+    If there are several draws of few-shot images, the entry has an interval over images and draws.
+    """
     draws, images = right_TM.shape
     entry = Measured(value=accuracy(right_TM), split=split, n=images).with_copies(copies)
     if draws > 1:
@@ -66,9 +77,12 @@ def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
 
 
 def difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:
-    """Return the accuracy of an encoder minus that of a baseline, on the same images and the same
-    draws of few-shot images, with its interval over both. A baseline with one draw, such as the
-    commonest class, is compared with every draw."""
+    """Return the accuracy of an encoder minus the accuracy of a baseline, with an interval.
+
+    Both are measured on the same images and the same draws of few-shot images. The interval covers
+    images and draws. A baseline with a single draw, such as the commonest class, is compared with
+    every draw.
+    """
     apart_M = right_TM.double().mean(0) - other_TM.double().mean(0)
     mean, images = paired_difference(apart_M.numpy(), copies.effective if copies else None)
     apart_T = (right_TM.double() - other_TM.double()).mean(1)
@@ -83,16 +97,16 @@ def compared(
     prefix: str = "",
     paired: bool = True,
 ) -> dict[str, Measured]:
-    """The metrics of an encoder's probes and, after each, those of what it is compared with.
+    """Return the metrics of an encoder's probes, each followed by the metrics of the baselines.
 
     Args:
-        right: {ENCODER, FRESH, START, PIXELS or COMMONEST: {measure: (T, M)}}, empty where nothing
-            was probed; a measure of the encoder that another one lacks is not compared with it.
-        split: which images these are.
-        copies: how often the same image is among them.
-        prefix: of the metrics' names.
-        paired: whether differences are measured: not where these images chose the encoder's
-            weights, were trained on, or are no independent cases.
+        right: {ENCODER, FRESH, START, PIXELS or COMMONEST: {measure: (T, M)}}, empty if nothing was
+            probed. A baseline without a measure of the encoder is not compared by that measure.
+        split: the split of the images.
+        copies: how often the same image is among the images.
+        prefix: prefix of the metrics' names.
+        paired: whether to measure differences. False if the images chose the encoder's weights,
+            were trained on, or are not independent cases.
     """
     found: dict[str, Measured] = {}
     for measure, right_TM in sorted(right.get(ENCODER, {}).items(), key=lambda one: place(one[0])):

@@ -1,7 +1,9 @@
-"""Classifies every image of a split once, on any number of processes: top-1, top-5, ImageNet-ReaL,
-and the predictions themselves.
+"""Classify every image of a split once, on any number of processes.
 
-Legend: M images, C classes, K the highest-scored classes (at most 5).
+Measures top-1, top-5 and ImageNet-ReaL, and saves the predictions.
+
+Legend: M images, C classes, K the classes with the highest scores (at most 5), L labels of an
+image.
 """
 
 import io
@@ -26,14 +28,20 @@ from ..training.loop import to_device
 from . import beside
 from .features import ENCODER, check_finite, is_finite
 
-IMAGENET = 50_000  # images of its validation split
-FEW_REAL = 10  # images, below which nothing is said about the order of classes
+IMAGENET = 50_000  # images in ImageNet's validation split
+FEW_REAL = 10  # number of images from which the order of classes is checked
 
 
 class Predictions(NamedTuple):
-    """int64: `index` (M,) of the images in their split, ascending; `label` (M,), -1 for none, or
-    lists of labels (M, L), as `data.labels.padded`; `top5` (M, K), best first; `content` (M,), the
-    hash of each image's content. `classes` is how many the classifier knows."""
+    """Predictions of a classifier, int64.
+
+    Attributes:
+        index: rows of the images in their split, ascending, (M,).
+        label: labels (M,), -1 for none, or lists of labels (M, L) as from `data.labels.padded`.
+        top5: classes with the highest scores, best first, (M, K).
+        content: hash of each image's content, (M,).
+        classes: number of classes that the classifier knows.
+    """
 
     index: np.ndarray  # type: ignore[assignment]
     label: np.ndarray
@@ -42,7 +50,7 @@ class Predictions(NamedTuple):
     classes: int = 0
 
     def save(self, path: Path, source: Source) -> None:
-        """As .npz, with `image` (M,): the files of the images, or their names, in the split."""
+        """Save the predictions as .npz, with the file or the name of each image in `image` (M,)."""
         image = np.array([source.file_of(row) for row in self.index.tolist()], np.str_)
         arrays = {name: getattr(self, name) for name in ("index", "label", "top5", "content")}
         file = io.BytesIO()
@@ -54,10 +62,10 @@ class Predictions(NamedTuple):
 def predict(
     objective: Objective, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> Predictions:
-    """Return the classifier's predictions for the batches of all processes, gathered on each.
+    """Predict the batches of all processes and gather the predictions on every process.
 
     Raises:
-        NonFiniteError: logits of an image are not finite. Their order means nothing.
+        NonFiniteError: logits of an image are not finite, so that their order means nothing.
     """
     parts: list[tuple[np.ndarray | None, ...]] = []
     classes = 0
@@ -79,9 +87,9 @@ def predict(
 def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> dict[str, Measured]:
     """Measure top-1 and, with more than five classes, top-5 on the labelled test images.
 
-    An image with a list of labels is right if its highest class, or any of the five, is one of
-    them. `majority_top1` is the top-1 accuracy of always naming the commonest class; with `paired`
-    (as in `beside.compared`) it has the difference from that.
+    An image with a list of labels is right if the highest class, or any of the five highest, is in
+    the list. `majority_top1` is the top-1 accuracy of always naming the commonest class. With
+    `paired` (see `beside.compared`) it has the difference between both.
     """
     label_ML = predictions.label.reshape(len(predictions.label), -1)
     known_M = (label_ML >= 0).any(1)
@@ -92,7 +100,7 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
     ranks = {"top1": 1} | ({"top5": 5} if classes > 5 else {})
     right = {name: correct_MK[:, :rank].any(1) for name, rank in ranks.items()}
     row, place = np.nonzero(label_ML >= 0)
-    named = np.unique(np.stack([row, label_ML[row, place]]), axis=1)[1]  # once by each image
+    named = np.unique(np.stack([row, label_ML[row, place]]), axis=1)[1]  # once per image
     right["majority_top1"] = (label_ML == np.bincount(named).argmax()).any(1)
     copies = count_copies(predictions.content[known_M], label_ML)
     right_1M = {name: torch.from_numpy(right_M)[None] for name, right_M in right.items()}
@@ -104,15 +112,20 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
 
 
 def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[str, Measured]:
-    """Accuracy on ImageNet-ReaL's labels (Beyer et al., 2020): the share of images whose top-1
-    class is one of their labels. Images without a label are left out.
+    """Measure the accuracy on ImageNet-ReaL's labels (Beyer et al., 2020).
 
-    `path` is the published real.json: a list of lists, in the order of the numbers in the files'
-    names.
+    This is the share of images whose top-1 class is one of their ReaL labels. Images without a ReaL
+    label are left out.
+
+    Args:
+        predictions: predictions for ImageNet's validation images.
+        source: the images.
+        path: the published real.json, a list of lists in the order of the numbers in the files'
+            names.
 
     Raises:
-        UserError: another file, images whose names lack ImageNet's numbers, or classes that are
-            numbered otherwise than ImageNet's.
+        UserError: the file is another one, names of images lack ImageNet's numbers, or classes are
+            numbered differently from ImageNet's.
     """
     try:
         seen = records.read(Path(path), list[list[int]])
@@ -132,7 +145,7 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
         return {}
     label_ML = predictions.label.reshape(len(numbers), -1)
     agree = sum(bool({*label_ML[row].tolist()} & {*labels[row]}) for row in known)
-    # of ImageNet's own labels 90% are among those of ReaL
+    # 90% of ImageNet's labels are also ReaL labels
     if len(known) >= FEW_REAL and 2 * agree < len(known):
         raise UserError(
             f"eval.real={path}: only {agree:,} of {len(known):,} images have one of its labels"

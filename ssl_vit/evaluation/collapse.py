@@ -1,4 +1,4 @@
-"""Whether an encoder gives all images nearly the same, measured while it is trained.
+"""Measure during training whether an encoder maps all images to nearly the same features.
 
 Legend: B batch, N images, D width of the features, K prototypes.
 """
@@ -18,18 +18,21 @@ from ..training.loop import to_device
 from .features import feature_reader, gathered
 from .probes import effective_rank
 
-IMAGES_PER_CHANNEL = 10  # of the images that are looked at
-PART = 256  # images whose probabilities are held in float64 at once
+IMAGES_PER_CHANNEL = 10  # number of measured images for each channel of the features
+PART = 256  # number of images whose probabilities are in float64 at the same time
 
 
 class CollapseEvaluator:
-    """An evaluator: of fixed images' features the effective rank, after their mean is taken off,
-    and the mean cosine of two images; of prototypes the information that an image gives of its own.
+    """Evaluator of the features and prototypes of fixed images.
+
+    Measures the effective rank of the features without their mean and the mean cosine of two
+    images. For an objective with prototypes, also measures the information that prototypes have
+    about images.
 
     Args:
-        batches: this process's images, with the evaluation's preprocessing.
-        pool: of the features, token or avg.
-        accelerator: of the run.
+        batches: images of this process, with the preprocessing of evaluations.
+        pool: pooling of the features, token or avg.
+        accelerator: accelerator of the run.
     """
 
     def __init__(self, batches: list[Batch], pool: str, accelerator: WatchedAccelerator) -> None:
@@ -39,7 +42,7 @@ class CollapseEvaluator:
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         device = self.accelerator.device
-        # in bfloat16 features that are nearly the same differ by rounding, in every direction
+        # In bfloat16, nearly equal features differ by rounding errors in all directions
         with torch.autocast(device.type, enabled=False):
             readers = {"": feature_reader(objective.exported, self.pool, None)}
             _, _, _, features = gathered(readers, self.batches, self.accelerator)
@@ -53,7 +56,7 @@ class CollapseEvaluator:
             yield f"features/{name}", share
 
     def _information(self, p_XK: Tensor) -> float:
-        """`information` of all processes' images."""
+        """Return `information` over the images of all processes."""
         entropy = torch.stack([entropies(part_BK).sum() for part_BK in p_XK.split(PART)]).sum()
         images = torch.full_like(entropy, len(p_XK))
         sums = torch.cat([p_XK.sum(0, dtype=torch.float64), torch.stack([entropy, images])])
@@ -62,28 +65,37 @@ class CollapseEvaluator:
 
 
 def centred_rank(x_ND: Tensor) -> float:
-    """RankMe (Garrido et al., 2023, equation 1) of features less their mean, from 1 to
-    min(N - 1, D). What is left of features that are the same is rounding, which has every
-    direction: where it is no more than that, 1."""
+    """Return RankMe (Garrido et al., 2023, equation 1) of features without their mean.
+
+    The result is from 1 to min(N - 1, D). If all features are the same, only rounding errors are
+    left, which have all directions. Therefore the result is 1 if the centred features are no larger
+    than rounding errors.
+    """
     centred_ND = x_ND - x_ND.mean(0)
     rounding = torch.finfo(torch.float32).eps * x_ND.norm()
     return 1.0 if centred_ND.norm() <= rounding else effective_rank(centred_ND)
 
 
 def mean_cosine(x_ND: Tensor) -> float:
-    """Of two different images' features, over all pairs. Their mean is not taken off: about it the
-    cosines of any features add up to nearly nothing."""
+    """Return the mean cosine of features over all pairs of different images.
+
+    The mean of the features is not subtracted, because the cosines of centred features always add
+    up to nearly 0.
+    """
     count = len(x_ND)
     total = torch.nn.functional.normalize(x_ND, dim=1).sum(0).square().sum()
     return float((total - count) / (count * max(1, count - 1)))
 
 
 def entropies(p_BK: Tensor) -> Tensor:
-    """Of each row of probabilities, in nats: float64 (B,)."""
+    """Return the entropy in nats of each row of probabilities, float64 (B,)."""
     return torch.special.entr(p_BK.double()).sum(-1)
 
 
 def information(mean_K: Tensor, mean_entropy: float) -> float:
-    """The mutual information of images and their prototypes, H(mean p) - mean H(p), as a share of
-    log K: 0 where all images have the same probabilities, be they one prototype's or all's."""
+    """Return the mutual information between images and prototypes, as a share of log K.
+
+    It is (H(mean p) - mean H(p)) / log K. The result is 0 if all images have the same
+    probabilities, whether for one prototype or spread over all prototypes.
+    """
     return (float(entropies(mean_K)) - mean_entropy) / math.log(len(mean_K))

@@ -1,7 +1,7 @@
-"""Segmentation by patch features of a frozen encoder: a linear probe.
+"""Measure segmentation by a linear probe on patch features of a frozen encoder.
 
 Legend: I images, B images of a batch, N patches, D width, A width and constant, C classes,
-G learning rates, S side of image and mask in pixels, H W rows and columns of patches.
+G learning rates, F = G C, S side of image and mask in pixels, H W rows and columns of patches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,13 +30,13 @@ from .features import ENCODER, CheckedReader, Reader
 from .images import Images
 from .probes import Scale
 
-# Images whose difference has an interval: fewer, resampled, differ too little from one another
+# Fewest images for which a difference has an interval: resamples of fewer vary too little
 FEWEST = 30
 SCORES = ("miou", "pixel_accuracy")
 
 
 class SegmentationTask(NamedTuple):
-    """What the pixels' classes are, and how patches lie in an image: `grid` rows and columns."""
+    """Classes of pixels, the ignored value, and the rows and columns of patches."""
 
     classes: int
     ignore: int
@@ -44,16 +44,25 @@ class SegmentationTask(NamedTuple):
 
 
 class PatchFeatures(NamedTuple):
-    """Training images in memory: features float32 (I, N, D), masks (I, S, S) in the smallest type
-    that holds their classes."""
+    """Training images in memory.
+
+    Attributes:
+        x_IND: features, float32 (I, N, D).
+        mask_ISS: masks (I, S, S), in the smallest type that holds all classes.
+    """
 
     x_IND: Tensor
     mask_ISS: Tensor
 
 
 class FittedSegmenter(NamedTuple):
-    """What was learned from the training images: the probe's weights (G, A, C), and the commonest
-    class of the pixels."""
+    """Segmentation probe fitted to training images.
+
+    Attributes:
+        scale: standardises features.
+        weight_GAC: weights of the probe at each rate.
+        pixel_class: the commonest class of the pixels.
+    """
 
     scale: Scale
     weight_GAC: Tensor
@@ -64,8 +73,14 @@ class FittedSegmenter(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """`marginals` of a split: of the weights' predictions (G, 3, C), of the commonest class (3, C),
-    and of the first weights in each image (M, 3, C); and the hash of each image's content (M,)."""
+    """Pixel counts of a split, as from `marginals`.
+
+    Attributes:
+        total_G3C: counts of the predictions at each rate.
+        commonest_3C: counts of always predicting the commonest class.
+        image_M3C: counts for each image, of the predictions at the first rate.
+        content_M: hash of each image's content.
+    """
 
     total_G3C: Tensor
     commonest_3C: Tensor
@@ -74,12 +89,15 @@ class Counts(NamedTuple):
 
 
 def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
-    """Learn from the training images at each rate, choose the rate on the held-out ones; the counts
-    of the test images, the same on all processes.
+    """Fit a segmentation probe at each rate, choose the rate on held-out images, and count test
+    pixels.
+
+    Returns:
+        The counts of the test images, the same on all processes.
 
     Raises:
-        UserError: a split has no masks, masks do not suit, too many images cannot be read, features
-            are not finite, or every rate diverges.
+        UserError: a split has no masks, masks are unsuitable, too many images cannot be read,
+            features are not finite, or training diverges at every rate.
     """
     assert isinstance(network, Encoder)  # recipe/check.py refuses others
     recipe, accelerator, splits = images.recipe, images.accelerator, images.splits
@@ -89,7 +107,7 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
     )
 
     def read(image_B3HW: Tensor) -> Tensor:
-        """Patch features (B, N, D) float32; autocast is for the encoder alone."""
+        """Return patch features (B, N, D) in float32, with autocast for the encoder only."""
         with torch.no_grad(), images.autocast():
             h_BTD = network.tokens(image_B3HW.to(accelerator.device), probe.layer)
             return h_BTD[:, network.prefix :].float()
@@ -115,14 +133,18 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
 
 
 def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
-    """The metrics on masks of an encoder (ENCODER), beside those of its network with fresh weights
-    (FRESH) where it is given and of the commonest class, on the same images; `paired` as of
-    `beside.compared`."""
+    """Return the segmentation metrics of an encoder and of the baselines, on the same images.
+
+    Args:
+        counts: counts of the encoder (ENCODER) and, if measured, of fresh weights (FRESH). The
+            counts of the commonest class are those of the encoder.
+        paired: see `beside.compared`.
+    """
     own, fresh = counts[ENCODER], counts.get(FRESH)
     totals = {"": own.total_G3C, "majority_": own.commonest_3C[None]}
     totals |= {} if fresh is None else {FRESH: fresh.total_G3C}
     values = {start: scores(total_G3C) for start, total_G3C in totals.items()}
-    # a mask is no label: copies with other masks are not counted
+    # All labels are equal, so that copies with different masks are not reported as contradictory
     copies = count_copies(own.content_M, np.zeros_like(own.content_M))
     images = len(own.image_M3C)
     found = {
@@ -142,9 +164,10 @@ def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
 def _task(
     train: PatchFeatures, classes: int | None, ignore: int, grid: tuple[int, int]
 ) -> SegmentationTask:
-    """
+    """Return the segmentation task of the training masks.
+
     Raises:
-        UserError: there is one class alone.
+        UserError: there is only one class.
     """
     found = count_classes(train.mask_ISS, ignore)
     if (classes or found) < 2:
@@ -156,19 +179,21 @@ def _task(
 def _fit(
     train: PatchFeatures, task: SegmentationTask, probe: Probe, device: torch.device
 ) -> FittedSegmenter:
-    """Learn from the training images on this process's device; on the CPU."""
+    """Fit a segmentation probe to the training images on this process's device, and return it on
+    the CPU.
+    """
     scale = probes.moments(rearrange(train.x_IND, "i n d -> (i n) d")).to(device)
     weight_GAC = train_segmenter(train, task, scale, probe, device)
     count_C = torch.zeros(task.classes, dtype=torch.long)
     for mask_SS in train.mask_ISS:
-        shown = mask_SS.long()  # else an ignored value beyond a byte is taken for another
+        shown = mask_SS.long()  # in uint8, an ignored value above 255 would equal another value
         count_C += shown[shown != task.ignore].bincount(minlength=task.classes)
     commonest = int(count_C.argmax())
     return FittedSegmenter(scale, weight_GAC, commonest).to(torch.device("cpu"))
 
 
 def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
-    """Features and masks of all processes' batches, in the order of the split, in memory."""
+    """Return features and masks of all processes' batches in memory, in the order of the split."""
     parts = []
     for batch in batches:
         assert batch.mask is not None
@@ -181,22 +206,24 @@ def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
 
 
 def _narrow(mask: Tensor) -> Tensor:
-    """In bytes where the values fit: masks of a data set take most of the memory."""
+    """Convert a mask to bytes if all values fit, because masks take most of the memory."""
     fits = int(mask.min()) >= 0 and int(mask.max()) < 256
     return mask.to(torch.uint8 if fits else torch.int32)
 
 
 def count_classes(mask_ISS: Tensor, ignore: int) -> int:
-    """The highest class of the masks, and 1; 0 where no pixel has one."""
+    """Return the highest class in the masks plus 1, or 0 if no pixel has a class."""
     return max((int(v) + 1 for v in mask_ISS.unique().tolist() if v != ignore), default=0)
 
 
 def upsampled(
     x_BND: Tensor, scale: Scale, weight_AF: Tensor, task: SegmentationTask, side: int
 ) -> Tensor:
-    """Logits (B, F, S, S): a linear layer on each patch, bilinearly upsampled to the mask (Strudel
-    et al., 2021, section 3.2; Oquab et al., 2023, section 7.4, whose batch norm before the layer is
-    `scale` here)."""
+    """Return logits (B, F, S, S) of a linear layer on patches, upsampled to the mask bilinearly.
+
+    As in Strudel et al. (2021, section 3.2) and Oquab et al. (2023, section 7.4). `scale` replaces
+    the batch norm before the layer of the latter.
+    """
     low_BNF = scale(rearrange(x_BND, "b n d -> (b n) d"), 1.0) @ weight_AF
     rows, columns = task.grid
     low_BFHW = rearrange(low_BNF, "(b h w) f -> b f h w", h=rows, w=columns)
@@ -210,8 +237,10 @@ def train_segmenter(
     probe: Probe,
     device: torch.device,
 ) -> Tensor:
-    """Weights (G, A, C) of the mean cross-entropy over all pixels that are not ignored, at the
-    masks' resolution. All rates see the same batches."""
+    """Train weights (G, A, C) by the mean cross-entropy over all pixels that are not ignored.
+
+    The loss is computed at the resolution of the masks. All rates see the same batches.
+    """
     images, side = len(train.x_IND), train.mask_ISS.shape[-1]
     at_once = max(1, probes.ELEMENTS // (len(probe.rates) * task.classes * side**2))
 
@@ -230,7 +259,7 @@ def train_segmenter(
 def _gradient(
     x_BND: Tensor, mask_BSS: Tensor, scale: Scale, weight_AF: Tensor, task: SegmentationTask
 ) -> Tensor:
-    """Of the summed cross-entropy, at each group's own weights (A, G C)."""
+    """Return the gradient of the summed cross-entropy at each group's weights (A, G C)."""
     weight_AF = weight_AF.detach().requires_grad_()
     with torch.enable_grad():
         logits = upsampled(x_BND, scale, weight_AF, task, mask_BSS.shape[-1])
@@ -242,8 +271,11 @@ def _gradient(
 
 
 def marginals(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
-    """Of each class the pixels that are predicted right, that are its, and that are predicted to
-    be, of those that are not ignored: int64 (3, C) on the CPU."""
+    """Count the pixels of each class, int64 (3, C) on the CPU, without ignored pixels.
+
+    The rows are the pixels that are predicted correctly, the pixels that belong to the class, and
+    the pixels that are predicted as the class.
+    """
     known = mask != task.ignore
     truth, found = mask[known].long(), pred[known]
     counted = (truth[truth == found], truth, found)
@@ -253,7 +285,7 @@ def marginals(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
 def count(
     read: Reader, batches: Iterable[Batch], fitted: FittedSegmenter, task: SegmentationTask
 ) -> Counts:
-    """Over all processes' batches of a split."""
+    """Count the pixels of a split over all processes' batches."""
     total_G3C = torch.zeros(len(fitted.weight_GAC), 3, task.classes, dtype=torch.int64)
     commonest_3C = torch.zeros_like(total_G3C[0])
     parts_M3C = [total_G3C[:0]]
@@ -279,9 +311,15 @@ def count(
 
 
 def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
-    """By the names of SCORES, of R sums of marginals, (R,): intersection over union, averaged over
-    the classes that are in the masks or predicted, as mmsegmentation does, and the share of right
-    pixels; nan without pixels."""
+    """Return the SCORES of sums of marginals, {name: (R,)}.
+
+    "miou" is the intersection over union, averaged over the classes that occur in the masks or in
+    the predictions, as in mmsegmentation. "pixel_accuracy" is the share of correct pixels. Without
+    pixels both are NaN.
+
+    Args:
+        total_R3C: R sums of `marginals`.
+    """
     right_RC, own_RC, predicted_RC = total_R3C.double().numpy().swapaxes(0, 1)
     union_RC = own_RC + predicted_RC - right_RC
     present_RC = union_RC > 0
@@ -294,8 +332,10 @@ def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
 
 
 def difference(one: Counts, other: Counts, name: str) -> Interval:
-    """The percentile interval of the first one's score of this name less the second one's, on the
-    same images, whose distinct contents are resampled together."""
+    """Return the percentile interval of the difference of a score between two encoders.
+
+    Both are measured on the same images, which are resampled together by distinct content.
+    """
     one_MK, other_MK = (each.image_M3C.flatten(1).double().numpy() for each in (one, other))
 
     def score(sum_RK: np.ndarray) -> np.ndarray:

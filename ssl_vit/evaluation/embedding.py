@@ -1,7 +1,7 @@
-"""Features of whole splits in shards of parquet; and the images nearest to queries.
+"""Write features of whole splits in shards of parquet, and find the images nearest to queries.
 
 Legend: B images of a batch, M images, N patches, D width, Q queries, S sampled images, P pairs of
-them.
+sampled images.
 """
 
 import io
@@ -24,18 +24,17 @@ from ..models.encoder import Backbone, Encoder
 from ..training.loop import to_device
 from .features import ENCODER, check_finite, is_finite
 
-SAMPLED = 2000  # images of whose pairs the similarity is measured
-SAMPLE_KEY = 7  # of the permutation by which they are drawn
+SAMPLED = 2000  # number of images whose pairwise similarities are measured
+SAMPLE_KEY = 7  # key of the permutation that draws these images
 UNREADABLE = b"unreadable"  # key of a parquet file's metadata: a JSON list of texts
 
 
-# Of uint8 images (B, 3, H, W): a feature (B, D) an image, and its patch tokens (B, N, D) where they
-# are wanted
+# uint8 images (B, 3, H, W) -> features (B, D), and patch tokens (B, N, D) or None
 TokenReader = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 class FeatureShard(NamedTuple):
-    """Rows first .. last-1 of a split, and the file that holds their features."""
+    """Rows first .. last-1 of a split, and the file with their features."""
 
     split: str
     first: int
@@ -44,8 +43,15 @@ class FeatureShard(NamedTuple):
 
 
 class Neighbor(NamedTuple):
-    """An image near a query: cosine similarity, split, row, name and label (-1 for none), and the
-    query's name."""
+    """Image near a query.
+
+    Attributes:
+        similarity: cosine similarity with the query.
+        split, index: the image, as a row of a split.
+        file: file or name of the image.
+        label: label of the image, -1 for none.
+        query: name of the query.
+    """
 
     similarity: float
     split: str
@@ -56,7 +62,13 @@ class Neighbor(NamedTuple):
 
 
 class PairSimilarity(NamedTuple):
-    """Cosine similarities of all pairs of `images` images: their mean, and what 1% are above."""
+    """Cosine similarities of all pairs of images.
+
+    Attributes:
+        mean: the mean of all similarities.
+        high: the 99th percentile.
+        images: number of images.
+    """
 
     mean: float
     high: float
@@ -64,8 +76,11 @@ class PairSimilarity(NamedTuple):
 
 
 def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> TokenReader:
-    """Features after the final norm or, with `layer` from 1, after that block; patch tokens are of
-    the same layer. A convolutional network has its own pooling, and no patches."""
+    """Return a reader of features and, if `patches` is true, of patch tokens.
+
+    Both are taken after the final norm, or with `layer` (from 1) after that block. A convolutional
+    network uses its own pooling and has no patch tokens.
+    """
 
     def read(image_B3HW: Tensor) -> tuple[Tensor, Tensor | None]:
         if not isinstance(net, Encoder):
@@ -81,10 +96,17 @@ def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> 
 def embed(
     read: TokenReader, batches: Iterable[Batch], source: Source, device: torch.device
 ) -> bytes:
-    """The content of a shard's file, of its batches (`loaders.evaluation_loader`): columns `index`,
-    `file`, `label` (null for none), `embedding` (D,) and, where they are read, `patches` (N, D); in
-    its metadata the images that could not be read, which have no row. The caller enters
-    autocast.
+    """Return the content of a shard's parquet file. The caller enters autocast.
+
+    The columns are `index`, `file`, `label` (null for none), `embedding` (D,) and, if patches are
+    read, `patches` (N, D). Images that could not be read have no row and are listed in the
+    metadata.
+
+    Args:
+        read: reads features.
+        batches: batches of the shard (`loaders.evaluation_loader`).
+        source: the split.
+        device: device of the network.
 
     Raises:
         NonFiniteError: a feature or a patch of an image is not finite.
@@ -125,7 +147,7 @@ def embed(
 
 
 def decode(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The rows (M,) and the features (M, D) of a shard's file."""
+    """Return the rows (M,) and the features (M, D) of a shard's file."""
     table = pyarrow.parquet.read_table(file, columns=["index", "embedding"])
     embedding = table.column("embedding").combine_chunks()
     width = len(embedding.flatten()) // max(1, len(embedding))
@@ -134,10 +156,12 @@ def decode(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def summary(file: Path) -> tuple[int, list[str]]:
-    """How many images a shard's file has, and those that could not be read; without its features.
+    """Return the number of images in a shard's file and the list of unreadable images.
+
+    Features are not read.
 
     Raises:
-        ValueError, OSError, KeyError: it is damaged.
+        ValueError, OSError, KeyError: the file is damaged.
     """
     found = pyarrow.parquet.read_metadata(file)
     return found.num_rows, json.loads(found.metadata[UNREADABLE])
@@ -146,15 +170,18 @@ def summary(file: Path) -> tuple[int, list[str]]:
 def search(
     query_QD: np.ndarray, shards: Sequence[FeatureShard], splits: Mapping[str, Source], top: int
 ) -> tuple[list[list[Neighbor]], PairSimilarity | None]:
-    """The `top` images of the shards whose features have the highest cosine similarity with each
-    query's, best first; and the similarity of pairs of at most SAMPLED images, drawn by a key of
-    their own, None of fewer than two.
+    """Find the images whose features have the highest cosine similarity with each query, best
+    first.
 
     Args:
         query_QD: features of Q queries.
-        shards: one after the other, each read once.
-        splits: of the shards.
-        top: images for a query.
+        shards: the shards to search. Each shard is read once, one after the other.
+        splits: the splits of the shards.
+        top: number of images for each query.
+
+    Returns:
+        The images for each query, and the similarities between pairs of at most SAMPLED images,
+        drawn by a fixed key, or None if there are fewer than two.
     """
     count = sum(shard.last - shard.first for shard in shards)
     drawn = np.sort(rng.permute(np.arange(min(SAMPLED, count)), count, rng.key(SAMPLE_KEY)))
@@ -180,7 +207,7 @@ def search(
 
 
 def normalized(x_MD: np.ndarray) -> np.ndarray:
-    """Features of length 1."""
+    """Scale features to length 1."""
     return x_MD / np.maximum(np.linalg.norm(x_MD, axis=1, keepdims=True), 1e-12)
 
 
@@ -192,7 +219,9 @@ def _neighbor(similarity: float, place: tuple[str, int], splits: Mapping[str, So
 
 
 def _pair_similarity(x_SD: np.ndarray) -> PairSimilarity | None:
-    """Of features of length 1."""
+    """Return the similarities of pairs, for features of length 1, or None for fewer than two
+    images.
+    """
     if len(x_SD) < 2:
         return None
     similarity_P = (x_SD @ x_SD.T)[np.triu_indices(len(x_SD), 1)]

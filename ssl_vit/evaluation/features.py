@@ -1,6 +1,7 @@
-"""Extracts features of a frozen encoder and runs the probes on them.
+"""Extract features of a frozen encoder and run probes on the features.
 
-Legend: B batch, N images, D width of the features; M images that are measured on, T trials.
+Legend: B batch, N images, D width of the features, M images that metrics are measured on, T trials,
+L labelled images, S images that few-shot picks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,11 +31,11 @@ from .probes import SEED, Features
 # Draws of few-shot images where probe.trials is null: DRAWS if other probes need the features of
 # all training images anyway, DRAWS_ALONE if features are extracted for few-shot alone
 DRAWS, DRAWS_ALONE = 10, 3
-ENCODER = ""  # the name of the encoder's reader, beside FRESH, START and PIXELS
+ENCODER = ""  # name of the encoder's reader; FRESH, START and PIXELS name those of baselines
 
-# uint8 images (B, 3, H, W) -> features (B, D), or of tokens (B, T, D)
+# uint8 images (B, 3, H, W) -> features (B, D) or tokens (B, T, D)
 Reader = Callable[[Tensor], Tensor]
-Readers = Mapping[str, Reader]  # {ENCODER, FRESH, ...: it}
+Readers = Mapping[str, Reader]  # {ENCODER, FRESH, ...: reader}
 Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features
 Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
 
@@ -44,23 +45,25 @@ def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
 
 
 def is_finite(output_B: Tensor) -> Tensor:
-    """Return for each image whether all values of its features, tokens or logits (B, ...) are
-    finite: bool (B,), on the CPU."""
+    """Return whether all values of each image's features, tokens or logits (B, ...) are finite.
+
+    The result is bool (B,), on the CPU.
+    """
     if not output_B.numel():
         return torch.ones(len(output_B), dtype=torch.bool)
-    low_B, high_B = output_B.flatten(1).aminmax(dim=1)  # both are NaN where a value is
+    low_B, high_B = output_B.flatten(1).aminmax(dim=1)  # both are NaN if any value is NaN
     return (low_B.isfinite() & high_B.isfinite()).cpu()
 
 
 def check_finite(name: str, finite_N: Tensor) -> None:
-    """Check that what a network computed from images is finite.
+    """Check that a network's output is finite for all images.
 
     Args:
         name: the network: ENCODER, or a baseline of PROBE_BASELINES.
-        finite_N: `is_finite` of the images.
+        finite_N: result of `is_finite` for the images.
 
     Raises:
-        NonFiniteError: the output for some images is not finite; it says for how many.
+        NonFiniteError: the output for some images is not finite. The message has their number.
     """
     count = len(finite_N) - int(finite_N.sum())
     if count:
@@ -69,11 +72,11 @@ def check_finite(name: str, finite_N: Tensor) -> None:
 
 
 class CheckedReader:
-    """A reader that notes for each image whether its features are finite.
+    """Reader that records for each image whether the features are finite.
 
     Args:
-        name: the network, as in `check_finite`.
-        read: the reader that is checked.
+        name: the network, see `check_finite`.
+        read: the reader to check.
         accelerator: the processes that read images.
     """
 
@@ -87,7 +90,7 @@ class CheckedReader:
         return output_B
 
     def check(self) -> None:
-        """Check the images that all processes have read since the last check. Collective.
+        """Check all images that any process has read since the last check. Collective.
 
         Raises:
             NonFiniteError: features of an image are not finite.
@@ -99,12 +102,15 @@ class CheckedReader:
 def extract(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[dict[str, Features], Copies | None]:
-    """Return each reader's features of the labelled images in all processes' batches, with their
-    labels, in the order of the split, on the device; and the copies among these images. The caller
-    enters autocast.
+    """Extract each reader's features of the labelled images of all processes. The caller enters
+    autocast.
+
+    Returns:
+        {reader: features and labels}, in the order of the split, on the device, and the copies
+        among these images.
 
     Raises:
-        NonFiniteError: as `gathered`.
+        NonFiniteError: see `gathered`.
     """
     _, label_N, content_N, found = gathered(readers, batches, accelerator)
     known_N = label_N >= 0
@@ -120,8 +126,10 @@ def extract(
 def gathered(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Index (N,), ascending, label (N,), content (N,) and each reader's features (N, D) of all
-    processes' batches.
+    """Gather each reader's features over all processes' batches.
+
+    Returns:
+        Index (N,), ascending, label (N,), content (N,), and features (N, D) by reader.
 
     Raises:
         NonFiniteError: a feature of the encoder is not finite. `all_right` checks the baselines.
@@ -144,8 +152,11 @@ def gathered(
 def copies_in(
     batches: Iterable[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> Copies | None:
-    """Count the copies among the images in the batches of all processes, or among their labelled
-    images; None if all are distinct. All processes call it."""
+    """Count the copies among all processes' images, or among labelled images only.
+
+    Returns:
+        The copies, or None if all images are distinct. All processes must call the function.
+    """
     parts = []
     for batch in batches:
         assert batch.content is not None
@@ -156,11 +167,13 @@ def copies_in(
 
 
 def with_shots_that_fit(probe: Probe, source: Source, classes: int) -> tuple[Probe, str]:
-    """A probe with those of its shots of which each class has so many labelled images, and what is
-    left out, in words; empty where nothing is.
+    """Drop the shots of a probe for which a class has too few labelled images.
+
+    Returns:
+        The changed probe, and a sentence that says what was dropped, empty if nothing was.
 
     Raises:
-        UserError: a class has fewer images than all of them.
+        UserError: a class has too few images for all shots.
     """
     if "few_shot" not in probe.measures:
         return probe, ""
@@ -181,12 +194,13 @@ def with_shots_that_fit(probe: Probe, source: Source, classes: int) -> tuple[Pro
 def sample_few_shot(
     readers: Readers, images: Images, probe: Probe
 ) -> tuple[dict[str, Features], Picks]:
-    """Choose training images by their labels, then extract features of those alone: on ImageNet, 5
-    shots in 3 trials are 15,000 of 1.28 million images. An unreadable image is replaced by the next
-    of its class. The caller enters autocast.
+    """Choose few-shot training images by label and extract features of these images only.
+
+    On ImageNet, 5 shots in 3 trials are 15,000 of 1.28 million images. An unreadable image is
+    replaced by the next image of its class. The caller enters autocast.
 
     Returns:
-        Each reader's features of the images that are drawn, and which of them each trial takes.
+        Each reader's features of the chosen images, and the rows of these features for each trial.
 
     Raises:
         UserError: a class has fewer images than shots.
@@ -204,7 +218,7 @@ def sample_few_shot(
         is_read_S = np.isin(place_L[row_S], index)
         if is_read_S.all():
             break
-        label_L[row_S[~is_read_S]] = images.classes  # of which none is picked
+        label_L[row_S[~is_read_S]] = images.classes  # images with this label are never picked
     device = accelerator.device
     label_S = label_L[row_S].to(device)
     drawn = {name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in found.items()}
@@ -229,13 +243,21 @@ def run_probes(
     picks: Picks | None = None,
     names: Sequence[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each of probe.measures, trained on seen["train"], and whether it is right of each image of
-    seen["test"]: bool (trials, M), on the CPU. The linear probe's learning rate is chosen on
-    seen["validation"]. `picks`: few-shot's rows, where they are sampled already; `names`: of the
-    classes, where they have some.
+    """Train each probe of probe.measures on seen["train"], and yield which test images are right.
 
-    All are computed in float32, under a caller's autocast too: in bfloat16 similarities are equal
-    that are not, and other neighbours are the nearest.
+    Probes run in float32 even under a caller's autocast, because in bfloat16 different similarities
+    become equal and other neighbours become the nearest.
+
+    Args:
+        seen: {split: features}. The linear probe's learning rate is chosen on seen["validation"].
+            Empty: nothing is yielded.
+        probe: the measures and their options.
+        classes: number of classes.
+        picks: rows for few-shot, if already sampled.
+        names: names of the classes, if any.
+
+    Yields:
+        The measure, and whether each image of seen["test"] is right, bool (trials, M), on the CPU.
     """
     if not seen:
         return
@@ -275,9 +297,20 @@ def all_right(
     names: Sequence[str] = (),
     error: type[Exception] = UserError,
 ) -> dict[str, Right]:
-    """{reader: what `run_probes` gives} of {split: {reader: its features}}, and under COMMONEST of
-    each measure `commonest`. Of the pixels k-NN alone: without a network there is nothing else to
-    fit. A baseline that fails by `error` is left out with a warning (`failing_left_out`)."""
+    """Run the probes for the encoder and each baseline, and return which test images are right.
+
+    For the pixels, only k-NN is run, because there is no network. A baseline that fails by `error`
+    is left out with a warning (see `failing_left_out`).
+
+    Args:
+        seen: {split: {reader: features}}.
+        probe, classes, picks, names: see `run_probes`.
+        warn: receives warnings.
+        error: type of the errors by which a baseline may fail.
+
+    Returns:
+        {reader: {measure: right}}, and under COMMONEST the result of `commonest` for each measure.
+    """
     right: dict[str, Right] = {}
     for name in seen["test"]:
         of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
@@ -292,8 +325,7 @@ def all_right(
 
 
 def commonest(label_M: Tensor) -> Tensor:
-    """Of which of the images that are measured on their commonest class is right: bool (1, M), on
-    the CPU."""
+    """Return which test images have the commonest label, bool (1, M), on the CPU."""
     return (label_M == (label_M.mode().values if len(label_M) else -1))[None].cpu()
 
 
@@ -301,13 +333,12 @@ def commonest(label_M: Tensor) -> Tensor:
 def failing_left_out(
     name: str, error: type[Exception], warn: Callable[[str], None] | None
 ) -> Iterator[None]:
-    """Go on where what the encoder is compared with cannot be measured, with a warning; of the
-    encoder itself it is an error.
+    """Turn an error of a baseline into a warning. An error of the encoder is raised.
 
     Args:
-        name: the encoder's, or the baseline's.
-        error: by which it fails.
-        warn: takes the warning, on one process.
+        name: the encoder or the baseline.
+        error: type of the errors to catch.
+        warn: receives the warning, on one process.
     """
     try:
         yield
@@ -319,5 +350,5 @@ def failing_left_out(
 
 
 def accuracy(right_TM: Tensor) -> float:
-    """The mean over trials of the share of images that are right."""
+    """Return the share of images that are right, averaged over trials."""
     return fmean(right_M.double().mean().item() for right_M in right_TM)

@@ -1,4 +1,4 @@
-"""Evaluates the objective on fixed held-out images with fixed corruption, beside its baselines."""
+"""Evaluate an objective and its baselines on fixed held-out images with fixed corruption."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,12 +25,12 @@ def read_batches(
     most: int,
     **options: Any,
 ) -> list[Batch]:
-    """Read this process's share of at most `most` held-out images, as `loaders.held_out_batches`.
+    """Read this process's share of at most `most` held-out images (see `loaders.held_out_batches`).
 
     Collective.
 
     Raises:
-        UserError: too many of them cannot be read.
+        UserError: too many images cannot be read.
     """
     batches = loaders.held_out_batches(source, data, batch_layout, most, **options)
     unreadable = accelerator.gather_parts([text for b in batches for text in b.unreadable])
@@ -43,21 +43,20 @@ def read_batches(
 def count_images(
     batches: list[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> int:
-    """Count the images in the batches of all processes, or those of them that have a label.
-    Collective."""
+    """Count all processes' images, or only the labelled images. Collective."""
     counts = [int(is_labelled(b.label).sum()) if labelled else len(b.key) for b in batches]
     return sum(accelerator.gather_parts(counts))
 
 
 class HeldOutEvaluator:
-    """An evaluator. Create it on all processes at once.
+    """Evaluator of an objective on held-out images. Create it on all processes at the same time.
 
     Attributes:
-        batches: of this process; those without a readable image are dropped.
-        images: how many images are measured, each once, by all processes.
-        example: one or two images, for a process without a batch too.
+        batches: batches of this process that have a readable image.
+        images: number of images that all processes measure, each image once.
+        example: one or two images, also on a process without a batch.
         latest: {name: (value, n)} of the last evaluation.
-        baselines: the same of the baselines.
+        baselines: {name: (value, n)} of the baselines.
     """
 
     def __init__(self, batches: list[Batch], accelerator: WatchedAccelerator) -> None:
@@ -70,28 +69,29 @@ class HeldOutEvaluator:
         self.baselines: Means = {}
 
     def measure_baselines(self, objective: Objective) -> Means:
-        """Compute the objective's baselines; the images never change, so once is enough, but where
-        they move.
+        """Compute the objective's baselines.
+
+        Since the images never change, once is enough, unless the objective's baselines move.
 
         Raises:
-            UserError: as `check_baselines`.
+            UserError: see `check_baselines`.
         """
         self.baselines = self._means(objective, objective.baselines)
         check_baselines(objective, {name: value for name, (value, _) in self.baselines.items()})
         return self.baselines
 
     def names(self, objective: Objective) -> list[str]:
-        """The names of the objective's metrics, without its baselines.
+        """Return the names of the objective's metrics, without baselines.
 
         Raises:
-            UserError: as `check_output`.
+            UserError: see `check_output`.
         """
         output = objective(to_device(self.example, self.accelerator.device))
         check_output(objective, output)
         return list(output.metrics)
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
-        self.latest = {}  # after a failure no older values are left
+        self.latest = {}  # a failed evaluation must not leave older values
         measured = self._means(objective, lambda batch: _finite(objective(batch)))
         if objective.baselines_move:
             self.measure_baselines(objective)
@@ -100,7 +100,7 @@ class HeldOutEvaluator:
             yield f"validation/{name}", value
 
     def _means(self, objective: Objective, metrics_of: Callable[[Batch], Metrics]) -> Means:
-        """The means of metrics of all processes' batches."""
+        """Return the means of metrics over all processes' batches."""
         sums: Sums = {}
         for batch in self.batches:
             add_metrics(sums, metrics_of(to_device(batch, self.accelerator.device)))
@@ -108,7 +108,9 @@ class HeldOutEvaluator:
 
 
 def _finite(output: Output) -> Metrics:
-    """Return the metrics of a batch, all NaN if its loss is not finite: the highest of NaN logits
-    is some class, so an accuracy would look like any other."""
+    """Return the metrics of a batch, all NaN if the loss is not finite.
+
+    Otherwise an accuracy would look normal, because the highest of NaN logits is some class.
+    """
     factor = torch.ones_like(output.loss).where(output.loss.isfinite(), torch.nan)
     return {name: (a * factor, count) for name, (a, count) in output.metrics.items()}

@@ -1,4 +1,4 @@
-"""The images of an evaluation, read by all of its processes."""
+"""Read the images of an evaluation on all processes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -20,17 +20,19 @@ from ..training.distributed import WatchedAccelerator
 
 @dataclass
 class Images:
-    """The splits of an evaluation; images are forwarded under `autocast`. After the last batch
-    images that cannot be read, which nothing is measured on, are named, each once (`said`); more
-    than data.unreadable are a UserError.
+    """Splits of an evaluation and how to read them.
+
+    After the last batch of a split, every unreadable image is named once. Unreadable images are not
+    measured. If there are more than data.unreadable allows, a UserError is raised.
 
     Attributes:
         recipe, splits, accelerator, batch_layout: of the evaluation.
-        classes: of the labels; 0 where none are read.
+        classes: number of classes of the labels, 0 if no labels are read.
         workers: data loading processes of each process.
-        warn: takes a line for each image that is left out, on rank 0.
-        should_stop: whether to wait no longer for images that do not come, on one process.
-        forwarded: how many images of all processes were asked for so far.
+        warn: receives a line for each image that is left out, on rank 0.
+        should_stop: returns whether to stop waiting for images, on one process.
+        forwarded: number of images that all processes have requested so far.
+        said: lines that were already given to `warn`.
     """
 
     recipe: Recipe
@@ -46,16 +48,16 @@ class Images:
 
     @property
     def test(self) -> Source:
-        """The test images, which an evaluation has."""
+        """Return the test images, which every evaluation has."""
         assert self.splits.test is not None
         return self.splits.test
 
     def not_counted(self) -> "Images":
-        """The same, to be read for another network than the encoder: not in `forwarded`."""
+        """Return a copy for reading images for a baseline, which `forwarded` does not count."""
         return replace(self)
 
     def batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
-        """This process's share of these rows, by default of all."""
+        """Yield this process's batches of the given rows, by default of all rows."""
         wanted = len(source) if rows is None else len(rows)
         loader = loaders.evaluation_loader(
             source, self.recipe.data, self.batch_layout, self.workers, rows
@@ -63,14 +65,22 @@ class Images:
         return self._watched(loader, wanted, len(source))
 
     def with_masks(self, source: Source, classes: int | None) -> Iterator[Batch]:
-        """This process's share of all images and their masks, of so many classes if that is
-        known."""
+        """Yield this process's batches of all images with masks.
+
+        `classes` is the number of classes in the masks, None if unknown.
+        """
         loader = masks.loader(source, self.recipe.data, self.batch_layout, self.workers, classes)
         return self._watched(loader, len(source), len(source))
 
     def _watched(self, loader: DataLoader, wanted: int, images: int) -> Iterator[Batch]:
-        """The batches of so many wanted images of a split; of its `images`, a share may be
-        unreadable (data.unreadable)."""
+        """Yield batches, and report unreadable images after the last batch.
+
+        Args:
+            loader: loads the batches.
+            wanted: number of images that are read.
+            images: number of images of the split, of which a share may be unreadable
+                (data.unreadable).
+        """
         own: list[str] = []
         self.forwarded += wanted
         with InterruptibleLoader(loader, self.should_stop) as batches:

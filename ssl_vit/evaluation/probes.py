@@ -1,9 +1,10 @@
-"""Probes of frozen features: few-shot least squares, a linear probe and k-NN.
+"""Probe frozen features by few-shot least squares, a linear probe and k-NN.
 
-All are functions of tensors on one device: features float32 (N, D), labels int64 (N,) from 0 to
-C-1, predictions int64 (M,). Legend: N training images, K those of the dev split, M those of the
-test, D width, A width and constant, C classes, G learning rates, B batch, S images that few-shot
-picks, J neighbours.
+All functions take tensors on one device: features float32 (N, D) and labels int64 (N,) from 0 to
+C-1. Predictions are int64 (M,).
+
+Legend: N training images, K held-out images, M test images, D width, A width and constant, C
+classes, G learning rates, F = G C, B batch, S images that few-shot picks, J neighbours.
 """
 
 import math
@@ -22,24 +23,28 @@ from ..formatting import count_of_images
 from ..recipe.probe import Probe
 from ..runs import console
 
-SEED = 0  # of the few-shot choices and of the batches of probes: the same in every run
-ELEMENTS = 2**25  # of the largest temporary, so that memory stays bounded: 128 MiB in float32
-L2, BIAS = 1024.0, 100.0  # of few-shot's least squares, and the constant's value: the authors' code
-MOMENTUM = 0.9  # of SGD
-TEMPERATURE = 0.07  # of k-NN's votes: Wu et al., 2018
+SEED = 0  # seed of few-shot choices and of probes' batches, the same in every run
+ELEMENTS = 2**25  # largest size of a temporary tensor, to bound memory: 128 MiB in float32
+L2, BIAS = 1024.0, 100.0  # few-shot's regularisation and constant feature, by the authors' code
+MOMENTUM = 0.9  # momentum of SGD
+TEMPERATURE = 0.07  # temperature of k-NN's votes (Wu et al., 2018)
 
 Features = tuple[Tensor, Tensor]  # (N, D) float32 and labels (N,)
 
 
 class Scale(NamedTuple):
-    """Mean and standard deviation (D,) in float64, the latter plus 1e-5 as in the authors' few-shot
-    code."""
+    """Mean and standard deviation (D,) of features, in float64.
+
+    The standard deviation has 1e-5 added, as in the authors' few-shot code.
+    """
 
     mean: Tensor
     std: Tensor
 
     def __call__(self, x_ND: Tensor, constant: float) -> Tensor:
-        """Standardised features of x's own precision, and the constant as one more (N, A)."""
+        """Return standardised features (N, A) in x's precision, with a constant as an additional
+        feature.
+        """
         return F.pad((x_ND - self.mean.to(x_ND)) / self.std.to(x_ND), (0, 1), value=constant)
 
     def to(self, device: torch.device) -> "Scale":
@@ -47,9 +52,12 @@ class Scale(NamedTuple):
 
 
 def effective_rank(x_ND: Tensor) -> float:
-    """The exponential of the entropy of the features' singular values, divided by their sum: from 1
-    (one direction holds all) to min(N, D), so it compares at equal N only; nan where a feature is
-    not finite (RankMe; Garrido et al., 2023, equation 1)."""
+    """Return the effective rank of features (RankMe; Garrido et al., 2023, equation 1).
+
+    This is the exponential of the entropy of the singular values divided by their sum. It is from 1
+    (all features in one direction) to min(N, D), so compare it only for equal N. NaN if a feature
+    is not finite.
+    """
     if not x_ND.isfinite().all():
         return math.nan
     singular = torch.linalg.svdvals(x_ND.double())
@@ -58,13 +66,18 @@ def effective_rank(x_ND: Tensor) -> float:
 
 
 def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: int) -> Tensor:
-    """Few-shot: regularised least squares onto {-1, 1}^C in closed form (paper, 4.1) from the
-    picked images (`sample_shots`), in float64, whitened by their own mean and deviation, as in the
-    authors' code."""
+    """Classify by few-shot least squares onto {-1, 1}^C in closed form (paper, 4.1).
+
+    The regression is regularised and computed in float64 from the picked images (`sample_shots`),
+    whitened by their mean and deviation, as in the authors' code.
+
+    Returns:
+        Predicted classes (M,).
+    """
     x_SD = x_SD.double()
     scale = moments(x_SD)
-    # whitened and with as many of each class, the constant weighs the same for all: it moves
-    # scores, never the highest one
+    # With whitened features and equally many images per class, the constant has the same weight
+    # for all classes. It shifts all scores alike and never changes which score is the highest
     target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
     weight_AC = _ridge(scale(x_SD, BIAS), target_SC, L2)
     return torch.cat(
@@ -75,9 +88,17 @@ def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: in
 def sample_shots(
     label_N: Tensor, shots: int, classes: int, seed: int, names: Sequence[str] = ()
 ) -> Tensor:
-    """Rows (S,) of `shots` images of each class, class by class: those whose hash of (seed, row) is
-    lowest. The seed's fewer shots are among its more. Of labels from `classes` on none is picked.
-    `names`: of the classes, where they have some.
+    """Pick `shots` images of each class and return their rows (S,), class by class.
+
+    The picked images have the lowest hashes of (seed, row). With the same seed, fewer shots are a
+    subset of more shots. Images with labels from `classes` on are never picked.
+
+    Args:
+        label_N: labels.
+        shots: images of each class.
+        classes: number of classes.
+        seed: seed of the hashes.
+        names: names of the classes, if any, for the error.
 
     Raises:
         UserError: a class has fewer images than shots.
@@ -98,31 +119,37 @@ def sample_shots(
 
 
 def class_name(label: int, names: Sequence[str]) -> str:
-    """The name of a class, or its number where it has none."""
+    """Return the name of a class, or the number if the class has no name."""
     return names[label] if label < len(names) else str(label)
 
 
 def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
-    """(X'X + l2 I)^-1 X'Y, from the eigenvectors of X'X or, where there are fewer images than
-    features, of XX'."""
+    """Return (X'X + l2 I)^-1 X'Y.
+
+    Computed from the eigenvectors of X'X, or of XX' if there are fewer images than features.
+    """
     if x_SA.shape[0] >= x_SA.shape[1]:
         return _solved(x_SA.T @ x_SA, x_SA.T @ target_SC, l2)
     return x_SA.T @ _solved(x_SA @ x_SA.T, target_SC, l2)
 
 
 def _solved(gram: Tensor, right: Tensor, l2: float) -> Tensor:
-    """(gram + l2 I)^-1 right, of a symmetric matrix."""
+    """Return (gram + l2 I)^-1 right, for a symmetric `gram`."""
     value, vector = torch.linalg.eigh(gram)
     return vector @ ((vector.T @ right) / (value + l2)[:, None])
 
 
 def linear_probe(seen: Mapping[str, Features], classes: int, probe: Probe) -> Tensor:
-    """Predictions (M,) of softmax regression on standardised features of seen["train"], trained at
-    each rate, for seen["test"]: those of the rate with the highest accuracy on seen["validation"]
-    (ties: the first) of the ones that did not diverge.
+    """Classify test images by softmax regression on standardised features.
+
+    The regression is trained on seen["train"] at each rate. The rate with the highest accuracy on
+    seen["validation"] is used (ties: the first), among the rates at which training did not diverge.
+
+    Returns:
+        Predicted classes (M,) of seen["test"].
 
     Raises:
-        UserError: every rate diverges.
+        UserError: training diverges at every rate.
     """
     (train_ND, label_N), (dev_KD, dev_label_K), (test_MD, _) = (
         seen[split] for split in ("train", "validation", "test")
@@ -137,11 +164,18 @@ def linear_probe(seen: Mapping[str, Features], classes: int, probe: Probe) -> Te
 def best_rate(
     probe: str, rates: Sequence[float], score_G: Sequence[float], weight_GAC: Tensor
 ) -> int:
-    """The place of the rate with the highest score on held-out images (ties: the first) of those
-    whose weights are finite; `probe` is its name in the error.
+    """Return the index of the rate with the highest score on held-out images (ties: the first).
+
+    Rates whose weights are not finite are left out.
+
+    Args:
+        probe: name of the probe, for the error.
+        rates: learning rates.
+        score_G: score of each rate.
+        weight_GAC: weights of each rate.
 
     Raises:
-        UserError: every rate diverges.
+        UserError: training diverges at every rate.
     """
     finite = weight_GAC.isfinite().all((1, 2)).tolist()
     if not any(finite):
@@ -151,7 +185,10 @@ def best_rate(
 
 
 def train_linear(x_ND: Tensor, label_N: Tensor, scale: Scale, classes: int, probe: Probe) -> Tensor:
-    """Weights (G, A, C) of softmax regression. All rates see the same batches (`rows_of_batch`)."""
+    """Train weights (G, A, C) of softmax regression.
+
+    All rates see the same batches (`rows_of_batch`).
+    """
 
     def gradient(step: int, weight_AF: Tensor) -> Tensor:
         row_B = rows_of_batch(step, probe.batch, len(x_ND)).to(x_ND.device)
@@ -167,15 +204,17 @@ def descend(
     probe: Probe,
     device: torch.device,
 ) -> Tensor:
-    """Weights (G, A, C) from zero by SGD with momentum and cosine decay, the rates side by side:
-    one product serves all, as F = G C.
+    """Train weights (G, A, C) from zero by SGD with momentum and cosine decay.
+
+    All rates are trained at once, because one product serves all rates (F = G C).
 
     Args:
-        gradient: of a step's batch at the weights (A, F), each group's own.
-        width: of the features.
-        classes: of the weights.
+        gradient: returns the gradient for the batch of a step at the weights (A, F), for each group
+            at its own weights.
+        width: width of the features.
+        classes: number of classes.
         probe: rates and steps.
-        device: of the weights.
+        device: device of the weights.
     """
     rate_F = torch.tensor(probe.rates, device=device).repeat_interleave(classes)
     weight_AF = torch.zeros(width + 1, len(rate_F), device=device)
@@ -187,7 +226,7 @@ def descend(
 
 
 def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
-    """Rows of batch `step` of an endless stream of permuted epochs."""
+    """Return the rows of batch `step` in an endless stream of permuted epochs."""
     epoch_B, place_B = np.divmod(np.arange(step * batch, (step + 1) * batch), length)
     return torch.from_numpy(
         rng.permute(place_B, length, rng.stream(rng.key(SEED, epoch_B), "linear probe"))
@@ -197,7 +236,9 @@ def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
 def _gradient(
     x_BD: Tensor, label_B: Tensor, scale: Scale, weight_AF: Tensor, groups: int
 ) -> Tensor:
-    """Of the mean cross-entropy over the batch, at each group's own weights (A, G C)."""
+    """Return the gradient of the mean cross-entropy over the batch at each group's weights (A, G
+    C).
+    """
     total_AF = torch.zeros_like(weight_AF)
     width = max(weight_AF.shape)
     for x, label in zip(_chunks(x_BD, width), _chunks(label_B, width), strict=True):
@@ -209,17 +250,22 @@ def _gradient(
 
 
 def _classify(x_MD: Tensor, scale: Scale, weight_GAC: Tensor) -> Tensor:
-    """Each group's class for each image (G, M)."""
+    """Return each group's predicted class for each image, (G, M)."""
     width = weight_GAC.shape[0] * max(weight_GAC.shape[1:])
     return torch.cat([(scale(x, 1.0) @ weight_GAC).argmax(2) for x in _chunks(x_MD, width)], 1)
 
 
 def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: int) -> Tensor:
-    """The k nearest by cosine similarity vote with weight exp(similarity / temperature) (Wu et al.,
-    2018; DINO's probe).
+    """Classify test images by a vote of the k nearest training images (Wu et al., 2018; DINO's
+    probe).
+
+    Similarity is the cosine. The weight of a vote is exp(similarity / temperature).
+
+    Returns:
+        Predicted classes (M,).
 
     Raises:
-        UserError: k is more than the training images.
+        UserError: k is larger than the number of training images.
     """
     if k > len(train_ND):
         text = "expected at most so many, or probe.measures= without knn"
@@ -228,7 +274,7 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
     predictions = []
     for x_BD in _chunks(test_MD, len(train_ND)):
         near_BJ, row_BJ = (F.normalize(x_BD, dim=1) @ train_ND.T).topk(k, dim=1)
-        # the nearest's is 1: nothing overflows
+        # The nearest neighbour has weight 1, so that nothing overflows
         weight_BJ = ((near_BJ - near_BJ[:, :1]).double() / TEMPERATURE).exp()
         vote_BC = weight_BJ.new_zeros(len(x_BD), classes).scatter_add_(
             1, label_N[row_BJ], weight_BJ
@@ -238,7 +284,10 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
 
 
 def moments(x_ND: Tensor) -> Scale:
-    """In two passes of chunks, so that float64 never holds all of x."""
+    """Return mean and standard deviation of features.
+
+    Two passes over chunks are used, so that float64 never holds all features.
+    """
     mean_D = torch.stack([x.double().sum(0) for x in _chunks(x_ND)]).sum(0) / len(x_ND)
     squares = [(x.double() - mean_D).square().sum(0) for x in _chunks(x_ND)]
     square_D = torch.stack(squares).sum(0) / len(x_ND)
@@ -246,6 +295,8 @@ def moments(x_ND: Tensor) -> Scale:
 
 
 def _chunks(x_ND: Tensor, width: int = 1) -> Iterator[Tensor]:
-    """Rows in parts, so that neither a part nor its product of `width` columns has more than
-    ELEMENTS."""
+    """Split rows into chunks.
+
+    Neither a chunk nor its product with `width` columns has more than ELEMENTS values.
+    """
     return iter(x_ND.split(max(1, ELEMENTS // max(width, x_ND[0].numel()))))

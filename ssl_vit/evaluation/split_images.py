@@ -1,5 +1,7 @@
-"""The splits of a recipe, and how many images are measured on. No torch of its own, so that a study
-can ask before it starts."""
+"""Load the splits of a recipe and count the images that metrics are measured on.
+
+This file does not import torch, so that a study can count before it starts.
+"""
 
 from contextlib import suppress
 from typing import Any
@@ -20,15 +22,16 @@ from ..recipe.schema import (
 
 
 def load(recipe: Recipe, test: bool) -> run_splits.Splits:
-    """Load the splits; of what is trained by labels alone, the training and held-out images that
-    have one.
+    """Load the splits of a recipe.
+
+    If training uses only labelled images, the training and held-out splits contain only these.
 
     Args:
-        recipe: whose images.
+        recipe: the recipe.
         test: load the test split too.
 
     Raises:
-        UserError: as `run_splits.load`; where test images are missing it says what can be given.
+        UserError: see `run_splits.load`. If test images are missing, the message says what to do.
     """
     first = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
     try:
@@ -39,9 +42,11 @@ def load(recipe: Recipe, test: bool) -> run_splits.Splits:
 
 
 def of_use(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
-    """The splits; of what is trained by labels alone without the training and held-out images that
-    have none, which its loss would draw for nothing. A split without any label stays, for the error
-    that follows."""
+    """Drop unlabelled training and held-out images if training uses only labelled images.
+
+    The loss would draw unlabelled images for nothing. A split without any label is kept, so that a
+    later check reports it.
+    """
     learns = all(one.labels for one in recipe.declared.trained(recipe))
     if not learns or not recipe.trains or splits.stream is not None:
         return splits
@@ -57,9 +62,15 @@ def of_use(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
 
 
 def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
-    """An error's text with what can be given instead; `untested`: the run can go without."""
+    """Return an error's text, extended by what the user can do.
+
+    Args:
+        recipe: the recipe.
+        error: the error.
+        untested: whether the run can do without a test.
+    """
     found = [str(error)]
-    with suppress(UserError):  # of weights that are gone
+    with suppress(UserError):  # the weights may have been deleted
         share = recipe.init_source.images().get("data.test")
         if isinstance(share, float):
             found.append(f"init={recipe.init} had data.test={share:g}")
@@ -69,17 +80,17 @@ def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
 
 
 def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
-    """How many held-out images a run is measured on while it trains."""
+    """Return the number of held-out images on which a run is measured during training."""
     return min(recipe.eval.images, len(splits.validation))
 
 
 def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) -> None:
-    """Check that each process gets a held-out image, or two of which it compares the views.
+    """Check that each process gets a held-out image, or two if the objective compares views.
 
     Raises:
-        UserError: too few images are held out; the line says which option holds out enough.
+        UserError: too few images are held out. The message says which option holds out enough.
     """
-    each = 1 if compared_views(recipe) is None else 2  # whose views are compared
+    each = 1 if compared_views(recipe) is None else 2  # comparing views needs two images
     needed = processes * each
     if held_out_images(recipe, splits) >= needed:
         return
@@ -95,9 +106,9 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
 
 
 def _remedy(recipe: Recipe, needed: int) -> str:
-    """Return what to write to hold out so many images: the first share that does, as tried here."""
+    """Return what to write to hold out enough images: the first of two shares that suffices."""
     for share in () if recipe.data.stream else (LARGE_SHARE, 0.5):
-        with suppress(UserError):  # such as of groups that are too large
+        with suppress(UserError):  # for instance, groups may be too large
             divided = run_splits.load(recipe.data.model_copy(update={"validation": share}))
             if len(of_use(recipe, divided).validation) >= needed:
                 return f"Use data.validation={share:g}."
@@ -105,18 +116,22 @@ def _remedy(recipe: Recipe, needed: int) -> str:
 
 
 def held_out_split(recipe: Recipe) -> str:
-    """The split that the held-out images are of: with data.validation=0 they are trained on."""
+    """Return the split of the held-out images. With data.validation=0 they are training images."""
     return "train" if recipe.data.validation == 0 else "validation"
 
 
 def measured_on(
     recipe: Recipe, splits: run_splits.Splits, held_out: int | None = None
 ) -> dict[str, int]:
-    """Return {split: how many of its images metrics are measured, or something is chosen, on}: of
-    what is measured by labels those that have one.
+    """Return how many images of each split are used for metrics or to choose something.
 
-    `held_out` is how many held-out images a training run has read, where that is known: images that
-    cannot be read are not measured.
+    Measures that need labels count only labelled images.
+
+    Args:
+        recipe: the recipe.
+        splits: the splits.
+        held_out: number of held-out images that a training run has read, if known. Images that
+            cannot be read are not measured.
     """
     found = {}
     if recipe.trains:
@@ -129,7 +144,8 @@ def measured_on(
 
 
 def measured_images(recipe: Recipe, source: Source) -> Source:
-    """The images of a test split, or of one to choose on, that are measured: of what is measured by
-    labels those that have one."""
+    """Return the images of a split that are measured: the labelled images if measures need
+    labels.
+    """
     by_labels = uses_labels(recipe) and not measures_masks(recipe)
     return labelled_images(source) if by_labels else source

@@ -1,4 +1,4 @@
-"""Figures of what a model has learned."""
+"""Draw figures of what a model has learned."""
 
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,15 @@ from ..objectives.targets.patch_targets import Target
 from .base import predictions
 
 SAVED = "predictions"
-SHOWN = 8  # images of it
+SHOWN = 8  # number of images in this figure
 
 
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write predictions.svg and predictions.png: what the objective predicts of some images, beside
-    them; over them, of others than RGB, which channels are shown."""
+    """Write predictions.svg and predictions.png, which show images next to what the objective
+    predicts.
+
+    A line above says which channels are shown if the images are not RGB.
+    """
     from . import drawing  # matplotlib, which training does without until its end
 
     few = batch.map(lambda x: x[:SHOWN])

@@ -1,7 +1,8 @@
-"""Attention maps, recomputed from each block's queries and keys; and what the paper shows of
-them: mean distance (4.5, D.7), rollout (4.5, D.8), the class token's attention.
+"""Compute attention maps from each block's queries and keys, and the paper's figures of attention.
 
-Legend: B images, H heads, T tokens (prefix + N), N patches, D width.
+The figures are mean distance (4.5, D.7), rollout (4.5, D.8) and attention of the class token.
+
+Legend: B images, H heads, T tokens (prefix + N), N patches, D width, d width of a head.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,11 +23,11 @@ KINDS = (Attention, QueryAttention, AttentionRope, EvaAttention)
 
 @torch.no_grad()
 def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
-    """Yield each block's attention, float32 (B, H, T, T): row t holds the weights with which token
-    t reads all tokens.
+    """Yield each block's attention, float32 (B, H, T, T).
 
-    The forward pass is the encoder's own, fused kernels included; hooks that are removed again
-    pass each attention's queries and keys on, from which the weights are computed a second time.
+    Row t holds the weights with which token t reads all tokens. The forward pass is the encoder's,
+    including fused kernels. Temporary hooks record queries and keys of each attention, from which
+    the weights are computed a second time.
 
     Raises:
         UnavailableError: a block's attention is none of KINDS.
@@ -35,12 +36,12 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
     arguments = encoder.block_arguments()
     for number, block in enumerate(encoder.backbone.blocks, 1):
         attention: Any = getattr(block, "attn", block)
-        # exactly: a subclass may compute something else
+        # No subclasses, because a subclass may compute something else
         if type(attention) not in KINDS:
             found = type(attention).__name__
             raise UnavailableError(f"block {number} is a {found}, without timm's Attention")
         query_and_key: list[Tensor] = []
-        # their norms, or what stands in a norm's place
+        # Queries and keys pass through norms, or through identities if there are no norms
         hooks = [
             norm.register_forward_hook(lambda *given, kept=query_and_key: kept.append(given[-1]))
             for norm in (attention.q_norm, attention.k_norm)
@@ -56,13 +57,14 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
 def attention_weights(
     attention: Any, query_BHTd: Tensor, key_BHTd: Tensor, rope: Tensor | None = None
 ) -> Tensor:
-    """Softmax of the scaled products of queries and keys, (B, H, T, T) (paper, equation 6), with
-    the positions that the architecture has.
+    """Return the softmax of scaled products of queries and keys, (B, H, T, T) (paper, equation 6).
+
+    Rotary positions are applied.
 
     Args:
         attention: a module of KINDS.
-        query_BHTd, key_BHTd: its queries and keys.
-        rope: angles of rotary positions, (N, 2d), for patches alone.
+        query_BHTd, key_BHTd: queries and keys of the module.
+        rope: angles of rotary positions of the patches, (N, 2d). None: no rotary positions.
     """
     if rope is not None:
         half = getattr(attention, "rotate_half", False)
@@ -72,25 +74,25 @@ def attention_weights(
 
 
 def _rotated(x_BHTd: Tensor, angle_Nd: Tensor, half: bool) -> Tensor:
-    """With those of the patches rotated, which follow the prefix tokens."""
+    """Rotate the patches, which follow the prefix tokens."""
     prefix = x_BHTd.shape[2] - len(angle_Nd)
     patch_BHNd = apply_rot_embed_cat(x_BHTd[:, :, prefix:], angle_Nd, half=half)
     return torch.cat([x_BHTd[:, :, :prefix], patch_BHNd], 2).type_as(x_BHTd)
 
 
 def patch_distances(grid: tuple[int, int], patch: int) -> Tensor:
-    """Distance in pixels between the centres of all pairs of patches: (N, N)."""
+    """Return the distance in pixels between the centres of all pairs of patches, (N, N)."""
     rows, columns = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
     place_N2 = patch * torch.stack([rows.flatten(), columns.flatten()], 1).double()
     return torch.cdist(place_N2, place_N2).float()
 
 
 def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
-    """Mean distance in pixels over which each head reads in each image: (B, H).
+    """Return the mean distance in pixels over which each head reads in each image, (B, H).
 
-    The distance between a patch and all patches, weighted by attention, and averaged over the
-    patches (paper, D.7). Other tokens have no place: weights are normalised over the patches. NaN
-    where no patch reads any patch.
+    The distance between a patch and all patches is weighted by attention and averaged over patches
+    (paper, D.7). Other tokens have no place in the image, so weights are normalised over patches.
+    NaN if no patch reads any patch.
     """
     prefix = attention_BHTT.shape[-1] - len(distance_NN)
     among_BHNN = attention_BHTT[:, :, prefix:, prefix:]
@@ -99,7 +101,7 @@ def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
 
 
 def rollout(attention_maps: Iterable[Tensor]) -> Tensor:
-    """How much of each input token is in each output token: (B, T, T), rows sum to 1.
+    """Return how much of each input token is in each output token, (B, T, T). Rows sum to 1.
 
     Each block's attention is averaged over heads, the identity is added for the residual
     connection, rows are normalised, and the matrices of all blocks are multiplied (paper, D.8;
@@ -116,8 +118,13 @@ def rollout(attention_maps: Iterable[Tensor]) -> Tensor:
 
 
 def feature_rollout(rolled_BTT: Tensor, prefix: int, pool: str) -> Tensor:
-    """The share of each patch in an image's feature, (B, N): in the class token ("token"), or in
-    the mean of the patches ("avg")."""
+    """Return the share of each patch in an image's feature, (B, N).
+
+    Args:
+        rolled_BTT: result of `rollout`.
+        prefix: number of prefix tokens.
+        pool: the feature: "token" for the class token, "avg" for the mean of the patches.
+    """
     if pool == "token":
         return rolled_BTT[:, 0, prefix:]
     return rolled_BTT[:, prefix:, prefix:].mean(1)

@@ -1,4 +1,4 @@
-"""What figures of an encoder are computed from."""
+"""Define the data from which figures of an encoder are computed."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,28 +15,28 @@ Arrays = Mapping[str, np.ndarray]  # the data of a figure, by name
 
 
 class UnavailableError(Exception):
-    """An encoder lacks what a figure shows; the message says what."""
+    """Error that an encoder lacks what a figure shows. The message says what the encoder lacks."""
 
 
 @torch.no_grad()
 def predictions(objective: Objective, batch: Batch) -> Arrays:
-    """What an objective makes of images: {title: uint8 (B, H, W, 3)}."""
+    """Return pictures of what an objective predicts for images, {title: uint8 (B, H, W, 3)}."""
     found = objective.panels(batch).items()
     return {title: rearrange(one, "b c h w -> b h w c").cpu().numpy() for title, one in found}
 
 
 class Subject(NamedTuple):
-    """An encoder in evaluation mode, and images with its own preprocessing, on its device.
+    """Encoder in evaluation mode and preprocessed images on the same device.
 
     Attributes:
         encoder: the network.
-        pool: which feature of an image it was trained to give: "token" or "avg".
-        batches: the images that statistics are computed over.
-        shown: the first of them, which figures show.
-        objective: the one it was trained with, if its declaration has a figure; the encoder is part
-            of it.
-        classes: names of the images' classes, if they have any.
-        unknown: why an objective that may have a figure could not be loaded here.
+        pool: how the feature that training used is pooled: "token" or "avg".
+        batches: the images for statistics.
+        shown: the first of these images, which figures show.
+        objective: the objective that trained the encoder, if its declaration has a figure. The
+            encoder is part of the objective.
+        classes: names of the images' classes, if any.
+        unknown: why an objective that may have a figure could not be loaded.
     """
 
     encoder: Encoder

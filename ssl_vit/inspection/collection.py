@@ -1,5 +1,7 @@
-"""The figures of an encoder: how each is computed and drawn. To add one: two functions and a line
-in FIGURES.
+"""Compute and draw the figures of an encoder.
+
+To add a figure, write a function that computes and a function that draws, and add a line to
+FIGURES.
 
 Legend: B images, L blocks, H heads, N patches, D width.
 """
@@ -27,24 +29,24 @@ from . import attention, embeddings, projections
 from .base import Arrays, Subject, UnavailableError, predictions
 from .drawing import HEAT, WIDTH, PanelGroup, heat, panels, tiled, title_of
 
-ByEncoder = Sequence[tuple[str, Arrays]]  # fresh weights and the encoder: a label and the data
-DISTANCE_IMAGES = 128  # that attention distances are averaged over, at most (paper, D.7)
+ByEncoder = Sequence[tuple[str, Arrays]]  # (label, data) of fresh weights and of the encoder
+DISTANCE_IMAGES = 128  # most images over which attention distances are averaged (paper, D.7)
 MOST_TILES = 16  # patches on a side of the grid of tiles
 ERROR_HEAT = "magma"
-LARGEST_ERROR = 0.5  # of a channel's range, at the end of the error's colours
-SEEN = (0.35, 0.9)  # of a colour map: what stands out from light and from dark ground
-# Of an objective whose teacher is exported
+LARGEST_ERROR = 0.5  # error shown by the last colour, as a share of a channel's range
+SEEN = (0.35, 0.9)  # part of a colour map that is visible on light and on dark ground
+# Note on the figure of an objective that exports its teacher
 TEACHER_ALONE = "the teacher, which is exported, in place of the encoder that learned beside it"
-MOST_CLASSES = 12  # that a legend names
+MOST_CLASSES = 12  # largest number of classes for which a legend is drawn
 
 
 class FigureKind(NamedTuple):
-    """A figure.
+    """Kind of figure.
 
     Attributes:
-        compute: gives the data of one encoder, or raises UnavailableError; `drawn` among them says
-            how the figure shows what it shows, where that is not the same of every encoder.
-        draw: takes those of fresh weights and of the encoder.
+        compute: returns the data of an encoder, or raises UnavailableError. The entry `drawn`
+            explains the figure where the explanation differs between encoders.
+        draw: draws the data of fresh weights and of the encoder.
     """
 
     compute: Callable[[Subject], Arrays]
@@ -52,8 +54,10 @@ class FigureKind(NamedTuple):
 
 
 def usual(objective: Objective | None) -> list[str]:
-    """The names of all figures but one: of the two that show what an objective predicts, that of
-    other objectives."""
+    """Return the names of all figures that suit an objective.
+
+    Of the two figures that show predictions, an objective has only one.
+    """
     other = "predicted" if isinstance(objective, PatchPrediction) else "reconstruction"
     return [name for name in FIGURES if name != other]
 
@@ -61,8 +65,10 @@ def usual(objective: Objective | None) -> list[str]:
 def _beside(
     data: ByEncoder, notes: Sequence[str], height: float, **given: Any
 ) -> tuple[Figure, list[tuple[Any, Arrays]]]:
-    """A figure with an axis for each encoder, titled, and the data of each; `given` as to
-    Figure.subplots."""
+    """Create a figure with a titled axis for each encoder, and return each axis with its data.
+
+    `given` are arguments of Figure.subplots.
+    """
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots(ncols=len(data), squeeze=False, **given)[0]
     for axis, (label, _), note in zip(axes, data, notes, strict=True):
@@ -71,13 +77,13 @@ def _beside(
 
 
 def _images(subject: Subject) -> np.ndarray:
-    """The images that are shown: uint8 (B, H, W, 3)."""
+    """Return the images that are shown, uint8 (B, H, W, 3)."""
     image_B3HW = shown_image(subject.shown.image, subject.encoder.pixel_range)
     return rearrange(image_B3HW, "b c h w -> b h w c").cpu().numpy()
 
 
 def _first(subject: Subject, most: int) -> Iterator[Tensor]:
-    """The first `most` images that statistics are computed over, in batches (B, 3, H, W)."""
+    """Yield the first `most` images for statistics, in batches (B, 3, H, W)."""
     for batch in subject.batches:
         if most > 0:
             yield batch.image[:most]
@@ -93,8 +99,10 @@ def _filters(subject: Subject) -> Arrays:
 
 
 def _draw_filters(data: ByEncoder) -> Figure:
-    """Principal components in a grid of 7 columns; zero is grey, and each is scaled by its largest
-    entry (paper, Figure 7, left)."""
+    """Draw principal components in a grid of 7 columns (paper, Figure 7, left).
+
+    Zero is grey, and each component is scaled by its largest entry.
+    """
     notes = [
         f"{len(one['components'])} components, {one['variance'].sum():.0%} of the variance"
         for _, one in data
@@ -117,8 +125,11 @@ def _positions(subject: Subject) -> Arrays:
 
 
 def _draw_positions(data: ByEncoder) -> Figure:
-    """A tile for each patch, in its place: similarity of its position embedding with those of all
-    (paper, Figure 7, centre); of large grids every second or third patch."""
+    """Draw a tile for each patch: the similarity of position embeddings with all patches.
+
+    As in Figure 7 of the paper, centre. For large grids, only every second or third patch has a
+    tile.
+    """
     notes = ["a tile for each patch, in its place"] * len(data)
     figure, parts = _beside(data, notes, WIDTH / 2)
     for axis, arrays in parts:
@@ -151,8 +162,10 @@ def _attention_distance(subject: Subject) -> Arrays:
 
 
 def _draw_attention_distance(data: ByEncoder) -> Figure:
-    """Each head a dot, by depth; the line is what equal attention to all patches would give (paper,
-    Figures 7, right, and 11)."""
+    """Draw a dot for each head, by depth (paper, Figures 7, right, and 11).
+
+    The line shows the distance for equal attention to all patches.
+    """
     notes = [
         f"{one['distance'].shape[1]} heads, {one['images'].item():,} images" for _, one in data
     ]
@@ -188,8 +201,10 @@ def _attention_rollout(subject: Subject) -> Arrays:
 
 
 def _draw_attention_rollout(data: ByEncoder) -> Figure:
-    """Images, and the same multiplied by their rollout over its largest value (paper, Figures 6 and
-    14)."""
+    """Draw images, and again multiplied by the rollout (paper, Figures 6 and 14).
+
+    The rollout is divided by the largest value.
+    """
     groups = []
     for label, arrays in data:
         dimmed = []
@@ -217,14 +232,16 @@ def _class_attention(subject: Subject) -> Arrays:
 
 
 def _draw_class_attention(data: ByEncoder) -> Figure:
-    """Images, and the class token's attention to their patches by head of the last block, each from
-    0 to its largest value."""
+    """Draw images and the class token's attention to patches, for each head of the last block.
+
+    Each map is scaled from 0 to its largest value.
+    """
     groups = []
     for label, arrays in data:
         columns = {"input": arrays["images"]}
         for head, map_BHW in enumerate(arrays["attention"].swapaxes(0, 1), 1):
             columns[f"head {head}"] = np.stack([heat(one, one.max()) for one in map_BHW])
-        # of an encoder whose feature is the mean of the patches
+        # If the feature is the mean of the patches, the class token got no loss
         note = "" if arrays["pool"] == "token" else "(no loss on the class token's output)"
         groups.append(PanelGroup(label, columns, note))
     return panels(groups, "each map from 0 (dark) to its largest value (bright)")
@@ -254,7 +271,7 @@ def _feature_map(subject: Subject) -> Arrays:
 
 
 def _draw_feature_map(data: ByEncoder) -> Figure:
-    """Images, and their patches' features as colours."""
+    """Draw images, and the features of patches as colours."""
     groups = [
         PanelGroup(
             label,
@@ -280,8 +297,8 @@ def _image_map(subject: Subject) -> Arrays:
 
 
 def _draw_image_map(data: ByEncoder) -> Figure:
-    """Images as points, by t-SNE, coloured by class where they have one."""
-    label_B, names = (data[-1][1][key] for key in ("label", "classes"))  # the same of each
+    """Draw images as points by t-SNE, coloured by class if classes are known."""
+    label_B, names = (data[-1][1][key] for key in ("label", "classes"))  # equal for all encoders
     numbers = np.unique(label_B[label_B >= 0]).tolist()
     classes = {one: str(names[one]) if one < len(names) else str(one) for one in numbers}
     shades: Sequence[Any] = COLOURS
@@ -301,7 +318,7 @@ def _draw_image_map(data: ByEncoder) -> Figure:
             )
             for number, name in classes.items()
         ]
-        # as many columns as the longest name leaves room for
+        # Use as many columns as the longest name leaves room for
         columns = int(WIDTH * 10 / (6 + max(map(len, classes.values()))))
         figure.legend(handles=handles, loc="outside lower center", ncols=max(1, min(6, columns)))
     return figure
@@ -311,19 +328,19 @@ def _draw_image_map(data: ByEncoder) -> Figure:
 
 
 def _predicted(subject: Subject) -> Arrays:
-    """Of objectives whose figure is no reconstruction."""
+    """Compute the pictures of an objective whose figure is not a reconstruction."""
     if subject.objective is None:
         raise UnavailableError(subject.unknown or "its objective has no figure of its own")
     if isinstance(subject.objective, PatchPrediction):
         raise UnavailableError("figure reconstruction shows its predictions")
-    # an export holds one encoder, which is the teacher's and its own here
+    # An export holds one encoder: here the teacher's weights also serve as the student's
     is_teacher = subject.objective.exported is not subject.objective.encoder
     drawn = TEACHER_ALONE if is_teacher else ""
     return {**predictions(subject.objective, subject.shown), "drawn": np.array(drawn)}
 
 
 def _draw_predicted(data: ByEncoder) -> Figure:
-    """The columns that an objective makes of images; of one encoder, as fresh weights have none."""
+    """Draw the pictures of an objective for one encoder, because fresh weights have no pictures."""
     ((label, arrays),) = data
     columns = {title: images for title, images in arrays.items() if title != "drawn"}
     return panels([PanelGroup(label, columns)], str(arrays["drawn"]))
@@ -349,8 +366,10 @@ def _reconstruction(subject: Subject) -> Arrays:
 
 
 def _draw_reconstruction(data: ByEncoder) -> Figure:
-    """Images, their corruption, prediction and ground truth, the error and the certainty; of one
-    encoder, as fresh weights have no heads."""
+    """Draw images, corruption, prediction, ground truth, error and certainty.
+
+    Only one encoder is drawn, because fresh weights have no heads.
+    """
     ((label, arrays),) = data
     columns = dict(zip(TITLES, arrays["panels"].swapaxes(0, 1), strict=True))
     columns["error"] = [heat(one, LARGEST_ERROR, ERROR_HEAT) for one in arrays["error"]]
@@ -361,7 +380,7 @@ def _draw_reconstruction(data: ByEncoder) -> Figure:
     return panels([PanelGroup(label, columns)], "; ".join(texts))
 
 
-# name of the files -> the figure
+# File name without suffix -> figure
 FIGURES = {
     "filters": FigureKind(_filters, _draw_filters),
     "positions": FigureKind(_positions, _draw_positions),

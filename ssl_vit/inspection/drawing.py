@@ -1,7 +1,8 @@
-"""How all figures are drawn: of one width and in one style, images as panels, values as colours;
-with matplotlib's Figure objects, without pyplot's state.
+"""Draw all figures in one width and style: images as panels, values as colours.
 
-Legend: B images, R rows, C columns of tiles; H W an image's height and width.
+Figures are matplotlib's Figure objects, without the global state of pyplot.
+
+Legend: B images, R rows, C columns of tiles, H W height and width of an image.
 """
 
 import io
@@ -22,18 +23,23 @@ from ..formatting import figure_label
 from ..pages.figure_style import STYLE
 from ..runs.files import write_atomically
 
-WIDTH = 9.0  # inches of every figure
-CELL = 96  # pixels of a panel's side, at least, where images are enlarged
-LARGEST_CELL = 128  # where they are reduced
+WIDTH = 9.0  # width of every figure in inches
+CELL = 96  # smallest side of a panel in pixels, to which small images are enlarged
+LARGEST_CELL = 128  # largest side of a panel in pixels, to which large images are reduced
 GAP = 6  # pixels between panels
-FITTING = 8  # columns of panels that a figure has room for without small ones
-LINE_LENGTH = 13  # characters of a label to the inch
+FITTING = 8  # number of columns of panels that fit into a figure without becoming small
+LINE_LENGTH = 13  # characters of a label per inch
 HEAT = "viridis"
 
 
 class PanelGroup(NamedTuple):
-    """Panels of one encoder: {title of a column: images of it}, uint8 (H, W, 3), or (H, W, 4) with
-    opacity; `note` is a line under the label."""
+    """Panels of an encoder.
+
+    Attributes:
+        label: title of the group.
+        columns: {title of a column: images}, uint8 (H, W, 3), or (H, W, 4) with opacity.
+        note: line below the label.
+    """
 
     label: str
     columns: Mapping[str, np.ndarray | Sequence[np.ndarray]]
@@ -48,12 +54,14 @@ def write(folder: Path, name: str, draw: Callable[[], Figure]) -> None:
 
 
 def rendered(draw: Callable[[], Figure]) -> dict[str, bytes]:
-    """{form: the figure} as "svg" and "png", the same bytes each time: no date or version in
-    them."""
+    """Return a figure as "svg" and "png" bytes.
+
+    The bytes are the same each time, because they contain no date and no version.
+    """
     facts = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}
     found = {}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # of a script that the font lacks: boxes are shown
+        # Characters that the font lacks are shown as boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = draw()
         for form, names in facts.items():
@@ -64,10 +72,13 @@ def rendered(draw: Callable[[], Figure]) -> dict[str, bytes]:
 
 
 def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
-    """Groups of panels of as many images each, one below the other, under a line of text. One
-    raster on one axis each: an axis for each panel takes ten times as long."""
+    """Draw groups of panels, stacked vertically, under a line of text.
+
+    All groups must have the same number of images. Each group is a raster on a single axis, because
+    an axis for each panel takes ten times as long.
+    """
     first, *_ = groups[0].columns.values()
-    # images with their columns in one row
+    # Number of images, with all their columns, in a row
     sets = min(max(1, FITTING // len(groups[0].columns)), len(first))
     pages = [_montage(group, sets) for group in groups]
     wide = max(page.shape[1] for page in pages)
@@ -90,7 +101,7 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
 
 
 def _montage(group: PanelGroup, sets: int) -> np.ndarray:
-    """A group's panels as one image, transparent between them: uint8 (H, W, 4)."""
+    """Join the panels of a group into an image, transparent between panels, uint8 (H, W, 4)."""
     columns = list(group.columns.values())
     side = max(max(image.shape[:2]) for images in columns for image in images)
     cell = min(LARGEST_CELL, side * -(-CELL // side))
@@ -105,33 +116,45 @@ def _montage(group: PanelGroup, sets: int) -> np.ndarray:
 
 
 def resized(image_HWC: np.ndarray, side: int) -> np.ndarray:
-    """An image as a square of that side: pixels are repeated where it grows, averaged where it
-    shrinks."""
+    """Resize an image to a square.
+
+    Pixels are repeated where the image is enlarged, and averaged where the image is reduced.
+    """
     shrinks = max(image_HWC.shape[:2]) > side
     method = Image.Resampling.BOX if shrinks else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(image_HWC).resize((side, side), method))
 
 
 def title_of(label: str, note: str, width: float) -> str:
-    """The title of an encoder's part of a figure that is so many inches wide."""
+    """Return the title of an encoder's part of a figure.
+
+    Args:
+        label, note: see PanelGroup.
+        width: width of the part in inches.
+    """
     return "\n".join(filter(None, [wrapped(label, width), figure_label(note)]))
 
 
 def wrapped(text: str, width: float) -> str:
-    """A label in lines that fit into a width in inches, whole: a shortened one may be another's."""
+    """Wrap a label into lines that fit a width in inches.
+
+    Labels are never shortened, because shortened labels could be equal.
+    """
     return "\n".join(map(figure_label, textwrap.wrap(text, round(LINE_LENGTH * width))))
 
 
 def heat(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np.ndarray:
-    """Values from 0 to the largest as colours, NaN as a light or a dark grey, by what is below:
-    uint8 (H, W, 4)."""
+    """Show values from 0 to `largest` as colours, uint8 (H, W, 4).
+
+    NaN is a transparent grey, which looks light or dark on the page's ground.
+    """
     shades = matplotlib.colormaps[colours].with_extremes(bad=(0.5, 0.5, 0.5, 0.2))
     share_HW = Normalize(0, max(largest, 1e-12))(np.ma.masked_invalid(value_HW))
     return np.asarray(shades(share_HW, bytes=True))
 
 
 def tiled(tile_RCHW: np.ndarray, fill: float, gap: int = 1) -> np.ndarray:
-    """Tiles (R, C, H, W, ...) as one image with `gap` pixels of `fill` between them."""
+    """Join tiles (R, C, H, W, ...) into an image with `gap` pixels of `fill` between tiles."""
     edges = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tile_RCHW.ndim - 4)]
     padded = np.pad(tile_RCHW, edges, constant_values=fill)
     return rearrange(padded, "r c h w ... -> (r h) (c w) ...")[:-gap, :-gap]

@@ -1,7 +1,9 @@
-"""The embedding of patches: principal components of its filters, similarity of its positions
-(paper, 4.5, Figure 7).
+"""Analyse the embedding of patches (paper, 4.5, Figure 7).
 
-Legend: D width, C channels, P patch side, N patches, K components.
+Computes principal components of the filters and similarities of the positions.
+
+Legend: D width, C channels, P side of a patch, N patches, K components, X values of a patch's
+pixels.
 """
 
 from einops import rearrange
@@ -17,14 +19,14 @@ COMPONENTS = 28  # paper, Figure 7 (left)
 
 
 def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
-    """The first principal components of the D filters that embed patches of pixels.
+    """Return the first principal components of the D filters that embed patches of pixels.
 
     Returns:
         The components, of unit norm, as images of the channels that are shown, (K, P, P, 3), and
-        the share of the filters' variance along each, (K,).
+        the share of the filters' variance along each component, (K,).
 
     Raises:
-        UnavailableError: patches are no patches of pixels.
+        UnavailableError: patches are not cut from pixels.
     """
     projection = getattr(encoder.backbone.patch_embed, "proj", None)
     if not isinstance(projection, nn.Conv2d) or projection.in_channels != encoder.channels:
@@ -37,11 +39,12 @@ def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
 
 
 def position_similarity(encoder: Encoder) -> Tensor:
-    """Cosine similarity of each patch's position embedding with those of all patches, (N, N), row
-    by row, at the encoder's image size.
+    """Return the cosine similarity between the position embeddings of all patches, (N, N).
+
+    Patches are in row order, at the encoder's image size.
 
     Raises:
-        UnavailableError: it has no position embeddings.
+        UnavailableError: the encoder has no position embeddings.
     """
     backbone = encoder.backbone
     table_ND = encoder.positions.table()

@@ -1,4 +1,4 @@
-"""Features in few dimensions: principal components, patches as colours, images as points.
+"""Project features to few dimensions: principal components, patches as colours, images as points.
 
 Legend: N rows, D width, K components, B images, P patches of an image.
 """
@@ -10,29 +10,36 @@ from torch import Tensor
 
 from .base import UnavailableError
 
-CLIPPED = 0.01  # share of the patches at each end of a colour channel's range
-FITTED = 2**16  # patches that the colours' projection is fitted to, at most
-PERPLEXITY = 30  # of t-SNE (van der Maaten and Hinton, 2008, section 2: 5 to 50)
-FEWEST = 8  # images on which t-SNE is worth drawing
+CLIPPED = 0.01  # share of the patches that are clipped at each end of a colour channel
+FITTED = 2**16  # largest number of patches to which the projection to colours is fitted
+PERPLEXITY = 30  # perplexity of t-SNE (van der Maaten and Hinton, 2008, section 2: 5 to 50)
+FEWEST = 8  # smallest number of images for which t-SNE is drawn
 
 
 class Components(NamedTuple):
-    """Mean (D,), unit directions (K, D) and the share of the variance along each (K,), the largest
-    first, float64."""
+    """Principal components in float64, largest variance first.
+
+    Attributes:
+        mean_D: mean of the rows.
+        direction_KD: unit vectors.
+        variance_K: share of the variance along each direction.
+    """
 
     mean_D: Tensor
     direction_KD: Tensor
     variance_K: Tensor
 
     def project(self, x_ND: Tensor) -> Tensor:
-        """Coordinates (N, K)."""
+        """Return coordinates (N, K)."""
         return (x_ND.double() - self.mean_D) @ self.direction_KD.T
 
 
 def principal_components(x_ND: Tensor, count: int) -> Components:
-    """The first `count` principal components of the rows, fewer where there are not so many. The
-    entry of largest magnitude of each is positive, so that its sign does not depend on the
-    library."""
+    """Return the first `count` principal components of the rows, or fewer if there are fewer.
+
+    The entry of largest magnitude of each component is positive, so that the sign does not depend
+    on the library.
+    """
     rows, width = x_ND.shape
     x_ND = x_ND.double()
     mean_D = x_ND.mean(0)
@@ -47,16 +54,18 @@ def principal_components(x_ND: Tensor, count: int) -> Components:
 
 
 def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor]:
-    """Patch features along the first three principal components of a sample of patches, as red,
-    green and blue. One projection and one range for all images: the same colour is the same feature
-    in each.
+    """Show patch features along the first three principal components as red, green and blue.
+
+    The components are fitted to a sample of patches. All images share one projection and one range,
+    so that the same colour is the same feature in every image.
 
     Returns:
         Patches as colours, uint8 (B, P, 3), and the share of the variance that each channel shows,
         (3,).
 
     Raises:
-        UnavailableError: features have fewer than three dimensions.
+        UnavailableError: features have fewer than three dimensions, or there are fewer than 4
+            patches.
     """
     found = principal_components(sample_ND, 3)
     if len(found.direction_KD) < 3:
@@ -64,17 +73,17 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor
     ends = torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=sample_ND.device)
     low_3, high_3 = torch.quantile(found.project(sample_ND), ends, dim=0)
     span_3 = (high_3 - low_3).clamp(min=1e-12)
-    # image by image: all in float64 would take several times the features' memory
+    # Project image by image, because float64 copies of all features would take much memory
     share_BP3 = torch.stack([(found.project(x_PD) - low_3) / span_3 for x_PD in feature_BPD])
     return (255 * share_BP3).round().clamp(0, 255).to(torch.uint8), found.variance_K
 
 
 def image_map(feature_BD: Tensor) -> Tensor:
-    """Places (B, 2) of images by t-SNE of their features, the same each time.
+    """Return coordinates (B, 2) of images by t-SNE of their features, the same each time.
 
     Raises:
-        UnavailableError: scikit-learn is not installed, there are few images, or their features
-            have one dimension.
+        UnavailableError: scikit-learn is not installed, there are too few images, or features are
+            all the same or have one dimension.
     """
     if len(feature_BD) < FEWEST:
         raise UnavailableError(f"t-SNE needs {FEWEST} images, there are {len(feature_BD)}")

@@ -1,1 +1,1 @@
-"""The encoder, weights in (init=) and out (timm, transformers, ONNX)."""
+"""Build the encoder, load weights (init=) and export weights (timm, transformers, ONNX)."""

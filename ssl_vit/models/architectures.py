@@ -1,4 +1,4 @@
-"""timm's name and arguments for a model of the recipe."""
+"""Translate a model of the recipe into timm's name and arguments."""
 
 import math
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from ..recipe.timm_models import is_packed, network, positions_of, sizes_of_stat
 from . import resnet  # noqa: F401  adds its architectures to timm's
 from .positions import STD
 
-# timm's registered architectures without an option of their own that the arguments could not undo:
-# create_model drops an argument of None
+# Architectures of timm without a preset option that arguments could not undo, because
+# create_model drops arguments that are None
 SWIGLU = "vit_giant_patch14_dinov2"
 ROTARY = "eva_giant_patch14_224"
-# of it, for model.positions=rotary; model.args may change them
+# Arguments of ROTARY for model.positions=rotary, which model.args may change
 ROTARY_ARGS: dict[str, Any] = {
     "global_pool": "token",
     "use_fc_norm": False,
@@ -33,7 +33,7 @@ ROTARY_ARGS: dict[str, Any] = {
 
 
 def architecture(model: Model) -> str:
-    """The name that timm.create_model takes."""
+    """Return the name that timm.create_model takes."""
     if model.positions == "rotary" and model.timm == CLASSIC:
         return ROTARY
     if model.activation == "swiglu" and model.timm == CLASSIC:
@@ -42,19 +42,20 @@ def architecture(model: Model) -> str:
 
 
 def is_eva(model: Model) -> bool:
-    """Whether timm.create_model makes an Eva of `architecture`."""
+    """Return whether timm.create_model builds an Eva for this model."""
     name = architecture(model)
     return timm.is_model(name) and timm.models.model_entrypoint(name).__module__ == Eva.__module__
 
 
 def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True) -> dict[str, Any]:
-    """Keyword arguments of timm.create_model for this model and images of side `size` pixels.
+    """Return keyword arguments of timm.create_model.
 
     Args:
         model: the encoder.
-        size: of the images' side.
-        channels: of the images; other than 3 without a ResNet alone.
-        exported: positions that the encoder adds itself are a learned table of the backbone.
+        size: side of the images in pixels.
+        channels: channels of the images. A network with a ResNet needs 3.
+        exported: treat positions that the encoder adds itself as a learned table of the backbone,
+            as in an export.
     """
     if model.convolutional:
         return dict(model.args)
@@ -66,7 +67,7 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
         "num_heads": model.heads,
         "mlp_ratio": _ratio(model.mlp, model.width),
     }
-    if not model.hybrid:  # whose patches follow from its ResNet
+    if not model.hybrid:  # the ResNet of a hybrid determines the patches
         args["patch_size"] = model.patch
     if channels != 3:
         args["in_chans"] = channels
@@ -74,8 +75,8 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
         args["qk_norm"] = True
     if not model.class_token:
         args["global_pool"] = "avg"
-    if model.activation == "swiglu" and not is_eva(model):  # whose ratio is of one matrix
-        args["init_values"] = 0.0  # no LayerScale, which SWIGLU has
+    if model.activation == "swiglu" and not is_eva(model):  # Eva's ratio is for one matrix
+        args["init_values"] = 0.0  # switches off the LayerScale of SWIGLU
         if model.timm == CLASSIC or is_packed(network(model.timm, {}).state_dict()):
             args["mlp_ratio"] = _ratio(2 * model.mlp, model.width)
     if model.layer_scale is not None:
@@ -92,28 +93,35 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
 
 
 def _ratio(hidden: int, width: int) -> float:
-    """mlp_ratio from which timm computes int(width * mlp_ratio) = hidden."""
+    """Return an mlp_ratio for which timm computes int(width * mlp_ratio) = hidden."""
     ratio = hidden / width
     return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
 def first_registers(backbone: Any) -> None:
-    """Draw registers as timm's Eva does. At timm's 1e-6 in VisionTransformer equal registers would
-    get equal gradients."""
+    """Initialise registers as timm's Eva does.
+
+    With the deviation of 1e-6 that timm's VisionTransformer uses, registers would be equal and get
+    equal gradients.
+    """
     if getattr(backbone, "reg_token", None) is not None:
         nn.init.normal_(backbone.reg_token, std=STD)
 
 
 def create(model: Model, expected: str = "", **args: Any) -> Any:
-    """timm's network of a model with those arguments, without a classifier.
+    """Build timm's network of a model, without a classifier.
+
+    Args:
+        model: the model.
+        expected: what is expected, for the error message.
+        **args: arguments of timm.create_model.
 
     Raises:
-        UserError: timm has no such architecture, or it takes other arguments; `expected` is what is
-            expected, for the line.
+        UserError: timm has no such architecture, or the architecture takes other arguments.
     """
     try:
         return timm.create_model(architecture(model), pretrained=False, num_classes=0, **args)
-    except Exception as error:  # whatever timm makes of another architecture's arguments
+    except Exception as error:  # timm raises many types for unsuitable arguments
         why = " ".join((str(error) or repr(error)).split())[:200]
         raise UserError(f"{_named(model)}: {expected}timm: {why}") from None
 
@@ -124,14 +132,15 @@ def _named(model: Model) -> str:
 
 
 def check_sizes(there: Mapping[str, Any], model: Model) -> None:
-    """Check that a network has the values that the keys of model= say.
+    """Check that a network has the values of the keys of model=.
 
     Args:
-        there: {key: value} of the network; of LayerScale whether it has one, as `sizes_of_state`.
+        there: {key: value} of the network. For LayerScale, whether the network has it, as in
+            `sizes_of_state`.
         model: the keys.
 
     Raises:
-        UserError: model.timm names an architecture with other values.
+        UserError: the architecture of model.timm has other values.
     """
     for key, value in there.items():
         here = getattr(model, key)
@@ -143,7 +152,11 @@ def check_sizes(there: Mapping[str, Any], model: Model) -> None:
 
 
 def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
-    """`check_sizes` of a Vision Transformer of timm; raises as it."""
+    """Check that a timm Vision Transformer has the values of the keys of model=.
+
+    Raises:
+        UserError: the architecture or model.args of the model have other values.
+    """
     if (backbone.cls_token is None) == model.class_token:
         has, says = ("no", "false") if model.class_token else ("a", "true")
         raise UserError(
@@ -152,8 +165,8 @@ def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
         )
     keys = ("registers", "layer_scale", "qk_norm", "activation", "mlp")
     found = sizes_of_state(backbone.state_dict())
-    # parallel blocks show no MLP
+    # The state of parallel blocks does not show the width of the MLP
     there = {key: found[f"model.{key}"] for key in keys if f"model.{key}" in found}
-    if not model.positions.endswith("_2d"):  # which the encoder adds itself
+    if not model.positions.endswith("_2d"):  # the encoder adds 2D positions itself
         there["positions"] = positions_of(backbone)
     check_sizes(there | {"patch": patch_size}, model)

@@ -1,4 +1,4 @@
-"""timm's attention with the faster kernel, and its block; for some tokens' outputs alone, too.
+"""Speed up timm's attention and block, and compute outputs for only some tokens.
 
 Legend: B batch, T tokens, K wanted tokens of each image, D width, H heads, d = D / H, E = 2 D.
 """
@@ -13,27 +13,35 @@ from torch.nn import functional as F
 
 
 def gather_tokens(x_BTD: Tensor, index_BK: Tensor) -> Tensor:
-    """The tokens of those numbers, in that order: (B, K, D). They are copied as rows: on a CPU
-    `gather` looks up every value (docs/speed.md)."""
+    """Select tokens by index, in the given order, (B, K, D).
+
+    Whole rows are copied, because `gather` looks up every value on a CPU (docs/speed.md).
+    """
     rows = token_rows(index_BK, x_BTD.shape[1])
     return x_BTD.flatten(0, 1).index_select(0, rows).view(*index_BK.shape, x_BTD.shape[-1])
 
 
 def token_rows(index_BK: Tensor, tokens: int) -> Tensor:
-    """The places of those tokens among all tokens of a batch, one image after the other: (B K,)."""
+    """Return the row numbers (B K,) of tokens in the flattened tokens of a batch, image after
+    image.
+    """
     first_B = tokens * torch.arange(len(index_BK), device=index_BK.device)
     return (index_BK + first_B[:, None]).flatten()
 
 
 class PackedLinear(nn.Linear):
-    """Queries, keys and values by one matrix, as timm's `qkv`. Queries of the wanted tokens alone
-    are computed here and not by whoever has the weight: under ZeRO 3 a module's weights are there
-    only while its own forward runs."""
+    """Linear layer that computes queries, keys and values by one matrix, as timm's `qkv`.
+
+    Queries of only the wanted tokens are computed here, and not in the attention, because ZeRO 3
+    provides a module's weights only during the module's forward.
+    """
 
     def forward(  # type: ignore[override]
         self, x_BTD: Tensor, wanted_BK: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """(B, T, 3 D); with `wanted_BK` queries (B, K, D), and keys and values (B, T, 2 D)."""
+        """Return (B, T, 3 D), or with `wanted_BK` queries (B, K, D) and keys and values (B, T, 2
+        D).
+        """
         if wanted_BK is None:
             return super().forward(x_BTD)
         sizes = [self.out_features // 3, 2 * self.out_features // 3]
@@ -44,11 +52,14 @@ class PackedLinear(nn.Linear):
 
 
 class QueryAttention(Attention):
-    """timm's Attention, with the fused kernel where it is faster. With `wanted_BK`, for which `qkv`
-    is a PackedLinear, only the wanted tokens attend and are projected.
+    """timm's Attention, with the fused kernel where it is faster.
 
-    Queries, keys and values are slices of (B, T, 3, H, d), so that the backward pass writes their
-    gradients into one tensor in the order of `qkv`'s outputs; timm's order needs a second copy.
+    With `wanted_BK`, only the wanted tokens attend and are projected. This needs a PackedLinear
+    `qkv`.
+
+    Queries, keys and values are slices of (B, T, 3, H, d), so that the backward pass writes all
+    gradients into one tensor in the order of the outputs of `qkv`. timm's order needs a second
+    copy.
     """
 
     def forward(  # type: ignore[override]
@@ -75,8 +86,10 @@ class QueryAttention(Attention):
 
 
 class Block(vision_transformer.Block):
-    """timm's Block. With `wanted_BK` only the wanted tokens attend, are projected and go through
-    the MLP. It keeps timm's name, by which launch files say what FSDP shards."""
+    """Block of timm. With `wanted_BK`, only the wanted tokens attend and pass through the MLP.
+
+    The class has the same name as timm's, because launch files tell FSDP by name what to shard.
+    """
 
     def forward(  # type: ignore[override]
         self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **arguments: Any
@@ -90,8 +103,10 @@ class Block(vision_transformer.Block):
 
 
 def fused_is_faster(query: Tensor) -> bool:
-    """Whether the fused attention kernel takes no more time than plain products, forward and
-    backward: on a CPU in float32 alone (docs/speed.md)."""
+    """Return whether the fused attention kernel is at least as fast as plain products.
+
+    Measured forward and backward: on a CPU this holds only in float32 (docs/speed.md).
+    """
     return query.device.type != "cpu" or query.dtype == torch.float32
 
 
@@ -103,8 +118,11 @@ def fuse_on_gpus(network: nn.Module) -> None:
 
 
 def choose_attention(network: nn.Module) -> None:
-    """Make timm's Attention a QueryAttention where it has no dropout of weights, gate or norm; its
-    weights stay. Other attention uses its fused kernel on a GPU only."""
+    """Turn timm's Attention modules into QueryAttention, keeping all weights.
+
+    Modules with attention dropout, gate or norm are left as they are. All other kinds of attention
+    use fused kernels on a GPU only.
+    """
     fuse_on_gpus(network)
     for module in network.modules():
         attention: Any = module
@@ -116,8 +134,10 @@ def choose_attention(network: nn.Module) -> None:
 
 
 def allow_wanted(blocks: nn.Sequential | nn.ModuleList) -> None:
-    """Make the last block a Block of this file where it is timm's with a QueryAttention; its
-    weights stay."""
+    """Turn the last block into a `Block` that can compute only wanted tokens, keeping all weights.
+
+    Nothing changes unless the last block is timm's plain block with a QueryAttention.
+    """
     last: Any = blocks[-1]
     if type(last) is vision_transformer.Block and isinstance(last.attn, QueryAttention):
         last.__class__ = Block

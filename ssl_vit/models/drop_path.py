@@ -1,14 +1,15 @@
-"""Stochastic depth (Huang et al., 2016)."""
+"""Implement stochastic depth (Huang et al., 2016)."""
 
 import torch
 from torch import Tensor, nn
 
 
 class DropPath(nn.Module):
-    """Stochastic depth as timm's: drops a residual branch for some samples and scales the others.
+    """Stochastic depth as in timm: drops a residual branch for some samples and scales the others.
 
-    The rate is a tensor: a float would be a constant of the graph, and blocks compiled one by one,
-    each with a rate of its own, would exceed torch.compile's limit of graphs and run eagerly.
+    The rate is a tensor. A float would be a constant of the compiled graph, and if blocks with
+    different rates are compiled one by one, they would exceed torch.compile's limit of graphs and
+    run eagerly.
     """
 
     keep: Tensor

@@ -1,8 +1,10 @@
-"""A timm Vision Transformer in two steps: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD. Patch
-embeddings are corrupted between the two.
+"""Run a timm Vision Transformer in two steps: patch(pixels) -> x_BND, forward(x_BND) -> h_BTD.
 
-Legend: B batch, N patches, V visible and K wanted patches of each image, T tokens (prefix + N or
-V), D width, H W the image's height and width, X values of a patch's pixels.
+Objectives can corrupt the patch embeddings between the two steps.
+
+Legend: B batch, N patches, V visible and K wanted patches of each image, M patches of a smaller
+image, T tokens (prefix + N or V), D width, H W height and width of the image, X values of a patch's
+pixels.
 """
 
 import math
@@ -38,26 +40,31 @@ from .attention import Block, allow_wanted, choose_attention, gather_tokens
 from .drop_path import DropPath
 from .positions import Positions, build_positions
 
-# What `feature` takes
+# Images that `feature` accepts
 Images = Tensor | np.ndarray | Image.Image | Sequence[np.ndarray | Image.Image]
 EXPECTED = "expected a Vision Transformer or an Eva of timm, with patches"
 
 
 class Backbone(nn.Module, ABC):
-    """A timm backbone and the preparation of its input.
+    """Network of timm with preprocessing.
 
     Args:
-        backbone: of timm.
-        data: the images' size, channels, range and normalisation, and how an evaluation resizes and
-            crops them.
+        backbone: network of timm.
+        data: size, channels, range and normalisation of images, and how an evaluation resizes and
+            crops.
+
+    Attributes:
+        width: D.
+        pool: pooling of `feature` if the caller names none.
+        adapt_channels: whether weights for RGB may be adapted to the channels of the images.
     """
 
     backbone: Any  # timm's classes share no type that names their parts
     mean: Tensor
     std: Tensor
     width: int
-    pool: str = "token"  # of `feature`, where none is given
-    adapt_channels: bool = False  # whether weights for RGB may be brought to its channels
+    pool: str = "token"
+    adapt_channels: bool = False
 
     def __init__(self, backbone: Any, data: Data) -> None:
         super().__init__()
@@ -70,8 +77,14 @@ class Backbone(nn.Module, ABC):
         self.register_buffer("std", std_C11, persistent=False)
 
     def normalize(self, pixels_B3HW: Tensor) -> Tensor:
-        """Of uint8 images, or of uint8 patches (B, N, 3, P, P); else a TypeError. Of 16 bits: int32
-        or uint16, clipped to the range."""
+        """Normalise integer images, or integer patches (B, N, 3, P, P).
+
+        Images of 8 bits are uint8. Images of 16 bits are int32 or uint16 and are clipped to the
+        range.
+
+        Raises:
+            TypeError: the values have another type.
+        """
         check_integers(pixels_B3HW, self.data)
         value_B3HW = pixels_B3HW.float()
         if self.pixel_range != BYTES:
@@ -79,11 +92,13 @@ class Backbone(nn.Module, ABC):
         return value_B3HW.sub_(self.mean).div_(self.std)
 
     def pixels(self, images: Images) -> Tensor:
-        """uint8 (B, 3, H, W): a tensor as it is; arrays and PIL images resized and cropped as in
-        the evaluation, on the encoder's device.
+        """Return images as a uint8 tensor (B, 3, H, W).
+
+        Tensors are returned unchanged. Arrays and PIL images are resized and cropped as in the
+        evaluation, and moved to the encoder's device.
 
         Raises:
-            TypeError, ValueError: as `pixel_values.evaluation_images`.
+            TypeError, ValueError: see `pixel_values.evaluation_images`.
         """
         if isinstance(images, Tensor):
             return images
@@ -91,45 +106,53 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
-        """One feature (B, D) an image."""
+        """Return a feature of each image, (B, D)."""
 
 
 class PatchProjection(nn.Conv2d):
-    """timm's convolution of patches that do not overlap, as the one product that it is; on a CPU it
-    takes less time (docs/speed.md)."""
+    """timm's convolution of patches that do not overlap, computed as a matrix product.
+
+    The matrix product takes less time on a CPU (docs/speed.md).
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Embeddings (B, N, D) of the patches' pixels (B, N, X) in the order of `cut_patches`; of
-        images, for timm's own forward pass, as the convolution gives them."""
+        """Return embeddings (B, N, D) of patches' pixels (B, N, X) in the order of `cut_patches`.
+
+        Images (B, C, H, W), which timm's forward pass gives, are convolved as in timm.
+        """
         return super().forward(x) if x.ndim == 4 else F.linear(x, self.weight.flatten(1), self.bias)
 
 
 def cut_patches(image_BCHW: Tensor, side: int) -> Tensor:
-    """The pixels of each patch of side x side, channel by channel: (B, N, X)."""
+    """Cut images into patches of side x side pixels, channel by channel, (B, N, X)."""
     return rearrange(image_BCHW, "b c (h p) (w q) -> b (h w) (c p q)", p=side, q=side)
 
 
 def join_patches(pixel_BNX: Tensor, grid: tuple[int, int]) -> Tensor:
-    """RGB images (B, 3, H, W) of what `cut_patches` gives."""
+    """Join patches of `cut_patches` into RGB images (B, 3, H, W)."""
     side = math.isqrt(pixel_BNX.shape[-1] // 3)
     shape = {"h": grid[0], "c": 3, "p": side}
     return rearrange(pixel_BNX, "b (h w) (c p q) -> b c (h p) (w q)", **shape)
 
 
 class Convolutional(Backbone):
-    """A convolutional network as a baseline (BiT's ResNets, EfficientNets), without its classifier;
-    it has no patches to corrupt."""
+    """Convolutional network as a baseline (BiT's ResNets, EfficientNets), without classifier.
+
+    The network has no patches to corrupt.
+    """
 
     def __init__(self, backbone: Any, data: Data) -> None:
         super().__init__(backbone, data)
         self.width = backbone.num_features
 
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
-        """The output of the network's own pooling (B, D) of images as `pixels` takes them; `pool`
-        and `layer` are ignored.
+        """Return the output of the network's pooling (B, D). `pool` and `layer` are ignored.
+
+        Args:
+            images: images that `pixels` accepts.
 
         Raises:
-            TypeError, ValueError: as `pixels`; or a tensor is of another shape.
+            TypeError, ValueError: see `pixels`, or a tensor has another shape.
         """
         pixels_B3HW = self.pixels(images)
         if pixels_B3HW.ndim != 4 or pixels_B3HW.shape[1] != 3:
@@ -138,12 +161,12 @@ class Convolutional(Backbone):
 
 
 class Encoder(Backbone):
-    """A Vision Transformer whose patch embeddings can be corrupted before positions are added.
+    """Vision Transformer whose patch embeddings can be corrupted before positions are added.
 
     Args:
-        backbone: of timm, with or without positions of its own.
-        data: as of Backbone.
-        positions: how the patches' places enter; None: as timm's VisionTransformer does it.
+        backbone: network of timm, with or without positions.
+        data: see Backbone.
+        positions: how positions enter. None: as in timm's VisionTransformer.
     """
 
     def __init__(self, backbone: Any, data: Data, positions: Positions | None = None) -> None:
@@ -163,12 +186,13 @@ class Encoder(Backbone):
         return self.backbone.cls_token is not None
 
     def patch(self, pixels_B3HW: Tensor) -> Tensor:
-        """Patch embeddings (B, N, D) of uint8 pixels, before positions (paper, 3.1: the linear
-        projection E).
+        """Return patch embeddings (B, N, D) of uint8 images, without positions.
+
+        This is the linear projection E (paper, 3.1).
 
         Raises:
-            TypeError: as `normalize`.
-            ValueError: the images have another size than the encoder's, or other channels.
+            TypeError: see `normalize`.
+            ValueError: the images have another size or other channels than the encoder expects.
         """
         check_integers(pixels_B3HW, self.data)
         shape = tuple(pixels_B3HW.shape)
@@ -179,7 +203,7 @@ class Encoder(Backbone):
         return self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
 
     def patch_pixels(self, pixel_BNX: Tensor) -> Tensor:
-        """As `patch`, of the patches' pixels in the order of `cut_patches`."""
+        """Return patch embeddings (B, N, D) of patches' pixels in the order of `cut_patches`."""
         embed = self.backbone.patch_embed
         if not isinstance(embed.proj, PatchProjection):  # a hybrid's stem sees whole images
             return embed(self.normalize(join_patches(pixel_BNX, self.grid)))
@@ -193,15 +217,19 @@ class Encoder(Backbone):
         visible_BV: Tensor | None = None,
         wanted_BK: Tensor | None = None,
     ) -> Tensor:
-        """Normalised features (B, T, D) of patch embeddings: class token, positions, blocks, final
-        norm (paper, 3.1); or those of the wanted patches alone, (B, K, D).
+        """Return normalised features of patch embeddings (paper, 3.1).
+
+        Adds class token and positions, then applies the blocks and the final norm.
 
         Args:
-            x_BND: the embeddings of all patches.
+            x_BND: embeddings of all patches.
             visible_BV: int64, the patches that the blocks see, each with its own position, in this
-                order after the prefix tokens (He et al., 2022, section 3); None: all patches.
-            wanted_BK: int64, numbers among the patches that the blocks see. In the last block
-                other tokens are keys and values only, where it is timm's plain one.
+                order after the prefix tokens (He et al., 2022, section 3). None: all patches.
+            wanted_BK: int64, indices among the patches that the blocks see. If the last block is
+                timm's plain block, all other tokens are only keys and values there.
+
+        Returns:
+            Features of all tokens (B, T, D), or of the wanted patches (B, K, D).
         """
         blocks = self.backbone.blocks
         if wanted_BK is None:
@@ -214,22 +242,28 @@ class Encoder(Backbone):
         return self.backbone.norm(gather_tokens(token_BTD, index_BK))
 
     def embed(self, x_BND: Tensor) -> Tensor:
-        """Tokens (B, T, D) that the first block receives: class token, patches, positions (paper,
-        equation 1)."""
+        """Return the tokens (B, T, D) that the first block receives: class token, patches and
+        positions.
+
+        This is equation 1 of the paper.
+        """
         return self.positions.embed(self.backbone, x_BND)
 
     def block_arguments(self, visible_BV: Tensor | None = None) -> dict[str, Tensor]:
-        """Keyword arguments of every block (see `positions.Positions`)."""
+        """Return keyword arguments of every block (see `positions.Positions`)."""
         return self.positions.block_arguments(self.backbone, visible_BV)
 
     def crop_tokens(self, pixels_B3HW: Tensor) -> Tensor:
-        """All tokens (B, T, D), prefix first, of images of fewer patches than the encoder's,
-        after the final norm. Positions that are added are interpolated (`Positions.embed_at`);
-        rotary ones are those of their size.
+        """Return all tokens (B, T, D), prefix first, of images smaller than the encoder's, after
+        the final norm.
+
+        Added positions are interpolated (`Positions.embed_at`). Rotary positions are those for the
+        size of the images.
 
         Raises:
-            TypeError: as `normalize`.
-            ValueError: the images have more patches than the encoder's, or parts of some.
+            TypeError: see `normalize`.
+            ValueError: the images have more patches than the encoder's, or their sides are not
+                multiples of the patch.
         """
         check_integers(pixels_B3HW, self.data)
         height, width = pixels_B3HW.shape[2:]
@@ -251,7 +285,7 @@ class Encoder(Backbone):
         return self.backbone.norm(token_BTD)
 
     def _up_to(self, x_BND: Tensor, layer: int, visible_BV: Tensor | None = None) -> Tensor:
-        """Features (B, T, D) after block number `layer`, from 1."""
+        """Return features (B, T, D) after block number `layer`, counted from 1."""
         token_BTD = self.embed(x_BND)
         if visible_BV is not None:
             visible_BVD = gather_tokens(token_BTD[:, self.prefix :], visible_BV)
@@ -262,29 +296,38 @@ class Encoder(Backbone):
         return token_BTD
 
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
-        """One feature (B, D) an image: its class token ("token") or the mean of its patches
-        ("avg"), after the final norm (or before it, where the network has it after the pooling) or,
-        with `layer` from 1, after that block.
+        """Return a feature of each image, (B, D): the class token or the mean of the patches.
+
+        The feature is taken after the final norm. Networks of timm with a norm after the pooling
+        apply it after the pooling instead.
 
         Args:
-            images: as `pixels` takes them.
-            pool: None: the encoder's `pool`.
-            layer: from 1; None: the last, with the norm.
+            images: images that `pixels` accepts.
+            pool: "token" or "avg". None: the encoder's `pool`.
+            layer: take the feature after this block, counted from 1, without the norm. None: after
+                the last block, with the norm.
 
         Raises:
-            TypeError, ValueError: as `pixels` and `patch`; or `pool` is another word.
+            TypeError, ValueError: see `pixels` and `patch`, or `pool` has another value.
         """
         return self.pooled(self.tokens(images, layer), self.pool if pool is None else pool, layer)
 
     def tokens(self, images: Images, layer: int | None = None) -> Tensor:
-        """All tokens (B, T, D), prefix first, after the final norm or, with `layer` from 1, after
-        that block and without the norm; of images as `feature` takes them."""
+        """Return all tokens (B, T, D), prefix first.
+
+        Args:
+            images: images that `pixels` accepts.
+            layer: as in `feature`.
+        """
         x_BND = self.patch(self.pixels(images))
         return self(x_BND) if layer is None else self._up_to(x_BND, layer)
 
     def last_outputs(self, pixels_B3HW: Tensor, count: int) -> list[Tensor]:
-        """All tokens (B, T, D) of uint8 images after each of the last `count` blocks, or of all
-        where there are fewer, without the final norm."""
+        """Return all tokens (B, T, D) after each of the last `count` blocks, without the final
+        norm.
+
+        If the encoder has fewer blocks, all blocks are returned.
+        """
         blocks = self.backbone.blocks
         token_BTD = self._up_to(self.patch(pixels_B3HW), max(0, len(blocks) - count))
         arguments, found = self.block_arguments(), []
@@ -294,7 +337,7 @@ class Encoder(Backbone):
         return found
 
     def pooled(self, h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """One feature (B, D) an image of its `tokens` of that layer, as `feature`."""
+        """Pool tokens of a layer into a feature of each image, (B, D), as in `feature`."""
         if pool not in ("token", "avg"):
             raise ValueError(f"pool={pool}: expected token or avg")
         h_BD = h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
@@ -307,10 +350,10 @@ def build_backbone(
     dropout: float = 0.0,
     drop_path: float = 0.0,
 ) -> Backbone:
-    """The encoder of `build_encoder`, or a convolutional network with fresh weights.
+    """Build an encoder or a convolutional network, with fresh weights.
 
     Raises:
-        UserError: model.timm is no such architecture, or has other sizes than model= says.
+        UserError: model.timm is unsuitable, or has other sizes than the keys of model=.
     """
     if not model.convolutional:
         return build_encoder(model, data, dropout, drop_path)
@@ -325,24 +368,25 @@ def build_encoder(
     dropout: float = 0.0,
     drop_path: float = 0.0,
 ) -> Encoder:
-    """An encoder with fresh weights (timm's `weight_init="jax"`) from torch's global generator; no
-    classifier.
+    """Build an encoder without classifier, with fresh weights (timm's `weight_init="jax"`).
 
-    Dropout follows every dense layer but qkv, and the positions (paper, appendix B.1); drop path
-    rises linearly from 0 in the first block (Huang et al., 2016).
+    Weights are drawn from torch's global generator. Dropout follows the positions and every dense
+    layer except qkv (paper, appendix B.1). The rate of drop path rises linearly from 0 in the first
+    block (Huang et al., 2016).
 
     Args:
-        model, data: architecture; image size and normalisation.
-        dropout, drop_path: rates while training.
+        model: architecture.
+        data: image size and normalisation.
+        dropout, drop_path: rates in training.
 
     Raises:
-        UserError: model.timm is no such architecture, or is another one than model= says.
+        UserError: model.timm is unsuitable, or differs from the keys of model=.
     """
     args = timm_args(model, data.size, data.channels, exported=False)
     args |= {"proj_drop_rate": dropout, "pos_drop_rate": dropout, "drop_path_rate": drop_path}
-    # not all architectures of timm give their patches as (B, N, D) of themselves
+    # By default, some architectures of timm do not return patches as (B, N, D)
     args["dynamic_img_size"] = False
-    if not is_eva(model):  # which has no such argument
+    if not is_eva(model):  # Eva has no argument weight_init
         args["weight_init"] = "jax"
     backbone = create(model, f"{EXPECTED}; ", **args)
     reason = unfit(backbone)
@@ -364,7 +408,7 @@ def build_encoder(
         for child_name, child in parent.named_children():
             if isinstance(child, timm.layers.DropPath):
                 setattr(parent, child_name, DropPath(child.drop_prob))
-    # few objectives read a pooled feature, and the linear layer of one that does can do the same
+    # Few objectives use a pooled feature, and a linear layer after the norm can learn its scale
     backbone.fc_norm.requires_grad_(False)
     choose_attention(backbone)
     allow_wanted(backbone.blocks)

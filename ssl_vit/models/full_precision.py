@@ -1,9 +1,12 @@
-"""Parts of a network that autocast leaves alone."""
+"""Switch autocast off for parts of a network."""
 
 import torch
 
 
 def full_precision(device: torch.device) -> torch.autocast:
-    """Context manager: operations on a device take the precision of their inputs. Autocast does not
-    know the meta device, on which a network is counted."""
+    """Return a context manager in which operations on a device keep the precision of their inputs.
+
+    Autocast does not support the meta device, on which costs are counted, so the CPU's is used
+    there.
+    """
     return torch.autocast("cpu" if device.type == "meta" else device.type, enabled=False)

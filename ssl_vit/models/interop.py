@@ -1,8 +1,8 @@
-"""Converts between timm's names of weights and those of transformers' native ViT, both ways, and
-exports ONNX. Exports are written from an export in timm's format.
+"""Convert weights between timm's and transformers' native ViT, both ways, and export ONNX.
 
-The files for transformers are written here, not by its classes: names and keys are those that all
-its versions read, and an export does not import it.
+All conversions start from an export in timm's format. The files for transformers are written here
+and not by transformers, because an export must not need that library, and names and keys here can
+be read by all versions.
 """
 
 import json
@@ -27,7 +27,7 @@ from ..recipe.tool import parse
 from ..recipe.tools import ExportOptions
 from ..runs.files import replacing
 
-# timm's names -> transformers', of the network's parts and of a layer's
+# timm's names -> transformers' names, for parts of the network and for parts of a layer
 PARTS = {
     "patch_embed.proj": "embeddings.patch_embeddings.projection",
     "norm": "layernorm",
@@ -42,13 +42,17 @@ LAYER = {
 TOKENS = {"cls_token": "embeddings.cls_token", "pos_embed": "embeddings.position_embeddings"}
 HEAD = {"head": "classifier"}
 KINDS = ("weight", "bias")
-QKV = ("query", "key", "value")  # which timm has in one matrix
+QKV = ("query", "key", "value")  # timm has one matrix for all three
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
 
 def _names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """{timm's: transformers'} of all weights of a network of so many blocks, head included; and
-    {timm's: three of transformers'} of its matrices and biases of queries, keys and values."""
+    """Return the names of all weights of a network with `depth` blocks, including the head.
+
+    Returns:
+        {timm's name: transformers' name}, and for queries, keys and values {timm's name:
+        transformers' three names}.
+    """
     parts, packed = PARTS | HEAD, {}
     for n in range(depth):
         layer = f"encoder.layer.{n}"
@@ -64,11 +68,12 @@ def _names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a ViTModel or ViTForImageClassification -> timm's, which has no pooler and no
-    mask token.
+    """Convert the state of a ViTModel or ViTForImageClassification to timm's names.
+
+    The pooler and the mask token, which timm does not have, are dropped.
 
     Raises:
-        ValueError: the names are those of another network.
+        ValueError: a name does not belong to transformers' ViT.
     """
     theirs = {name.removeprefix("vit."): value for name, value in state.items()}
     layers = {name.split(".")[2] for name in theirs if name.startswith("encoder.layer.")}
@@ -85,8 +90,14 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
-    """The reverse: the state of a ViTForImageClassification, or of a ViTModel whose pooler returns
-    the class token unchanged (up to its activation, which config.json makes linear)."""
+    """Convert a state with timm's names to transformers' names.
+
+    Args:
+        state: weights with timm's names.
+        classifies: return the state of a ViTForImageClassification, else of a ViTModel. The pooler
+            of the ViTModel returns the class token unchanged, if the activation is linear as in
+            config.json.
+    """
     blocks = {name.split(".")[1] for name in state if name.startswith("blocks.")}
     whole, in_three = _names(len(blocks))
     found: dict[str, Tensor] = {}
@@ -107,12 +118,13 @@ def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[st
 
 
 def to_transformers(export: Path, out: Path) -> None:
-    """Write an export as transformers' native ViT: config.json, model.safetensors and
-    preprocessor_config.json; without the last of images that are not RGB of 8 bits, which no image
-    processor reads.
+    """Write an export as transformers' native ViT.
+
+    The files are config.json, model.safetensors and preprocessor_config.json. The last is left out
+    for images that are not RGB of 8 bits, because no image processor reads such images.
 
     Raises:
-        UserError: it is something that transformers' ViT cannot be.
+        UserError: transformers' ViT cannot represent the network.
     """
     config = read_config(export)
     model = _load(export)
@@ -147,7 +159,7 @@ def to_transformers(export: Path, out: Path) -> None:
 
 
 def _unsupported(model: Any) -> str | None:
-    """What transformers' ViT lacks of a timm network; None where it has everything."""
+    """Return what transformers' ViT lacks to represent a timm network, or None."""
     if hasattr(model, "blocks") and type(model) is not VisionTransformer:
         return f"is timm's VisionTransformer; this is a {type(model).__name__}"
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
@@ -169,19 +181,19 @@ def _unsupported(model: Any) -> str | None:
 
 
 def _load(export: Path) -> Any:
-    """The network of an export, by timm's own reader.
+    """Load the network of an export by timm.
 
     Raises:
-        UserError: timm cannot read it.
+        UserError: timm cannot read the export.
     """
     try:
         return timm.create_model(f"local-dir:{export}", pretrained=True).eval()
-    except Exception as error:  # whatever a folder written by others causes
+    except Exception as error:  # folders from elsewhere can cause any error
         raise UserError(f"{export} is no export: {' '.join(str(error).split())[:200]}") from None
 
 
 def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
-    """The content of transformers' config.json."""
+    """Return the content of transformers' config.json."""
     names = config.get("label_names") or []
     head: dict[str, Any] = {"pooler_act": "linear"}
     if names:
@@ -202,18 +214,19 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
         "hidden_act": "gelu",
         "layer_norm_eps": model.norm.eps,
         "qkv_bias": True,
-        # which transformers ignores; without it the feature would be the class token here too
+        # transformers ignores this key. ssl_vit needs it to pool features in the same way
         "global_pool": config["global_pool"],
         **head,
     }
 
 
 def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
-    """The content of preprocessor_config.json of the image processor that does what timm's
-    evaluation transform does with `data_config`.
+    """Return the content of preprocessor_config.json.
+
+    The image processor does the same as timm's evaluation transform with `data_config`.
 
     Raises:
-        UserError: transformers has no such processor.
+        UserError: transformers has no such image processor.
     """
     mode = data_config["crop_mode"]
     interpolation = data_config["interpolation"]
@@ -229,7 +242,7 @@ def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
         kind = "ViTImageProcessor"
         size = large
     else:
-        # resizes the shorter side and crops the centre, as several others do, and nothing else
+        # Among the processors that resize the shorter side and crop the centre, this does no more
         kind = "BitImageProcessor"
         size = {"shortest_edge": large["height"]}
     return {
@@ -249,11 +262,13 @@ def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_onnx(export: Path, out: Path) -> None:
-    """Write an export as ONNX: `pixels` (B, 3, H, W), normalised, to `features` (B, D), or `logits`
-    (B, C) of a classifier.
+    """Write an export as ONNX.
+
+    The input is `pixels` (B, 3, H, W), normalised. The output is `features` (B, D), or `logits` (B,
+    C) of a classifier.
 
     Raises:
-        UserError: what ONNX needs is not installed.
+        UserError: packages that ONNX needs are not installed.
     """
     try:
         import onnxscript  # noqa: F401
@@ -278,7 +293,7 @@ def to_onnx(export: Path, out: Path) -> None:
         verbose=False,
     )
     assert program is not None
-    # each node has the stack trace of its making, with the paths of this machine
+    # Remove the stack traces of nodes, which contain paths of this machine
     for node in program.model.graph:
         node.metadata_props.clear()
     program.model.metadata_props["preprocessing"] = json.dumps(data_config)
@@ -292,20 +307,20 @@ FORMATS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def main(arguments: list[str]) -> None:
-    """Convert, and print where the result is.
+    """Convert an export and print the path of the result.
 
     Raises:
-        UserError: as `parse` and `convert`.
+        UserError: see `parse` and `convert`.
     """
     print(f"written     {convert(parse(ExportOptions, arguments))}")
 
 
 def convert(options: ExportOptions) -> Path:
-    """Write the encoder in the format of the options; its folder or file.
+    """Write the encoder in the format of the options and return the folder or file.
 
     Raises:
-        UserError: as the formats; there is no export, its weights were replaced or are not finite,
-            or `out` exists or cannot be written.
+        UserError: there is no export, the weights of the export were replaced or are not finite,
+            `out` exists or cannot be written, or the format cannot represent the network.
     """
     out = options.out
     export = InitSource(options.init).locate().export

@@ -1,5 +1,6 @@
-"""Positions in files of weights: as an export holds them, and fitted to another grid or another way
-of holding them.
+"""Read and write positions in files of weights.
+
+Positions are exported as a table, and fitted to another grid or another kind of positions.
 
 Legend: N patches, P prefix tokens, T = P + N tokens, D width.
 """
@@ -14,12 +15,14 @@ from torch import Tensor
 from .encoder import Backbone, Encoder
 from .positions import Added, resize_positions
 
-POSITIONS = "pos_embed"  # the end of a name whose shape follows the grid
+POSITIONS = "pos_embed"  # end of the names of tensors whose shape depends on the grid
 
 
 def exported_state(encoder: Backbone) -> dict[str, Tensor]:
-    """The backbone's tensors as timm reads them: positions that the encoder adds to the patches are
-    a learned table, which is zero for prefix tokens."""
+    """Return the backbone's tensors as timm reads them.
+
+    Positions that the encoder adds to patches become a learned table, with zeros for prefix tokens.
+    """
     state: dict[str, Tensor] = encoder.backbone.state_dict()
     if isinstance(encoder, Encoder) and isinstance(encoder.positions, Added):
         table_ND = encoder.positions.table().detach()
@@ -29,8 +32,14 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
 
 
 def kind_there(state: Mapping[str, Tensor], without_tensors: str | None) -> str | None:
-    """The value of model.positions that belongs to weights; `without_tensors` where no name shows
-    one. A table is "learned", however it was made, unless it stands beside rotary ones."""
+    """Return the value of model.positions that fits to a file of weights.
+
+    A table counts as "learned", however it was made, except next to rotary positions.
+
+    Args:
+        state: the weights.
+        without_tensors: the kind if no name shows positions.
+    """
     if without_tensors != "rotary" and any(name.endswith(POSITIONS) for name in state):
         return "learned"
     return without_tensors
@@ -39,18 +48,20 @@ def kind_there(state: Mapping[str, Tensor], without_tensors: str | None) -> str 
 def fit_positions(
     state: Mapping[str, Tensor], encoder: Encoder, timms_rule: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
-    """Weights of an export whose positions have the encoder's grid. Positions that the encoder adds
-    itself are loaded into it. What a table holds for prefix tokens that have no position here is
-    added to the tokens themselves, which gives the same features.
+    """Fit the positions of an export to the encoder's grid, and return the changed weights.
+
+    Positions that the encoder adds itself are also loaded into the encoder. If a table has
+    positions for prefix tokens and the encoder does not, the positions are added to the tokens
+    themselves, which gives the same features.
 
     Args:
         state: the weights.
-        encoder: whose grid it is.
-        timms_rule: a table is interpolated as timm does it with these arguments; None: as the
+        encoder: the encoder that the weights are for.
+        timms_rule: arguments of timm's interpolation of a table. None: interpolate as in the
             paper's code.
 
     Raises:
-        ValueError: they cannot be fitted.
+        ValueError: the positions cannot be fitted.
     """
     state = dict(state)
     if POSITIONS not in state:
@@ -85,7 +96,7 @@ def fit_positions(
 
 
 def _prefix_positions(rows: int, encoder: Encoder) -> int:
-    """How many of a table's rows belong to prefix tokens: to all or to none."""
+    """Return how many rows of a table belong to prefix tokens: all prefix tokens or none."""
     for prefix in (encoder.prefix, 0):
         if rows - prefix == encoder.patches:
             return prefix

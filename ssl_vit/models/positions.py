@@ -1,7 +1,7 @@
-"""How an encoder knows where its patches are: what is added to them, and what its blocks receive.
+"""Tell an encoder where patches are, by embeddings that are added or by arguments of blocks.
 
-Legend: B batch, N patches (R rows of C), V visible patches of each image, M patches of a smaller
-grid, P prefix tokens, T = P + N tokens, D width, d width of a head.
+Legend: B batch, N patches (R rows and C columns), V visible patches of each image, M patches of a
+smaller grid, P prefix tokens, T = P + N tokens, D width, d width of a head.
 """
 
 from abc import ABC, abstractmethod
@@ -16,25 +16,26 @@ from torch.nn import functional as F
 
 from .full_precision import full_precision
 
-# Of first embeddings, as timm's. timm cuts at 100 STD, which no draw reaches: normal_ is the same,
-# and unlike trunc_normal_ gives the same weights with every version of torch.
+# Deviation of initial embeddings, as in timm. timm cuts at 100 STD, which no draw reaches: normal_
+# is the same and, unlike trunc_normal_, gives the same weights with every version of torch.
 STD = 0.02
 
 
 def with_prefix(backbone: Any, x_BND: Tensor) -> Tensor:
-    """The class token, the registers and the patches: (B, T, D)."""
+    """Return class token, registers and patches, (B, T, D)."""
     tokens = [backbone.cls_token, getattr(backbone, "reg_token", None)]
     prefix = [token.expand(len(x_BND), -1, -1) for token in tokens if token is not None]
     return torch.cat([*prefix, x_BND], 1)
 
 
 def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
-    """Position embeddings (1, T, D) for another grid of patches (paper, 3.2): 2D interpolation,
-    bilinear with aligned corners, as the authors' code (scipy's zoom). Those of the `prefix`
-    leading tokens stay. The old grid must be square.
+    """Interpolate position embeddings (1, T, D) to another grid of patches (paper, 3.2).
+
+    Interpolation is bilinear with aligned corners, as the authors' code (scipy's zoom). The
+    embeddings of the `prefix` leading tokens are kept.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the old grid is not square.
     """
     old = positions_1TD.shape[1] - prefix
     side = round(old**0.5)
@@ -49,16 +50,21 @@ def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) 
 
 
 def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Embeddings of a grid's patches (M, D) as `resize_positions`, by a product of matrices: on a
-    GPU the gradient of an interpolation is added up in no fixed order."""
+    """Return the position embeddings of another grid (M, D), as `resize_positions`.
+
+    The interpolation is a product of matrices, because a GPU adds up the gradient of torch's
+    interpolation in no fixed order.
+    """
     unit_1NN = torch.eye(len(table_ND), device=table_ND.device)[None]
     with full_precision(table_ND.device):
         return resize_positions(unit_1NN, grid, 0)[0] @ table_ND
 
 
 def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
-    """Sines, then cosines, of the patches' rotations in a grid (N, 2d), as timm's rotary positions
-    have them for images of that size."""
+    """Return sines, then cosines, of the rotations of a grid's patches (N, 2d).
+
+    The angles are those of timm's rotary positions for images of that size.
+    """
     if isinstance(rope, RotaryEmbeddingDinoV3):
         return rope.get_embed(list(grid))
     names = ("dim", "max_res", "temperature", "linear_bands", "in_pixels", "ref_feat_shape")
@@ -70,32 +76,41 @@ def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
 
 
 class Positions(nn.Module):
-    """Those of a timm network itself: one learned embedding for each token; or of an Eva rotary
-    ones, with or without learned ones; or none. By rotary ones queries and keys of patches, not of
-    prefix tokens, are rotated by angles that follow from row and column; the blocks' attention
-    alone uses them. A smaller grid has the angles that timm has for images of its size."""
+    """Positions that are part of a timm network.
+
+    The network has one learned embedding for each token, or rotary positions (Eva), with or without
+    learned embeddings, or no positions. Rotary positions rotate queries and keys of patches, not of
+    prefix tokens, by angles that follow from row and column, and are used only in the blocks'
+    attention. A smaller grid has the angles that timm uses for images of that size.
+
+    Args:
+        kind: a value of model.positions.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.kind = kind  # a value of model.positions
+        self.kind = kind
 
     def embed(self, backbone: Any, x_BND: Tensor) -> Tensor:
-        """Tokens (B, T, D) that the first block receives."""
+        """Return the tokens (B, T, D) that the first block receives."""
         token_BTD = backbone._pos_embed(x_BND)
-        if isinstance(token_BTD, tuple):  # an Eva's: with the angles of `block_arguments`
+        if isinstance(token_BTD, tuple):  # Eva also returns the angles of `block_arguments`
             token_BTD = token_BTD[0]
         return backbone.norm_pre(token_BTD)
 
     def embed_at(self, backbone: Any, x_BMD: Tensor, grid: tuple[int, int]) -> Tensor:
-        """As `embed`, of the patches of a grid other than the encoder's: those that are added are
-        interpolated, so that a grid's corners keep theirs."""
+        """Return the tokens that the first block receives, for a grid other than the encoder's.
+
+        Added positions are interpolated so that the corners of the grid keep the positions of the
+        old corners.
+        """
         table_TD = self.table()
         if table_TD is None and getattr(backbone, "pos_embed", None) is not None:
             table_TD = backbone.pos_embed[0]
         prefix = with_prefix(backbone, x_BMD[:, :0])
         if table_TD is not None:
             alone = self.table() is not None or backbone.no_embed_class
-            count = 0 if alone else prefix.shape[1]  # of prefix tokens that have positions
+            count = 0 if alone else prefix.shape[1]  # number of prefix tokens with positions
             prefix = prefix + table_TD[:count] if count else prefix
             x_BMD = x_BMD + _table_at(table_TD[count:], grid)
         return backbone.norm_pre(backbone.pos_drop(torch.cat([prefix, x_BMD], 1)))
@@ -106,23 +121,32 @@ class Positions(nn.Module):
         visible_BV: Tensor | None = None,
         grid: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
-        """Keyword arguments of every block, which sees the prefix tokens and all patches, or the
-        visible ones; of the encoder's grid, or of another one."""
+        """Return keyword arguments of every block.
+
+        Args:
+            backbone: network of timm.
+            visible_BV: the patches that the blocks see. None: all patches.
+            grid: rows and columns of patches. None: the encoder's grid.
+        """
         rope = getattr(backbone, "rope", None)
         if rope is None:
             return {}
         angle_Nd = rope.get_embed() if grid is None else rotary_angles(rope, grid)
-        # for all heads
+        # The inserted dimension broadcasts over heads
         return {"rope": angle_Nd if visible_BV is None else angle_Nd[visible_BV][:, None]}
 
     def table(self) -> Tensor | None:
-        """What is added to the patches, (N, D); None where the backbone holds it, or nothing is."""
+        """Return the embeddings that are added to patches, (N, D).
+
+        None if the backbone holds the embeddings or if nothing is added.
+        """
         return None
 
 
 class Added(Positions, ABC):
-    """Embeddings that are added to the patches, not to prefix tokens. An export holds them as a
-    learned table."""
+    """Positions that are added to patches, not to prefix tokens. Exports hold them as a learned
+    table.
+    """
 
     def embed(self, backbone: Any, x_BND: Tensor) -> Tensor:
         token_BTD = with_prefix(backbone, x_BND + self.table())
@@ -133,19 +157,21 @@ class Added(Positions, ABC):
 
     @abstractmethod
     def load_table(self, table_ND: Tensor, old_ND: Tensor) -> None:
-        """Take over the embeddings of an export.
+        """Load position embeddings of an export.
 
         Args:
-            table_ND: interpolated to this grid.
-            old_ND: as they are in the export, on a square grid.
+            table_ND: embeddings interpolated to this grid.
+            old_ND: embeddings as in the export, on a square grid.
 
         Raises:
-            ValueError: they are of another kind.
+            ValueError: the embeddings are of another kind.
         """
 
 
 class Learned2d(Added):
-    """Half of the channels are learned for each column, half for each row (paper, D.4)."""
+    """Positions whose channels are learned, half for each column and half for each row (paper,
+    D.4).
+    """
 
     def __init__(self, kind: str, grid: tuple[int, int], width: int) -> None:
         super().__init__(kind)
@@ -174,8 +200,11 @@ class Learned2d(Added):
 
 
 class Sincos2d(Added):
-    """Sines and cosines of the column, then of the row, fixed, in the order of MAE's code (He et
-    al., 2022); in MoCo v3's (Chen et al., 2021) the row is first."""
+    """Fixed sines and cosines of the column, then of the row.
+
+    The order is that of MAE's code (He et al., 2022). MoCo v3 (Chen et al., 2021) puts the row
+    first.
+    """
 
     table_ND: Tensor
 
@@ -199,7 +228,7 @@ class Sincos2d(Added):
 
 
 def build_positions(kind: str, grid: tuple[int, int], width: int) -> Positions:
-    """The positions that a value of model.positions names."""
+    """Build the positions for a value of model.positions."""
     if kind == "learned_2d":
         return Learned2d(kind, grid, width)
     if kind == "sincos_2d":

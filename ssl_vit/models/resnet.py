@@ -1,6 +1,8 @@
-"""ResNets with group norm and weight standardisation (BiT; Kolesnikov et al., 2020), alone and as
-the stem of a hybrid, with stages and widths that timm's own names do not have. They are among
-timm's architectures once this module is imported."""
+"""Add ResNets with group norm and weight standardisation to timm's architectures.
+
+The networks are BiT (Kolesnikov et al., 2020), alone and as the stem of a hybrid, with stages and
+widths that timm's names do not offer. Importing this module registers the architectures.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,13 +15,19 @@ from timm.models.vision_transformer import VisionTransformer
 
 from ..recipe.model import HYBRID, RESNET
 
-EPS = 1e-8  # of the standardised weights, as timm's BiT
+EPS = 1e-8  # for weight standardisation, as in timm's BiT
 
 
 def resnetv2_bit(
     pretrained: bool = False, layers: Sequence[int] = (3, 4, 6, 3), **args: Any
 ) -> Any:
-    """For timm.create_model, with ResNetV2's arguments; as timm's resnetv2_50x1_bit by default."""
+    """Build a BiT ResNet, for timm.create_model. The default is timm's resnetv2_50x1_bit.
+
+    Args:
+        pretrained: passed on to timm.
+        layers: number of blocks in each stage.
+        **args: arguments of ResNetV2.
+    """
     _check_blocks(layers)
     return build_model_with_cfg(
         ResNetV2,
@@ -39,8 +47,14 @@ def vit_resnetv2_bit(
     width_factor: float = 1,
     **args: Any,
 ) -> Any:
-    """For timm.create_model, with VisionTransformer's arguments; as timm's vit_base_r50_s16_224 by
-    default."""
+    """Build a hybrid, for timm.create_model. The default is timm's vit_base_r50_s16_224.
+
+    Args:
+        pretrained: passed on to timm.
+        layers: number of blocks in each stage of the ResNet.
+        width_factor: width of the ResNet.
+        **args: arguments of VisionTransformer.
+    """
     _check_blocks(layers)
     backbone = ResNetV2(
         layers=list(layers),
@@ -62,7 +76,11 @@ def vit_resnetv2_bit(
 
 
 def _check_blocks(layers: Sequence[int]) -> None:
-    """Raise a ValueError for more stages than ResNetV2 has channels for, which it would ignore."""
+    """Check the number of stages, because ResNetV2 would ignore stages that it has no channels for.
+
+    Raises:
+        ValueError: there are more than 4 stages, or a stage has no block.
+    """
     if not 1 <= len(layers) <= 4 or min(layers) < 1:
         raise ValueError("layers: expected 1 to 4 whole numbers above 0")
 

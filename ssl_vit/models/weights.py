@@ -1,5 +1,7 @@
-"""Loads weights from anywhere that `init=` names; exports an encoder in timm's format, which timm
-and transformers read without this package."""
+"""Load weights from any source that `init=` names, and export encoders in timm's format.
+
+timm and transformers read the exports without this package.
+"""
 
 import hashlib
 import json
@@ -31,25 +33,31 @@ from .encoder import Backbone, Encoder
 from .position_weights import POSITIONS, exported_state, fit_positions, kind_there
 
 FIRST = "patch_embed.proj.weight"
-# of pre-training: left behind (paper, 3.2)
+# Heads of pre-training, which are not loaded (paper, 3.2)
 HEADS = ("head.", "head_dist.", "attn_pool.", "pre_logits.")
 
 
 def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dict[str, Any]:
-    """Load initial weights, unless `init` is scratch. An encoder that will be `exported` keeps the
-    eps of its own layer norms, because timm's config.json cannot state another.
+    """Load initial weights, unless `init` is scratch.
+
+    Args:
+        encoder: the network to load weights into.
+        init: where the weights come from.
+        exported: whether the encoder will be exported. If so, its layer norms keep their eps,
+            because timm's config.json cannot state another.
 
     Returns:
-        For environment.json: `init`, a hash of the weights and their `InitSource.identity`, so that
-        resume notices a change; `before`, the cost of the run that made them.
+        Entries of environment.json: `init`, a hash of the weights and the `InitSource.identity`, so
+        that a resumed run notices a change, and `before`, the cost of the run that made the
+        weights.
 
     Raises:
-        UserError: as `load_weights`, or the folder of the run that made the weights is damaged.
+        UserError: see `load_weights`, or the folder of the run that made the weights is damaged.
     """
     if init.is_scratch:
         return {}
     own = _norm_eps(encoder)
-    before = init.upstream_cost()  # first: a damaged folder is an error before the work, not after
+    before = init.upstream_cost()  # first, so that a damaged folder is noticed before the work
     weights_hash = load_weights(encoder, init)
     eps = _norm_eps(encoder)
     if exported and own is not None and eps != own:
@@ -67,28 +75,27 @@ def _norm_eps(encoder: Backbone) -> float | None:
 
 
 def set_eps(encoder: Backbone, eps: float) -> None:
-    """Give the encoder's layer norms that eps."""
+    """Set the eps of the encoder's layer norms."""
     for module in encoder.backbone.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = eps
 
 
 def load_weights(encoder: Backbone, init: InitSource) -> str:
-    """Load weights into the encoder, with position embeddings interpolated to its grid and the eps
-    of the weights' own layer norms.
+    """Load weights into the encoder and return a hash of the weights.
 
-    Returns:
-        A hash of the weights.
+    Position embeddings are interpolated to the encoder's grid. The encoder's layer norms get the
+    eps of the weights.
 
     Raises:
-        UserError: they are missing, damaged, or another model's; it names the sizes or names that
-            differ.
+        UserError: the weights are missing, damaged, or for another model. The message names the
+            sizes or names that differ.
     """
     try:
         return _load_state(encoder, init, _open(init))
     except UserError:
         raise
-    except Exception as error:  # whatever a file written by others or a network causes
+    except Exception as error:  # files from elsewhere and networks can cause any error
         raise UserError(f"{init.option}: {' '.join(str(error).split())[:300]}") from None
 
 
@@ -117,8 +124,10 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
 
 
 def copy_weights(source: Backbone, target: Backbone) -> None:
-    """The weights of a network in another of the same architecture, with positions interpolated to
-    its grid, as loading an export of them would do."""
+    """Copy the weights of a network into another network of the same architecture.
+
+    Positions are interpolated to the target's grid, as if an export were loaded.
+    """
     state = source.backbone.state_dict()
     if isinstance(source, Encoder) and isinstance(target, Encoder):
         state = fit_positions(exported_state(source), target)
@@ -127,15 +136,19 @@ def copy_weights(source: Backbone, target: Backbone) -> None:
 
 
 def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor]) -> bool:
-    """Bring the first layer of weights for RGB to the encoder's channels, where
-    model.adapt_channels asks for it; whether it did.
+    """Adapt the first layer of RGB weights to the encoder's channels, if model.adapt_channels is
+    true.
+
+    Returns:
+        Whether the first layer was adapted.
 
     Raises:
-        UserError: the weights are of other channels, and it does not ask, or they are not of RGB.
+        UserError: the channels differ, and model.adapt_channels is false or the weights are not for
+            RGB.
     """
     first, own = state.get(FIRST), encoder.backbone.state_dict().get(FIRST)
     if first is None or own is None or own.shape[1] != encoder.channels:
-        return False  # not of pixels
+        return False  # the first layer does not read pixels
     if first.shape[1] == encoder.channels:
         return False
     there = first.shape[1]
@@ -150,11 +163,13 @@ def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor
 def _check_positions(
     encoder: Encoder, init: InitSource, state: Mapping[str, Tensor], loaded: "LoadedWeights"
 ) -> None:
-    """Check that the weights' positions are of the encoder's kind. Without positions and with
-    rotary ones weights have the same names.
+    """Check that the weights have the encoder's kind of positions.
+
+    Names alone do not tell: weights with rotary positions and without positions have the same
+    names.
 
     Raises:
-        UserError: they are not.
+        UserError: the kinds differ.
     """
     here = encoder.positions.kind
     there = kind_there(state, loaded.positions)
@@ -164,10 +179,10 @@ def _check_positions(
 
 
 def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> None:
-    """Check that the encoder normalises pixels as the weights expect, where their files state it.
+    """Check that the encoder normalises pixels as the files of the weights state.
 
     Raises:
-        UserError: it does not; it names the option to add.
+        UserError: the normalisations differ. The message names the option to add.
     """
     data = encoder.data
     for key, expected, given in (
@@ -185,15 +200,26 @@ def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWei
 
 
 class LoadedWeights(NamedTuple):
-    """Weights in timm's names; None for what their files do not state."""
+    """Weights with timm's names, and what the files state about the weights.
+
+    Attributes are None if the files do not state a value.
+
+    Attributes:
+        state: the weights.
+        mean, std: normalisation of pixels in [0, 1].
+        unseen: see `timm_models.unseen`.
+        eps: eps of the layer norms.
+        positions: value of model.positions, if names of tensors do not show it.
+        timms_rule: for weights made by timm, see `fit_positions`.
+    """
 
     state: dict[str, Tensor]
-    mean: list[float] | None  # of the pixels, in [0, 1]
+    mean: list[float] | None
     std: list[float] | None
-    unseen: dict[str, Any]  # as `timm_models.unseen`
-    eps: float | None = None  # of the layer norms
-    positions: str | None = None  # as model.positions, for what the names do not show
-    timms_rule: dict[str, Any] | None = None  # of what timm made, for `fit_positions`
+    unseen: dict[str, Any]
+    eps: float | None = None
+    positions: str | None = None
+    timms_rule: dict[str, Any] | None = None
 
 
 def _open(init: InitSource) -> LoadedWeights:
@@ -204,8 +230,11 @@ def _open(init: InitSource) -> LoadedWeights:
 
 
 def _of_timm(init: InitSource) -> LoadedWeights:
-    """timm's own weights, without the classifier. The safetensors are downloaded from timm's
-    repository here, because timm itself may fall back to unpickling."""
+    """Load timm's weights, without the classifier.
+
+    The safetensors are downloaded here from timm's repository, because timm may fall back to
+    unpickling.
+    """
     known = timm_models.published(init.timm_name)
     files = ["config.json", "model.safetensors"]
     folder = hub_files.fetch(str(known.hf_hub_id), init.option, files)
@@ -249,8 +278,10 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
 
 
 def _from_npz(init: InitSource) -> LoadedWeights:
-    """A checkpoint of google-research/vision_transformer (flax names), read by timm into a backbone
-    of the file's own size."""
+    """Load a checkpoint of google-research/vision_transformer (flax names).
+
+    timm reads the checkpoint into a backbone of the file's size.
+    """
     positions = "Transformer/posembed_input/pos_embedding"
     with np.load(init.place) as arrays:  # allow_pickle stays False
         if positions not in arrays or arrays["embedding/kernel"].shape[2] != 3:
@@ -282,8 +313,13 @@ def _check_sizes(option: str, loaded: Mapping[str, Any], model: Mapping[str, Any
 
 
 def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
-    """Check that no tensor is missing, left over or quantised, and that shapes agree, except those
-    of positions that are interpolated."""
+    """Check that no tensor is missing, left over or quantised, and that shapes agree.
+
+    Shapes of positions may differ, because positions are interpolated.
+
+    Raises:
+        UserError: a tensor differs.
+    """
     for text, names in (
         ("lacks", model.keys() - loaded.keys()),
         ("has beyond this model", loaded.keys() - model.keys()),
@@ -303,7 +339,7 @@ def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, 
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:
-    """A hash of names and values."""
+    """Return a hash of names and values."""
     digest = hashlib.sha256()
     for name in sorted(state):
         values = state[name].detach().float().cpu().contiguous().numpy()
@@ -320,19 +356,20 @@ def export(
     pool: str,
     classes: Sequence[str] = (),
 ) -> None:
-    """Write config.json and model.safetensors, as timm's "local-dir:" reads them, and
-    heads.safetensors; config.json has the digests of both. An existing folder is replaced once the
-    new one is written.
+    """Write an encoder as config.json, model.safetensors and heads.safetensors.
+
+    timm reads the first two as "local-dir:". config.json has the digests of both other files. An
+    existing folder is replaced after the new folder is complete.
 
     Args:
-        folder: where to.
-        encoder: what is exported.
-        heads: the objective's parameters besides the encoder's.
-        model, data: what config.json says of the architecture and the preprocessing.
-        pool: timm's feature of an image: "token" or "avg" (the mean of the patches, for an encoder
-            whose class token is not trained).
+        folder: the folder to write.
+        encoder: the encoder to export.
+        heads: the objective's parameters without the encoder.
+        model, data: architecture and preprocessing, for config.json.
+        pool: how timm pools a feature: "token", or "avg" (the mean of the patches) for an encoder
+            whose class token is not trained.
         classes: names of the classes, for a classifier whose linear layer is head.weight and
-            head.bias of `heads`; empty: no classifier.
+            head.bias of `heads`. Empty: no classifier.
     """
     sweep(folder.parent, re.compile(re.escape(folder.name)), delete=shutil.rmtree)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -352,7 +389,7 @@ def export(
 def _config(
     encoder: Backbone, model: Model, data: Data, pool: str, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """The content of config.json."""
+    """Return the content of config.json."""
     args = timm_args(model, data.size, data.channels)
     crops = data.eval_mode == "crop"
     pretrained: dict[str, Any] = {
@@ -367,9 +404,9 @@ def _config(
     if not model.convolutional:
         args["global_pool"] = pool
         pretrained |= {"first_conv": "patch_embed.proj", "classifier": "head"}
-        if data.channels != 3:  # timm would draw the first layer that it names at random
+        if data.channels != 3:  # timm would initialise the layer first_conv at random
             del pretrained["first_conv"]
-        # where the final norm was when it was trained: before the pooling, or after it
+        # Tell timm whether the final norm was before or after the pooling in training
         norm_after = timm_models.has_fc_norm(encoder.backbone)
         if pool == "avg" or norm_after or is_eva(model):
             args[timm_models.fc_norm_argument(encoder.backbone)] = norm_after

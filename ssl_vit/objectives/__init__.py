@@ -1,7 +1,8 @@
-"""Objectives: a folder each, which declares itself in its `__init__.py` and has a network.
+"""Declare the objectives: every folder here is an objective, with a network in a file of its own.
 
-To add one, add a folder with a `DECLARATION` (recipe/declaration.py says what it may hold); nothing
-else lists it. Targets, what is predicted of a patch, are declared in targets/. No torch here.
+To add an objective, add a folder whose `__init__.py` has a `DECLARATION` (recipe/declaration.py
+says what a declaration may hold). No list of objectives needs to change. The targets, which say
+what is predicted of a patch, are declared in targets/. This file does not import torch.
 """
 
 import importlib
@@ -11,7 +12,7 @@ from ..recipe.declaration import declare
 
 
 def declare_all() -> None:
-    """Declare what the folders here declare, without their networks."""
+    """Declare the objectives and targets of this package, without importing their networks."""
     for found in pkgutil.iter_modules(__path__):
         if found.ispkg:
             module = importlib.import_module(f"{__name__}.{found.name}")

@@ -1,4 +1,4 @@
-"""The contract of every objective: a module around one encoder, `objective(batch) -> Output`."""
+"""Define the contract of every objective: a module around an encoder that returns an `Output`."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -16,17 +16,20 @@ from ..models.encoder import Backbone
 from ..recipe.declaration import all_declared, is_plugins
 from .teacher import Averages
 
-# name -> (sum, count), which add up over passes and processes
+# Metric name -> (sum, count); sums and counts are added up over passes and processes
 Metrics = dict[str, tuple[Tensor, Tensor]]
-# name -> (mean, count), over passes and processes
+# Metric name -> (mean, count) over all passes and processes
 Means = dict[str, tuple[float, int]]
 
 
 def sums(**values: Tensor) -> Metrics:
-    """Metrics by name of a value of each image (B,).
+    """Return metrics, as (sum, count) pairs, from a value for each image.
+
+    Args:
+        **values: metric name -> tensor (B,).
 
     Raises:
-        UserError: one has another number of dimensions.
+        UserError: a tensor does not have exactly one dimension.
     """
     found: Metrics = {}
     for name, value_B in values.items():
@@ -39,10 +42,11 @@ def sums(**values: Tensor) -> Metrics:
 
 
 def both_views(batch: Batch) -> Tensor:
-    """The two random views of each image, (B, 2, 3, H, W).
+    """Return the two random views of each image, (B, 2, 3, H, W).
 
     Raises:
-        UserError: there are not two, as where a declaration lacks shared=("views",).
+        UserError: the batch does not have two views, for instance because the objective's
+            declaration lacks shared=("views",).
     """
     found = 1 if batch.views is None else batch.views.shape[1]
     if batch.views is None or found != VIEWS:
@@ -53,25 +57,33 @@ def both_views(batch: Batch) -> Tensor:
 
 
 class Output(NamedTuple):
-    """A scalar `loss` to minimise, and `metrics`, among them "loss" itself."""
+    """Result of an objective for a batch.
+
+    Attributes:
+        loss: scalar, to be minimised.
+        metrics: (sum, count) of each metric, including "loss".
+    """
 
     loss: Tensor
     metrics: Metrics
 
 
 def place(kind: type) -> str:
-    """File and name of a class; opens errors."""
+    """Return the file and the name of a class, with which error messages begin."""
     return f"{getattr(sys.modules.get(kind.__module__), '__file__', '')}: {kind.__name__}"
 
 
 def _caller() -> str:
-    """File and name of the method that has called a function of this file; opens its errors."""
+    """Return the file and the name of the method that used this file, with which messages begin.
+
+    This is the method that called the caller of `_caller`.
+    """
     code = sys._getframe(2).f_code
     return f"{code.co_filename}: {code.co_qualname}"
 
 
 class Complete(nn.Module, ABC):
-    """A module that says in one line which of the methods that it must have are missing."""
+    """Module that raises an error, in one line, if a subclass lacks a method that it must have."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if missing := sorted(cls.__abstractmethods__):
@@ -80,29 +92,40 @@ class Complete(nn.Module, ABC):
 
 
 class Stepped(nn.Module):
-    """A part of an objective that training steps change."""
+    """Part of an objective with a state that changes from one training step to the next."""
 
     def start_step(self, progress: float) -> None:
-        """Called before a training step with the share of the run that is done."""
+        """Prepare a training step. `progress` is the share of the run that is done."""
 
     def after_step(self, found_inf: Tensor) -> None:
-        """Called after an optimiser step, which was skipped where `found_inf` (bool, on the
-        device) is true."""
+        """Finish an optimiser step.
+
+        Args:
+            found_inf: bool, on the device. True if the optimiser skipped the step.
+        """
 
 
 class Objective(Complete):
-    """`objective(batch) -> Output`. Parameters besides the encoder's (mask token, heads) belong to
-    the objective. `forward` is all that one must have; a step is `start_step`, `forward` and
-    backward once or several times, the optimiser's update, `after_step`, `averages`.
+    """Pre-training task around an encoder: `objective(batch) -> Output`.
 
-    One whose weights stay as they are at first has a method `frozen_weights`; one with prototypes
-    `assignments` (self-distillation has both: dino/network.py).
+    The objective owns all parameters except the encoder's, such as mask token and heads. A subclass
+    must have `forward`; all other methods have defaults. A training step calls `start_step`, then
+    `forward` and backward one or several times, then the optimiser, `after_step` and `averages`.
+
+    Two more methods are optional and have no default: `frozen_weights`, which returns the weights
+    that are not trained at the beginning, and `assignments`, for an objective with prototypes.
+    dino/network.py has both methods.
+
+    Attributes:
+        encoder: the network that is trained.
+        mixes_images: the option that makes a step depend on which images share a device batch, ""
+            if there is no such option.
+        baselines_move: whether `baselines` change during training, for instance because they are
+            computed from a teacher's features.
     """
 
     encoder: Backbone
-    # the option that makes a step depend on which images share a device batch; "" for none
     mixes_images: str = ""
-    # whether `baselines` follow training, as those of a teacher's features
     baselines_move: bool = False
 
     def __init__(self, encoder: Backbone) -> None:
@@ -113,21 +136,33 @@ class Objective(Complete):
     def forward(self, batch: Batch) -> Output: ...
 
     def teachers(self) -> dict[str, Backbone]:
-        """{dotted key: frozen network} of those whose weights a key of the recipe names (`key` with
-        names_weights). They are read before the first step alone: checkpoints have them."""
+        """Return the frozen networks whose weights are named by a key of the recipe, by dotted key.
+
+        Such a key is declared with `names_weights`. The weights are read only before the first
+        step, because checkpoints contain them.
+        """
         return {}
 
     # In a step
 
     def start_step(self, progress: float) -> None:
-        """Set what follows a schedule of its own. Called before each training step with the share
-        of the run that is done; what is set is a buffer, which a compiled graph reads."""
+        """Update values that follow a schedule, before a training step.
+
+        Values must be kept in buffers, which a compiled graph reads.
+
+        Args:
+            progress: share of the run that is done.
+        """
         for part in self._stepped():
             part.start_step(progress)
 
     def after_step(self, found_inf: Tensor) -> None:
-        """Move buffers that follow training, after an optimiser step; not if it was skipped, as
-        `found_inf` (bool, on the device) says."""
+        """Update buffers that follow training, after an optimiser step.
+
+        Args:
+            found_inf: bool, on the device. True if the optimiser skipped the step, and then no
+                buffer may change.
+        """
         for part in self._stepped():
             part.after_step(found_inf)
 
@@ -135,45 +170,54 @@ class Objective(Complete):
         return (part for part in self.modules() if isinstance(part, Stepped))
 
     def averages(self, progress: float) -> Averages:
-        """A momentum m and pairs (running average, the weight that it averages), of an objective
-        with a teacher.
+        """Return the momentum m of the teacher and pairs (running average, averaged weight).
 
-        After the optimiser step that completes this share of the run, average = m average +
-        (1 - m) weight, unless the step was skipped. The averages are parameters with
-        requires_grad=False, so that checkpoints and sharding treat them as weights, and the
-        optimiser does not have them.
+        An objective without a teacher returns no pairs. After the optimiser step that completes the
+        share `progress` of the run, the caller sets average = m average + (1 - m) weight, unless
+        the step was skipped. Averages are parameters with requires_grad=False: checkpoints and
+        sharding treat them as weights, and the optimiser does not contain them.
         """
         return 1.0, ()
 
     def combine_means(self, means: Means) -> Means:
         """Compute metrics that follow from the means of other metrics, such as a weighted sum.
 
-        Called with the means over all batches and processes, for the rows of training and for
-        held-out images. A metric without any case (count 0) is not among them.
+        Called with the means over all batches and processes, both for the rows of training and for
+        held-out images. `means` lacks the metrics whose count is 0.
         """
         return means
 
     # In evaluation
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Compute what `baselines` needs from training images, cropped and augmented, without
-        views. Called once, before the first step."""
+        """Compute what `baselines` needs from training images.
+
+        Called once, before the first step. The images are cropped and augmented; the batches have
+        no views.
+        """
 
     def baselines(self, batch: Batch) -> Metrics:
-        """What a trained model must beat on this batch, by the names of rows of metrics.Baseline;
-        none by default. Of one with several sums (C,) the largest over all batches counts."""
+        """Return the scores on this batch that a trained model must beat, by the name of a
+        `metrics.Baseline`.
+
+        The default is none. If a sum has several elements (C,), the largest total over all batches
+        counts.
+        """
         return {}
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
-        """What it makes of images, beside them, as pictures: {title: uint8 (B, 3, H, W)}; of one
-        whose declaration has a `figure`."""
+        """Return pictures that show what the objective predicts for images, {title: uint8 (B, 3, H,
+        W)}.
+
+        Only objectives whose declaration has a `figure` need this method.
+        """
         return {}
 
     def logits(self, batch: Batch) -> Tensor:
-        """Class scores (B, C), for an objective that learns labels.
+        """Return class scores (B, C), for an objective that learns labels.
 
         Raises:
-            TypeError: it learns none.
+            TypeError: the objective does not learn labels.
         """
         raise TypeError(f"{type(self).__name__} learns no labels")
 
@@ -181,20 +225,27 @@ class Objective(Complete):
 
     @property
     def exported(self) -> Backbone:
-        """The encoder that is probed and exported: of some with a teacher the teacher's."""
+        """Return the encoder that is probed and exported.
+
+        Some objectives with a teacher return the teacher's encoder.
+        """
         return self.encoder
 
     def heads(self) -> dict[str, Tensor]:
-        """What an export keeps beside the encoder: {name: tensor} of this objective's state."""
+        """Return the tensors of this objective's state that an export keeps in addition to the
+        encoder, by name.
+        """
         state = self.state_dict().items()
         return {name: value for name, value in state if "encoder" not in name.split(".")}
 
     def load_heads(self, heads: dict[str, Tensor]) -> None:
-        """Take what `heads` of a trained one gave; the encoder has its weights already.
+        """Load the tensors that `heads` of a trained objective returned.
+
+        The encoder is loaded separately.
 
         Raises:
-            KeyError: some are missing; the message names them.
-            RuntimeError: they are another network's.
+            KeyError: tensors are missing. The message names them.
+            RuntimeError: the tensors have the shapes of another network.
         """
         if missing := [name for name in self.heads() if name not in heads]:
             raise KeyError(f"lacks {', '.join(missing)}")
@@ -202,11 +253,14 @@ class Objective(Complete):
 
 
 def check_output(objective: Objective, output: Output) -> None:
-    """Check what an objective with a plugin gives of a batch: a scalar loss, and (sum, count) of
-    each metric, among them "loss" and none without a row, which would not be shown.
+    """Check what a plugin's objective returns for a batch.
+
+    Expected are a scalar loss and a (sum, count) of each metric. The metrics must include "loss",
+    and each metric must have a row in a declaration, because it would not be shown otherwise.
 
     Raises:
-        UserError: it is something else; the plugin's file and class, and what is expected.
+        UserError: the output is something else. The message names the plugin's file and class and
+            what is expected.
     """
 
     def refuse(text: str) -> NoReturn:
@@ -229,10 +283,10 @@ def check_output(objective: Objective, output: Output) -> None:
 
 
 def check_gradient(objective: Objective, loss: Tensor) -> None:
-    """Check that a loss of training depends on weights.
+    """Check that a training loss depends on weights.
 
     Raises:
-        UserError: it has no gradient.
+        UserError: the loss has no gradient.
     """
     if not loss.requires_grad:
         text = "the loss has no gradient; expected one of weights, not of detach() or no_grad()"
@@ -240,10 +294,10 @@ def check_gradient(objective: Objective, loss: Tensor) -> None:
 
 
 def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
-    """Check that baselines {name: value} have rows, and that those of shares are between 0 and 1.
+    """Check that each baseline in {name: value} is declared, and that shares are between 0 and 1.
 
     Raises:
-        UserError: one is not so.
+        UserError: a baseline is not declared, or a share is out of range.
     """
     for name, value in values.items():
         row = find_baseline(name)
@@ -255,19 +309,24 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
 
 
 def check_share(objective: Objective, name: str, value: float, metric: str = "") -> None:
-    """Check that a value of a metric, or of a baseline of `metric`, is between 0 and 1 if that is a
-    share.
+    """Check that a value is between 0 and 1 if the metric's unit is a share.
+
+    Args:
+        objective: named in the error message.
+        name: name of the metric or of the baseline.
+        value: the value to check.
+        metric: the metric that a baseline is compared with, "" if `name` is a metric.
 
     Raises:
-        UserError: it is not.
+        UserError: the value is out of range.
     """
-    above = max(-value, value - 1)  # of a mean in float32 by rounding
+    above = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
     if find_metric(metric or name).unit == SHARE and above > 1e-6:
         text = f"metric {name}: {value:.4g}; expected 0 to 1, as its unit is SHARE"
         raise UserError(f"{own_place(objective)}: {text}")
 
 
 def own_place(objective: Objective) -> str:
-    """Place of the plugin's class: the objective, or its target."""
+    """Return the file and the name of the plugin's class, which is the objective or the target."""
     kinds = (type(one) for one in objective.modules() if isinstance(one, Complete))
     return place(next(filter(is_plugins, kinds), type(objective)))

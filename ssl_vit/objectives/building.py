@@ -1,4 +1,4 @@
-"""Builds the network of a recipe's objective."""
+"""Build the network of a recipe's objective."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from .targets.patch_targets import Target
 
 @dataclass(frozen=True)
 class Settings:
-    """What of a recipe a network is built from.
+    """Settings of a recipe from which the network of an objective is built.
 
     Attributes:
-        objective: its name.
-        groups: {name: group of keys} that the objective uses.
-        target: name of what is predicted of a patch.
-        mean, std: normalise the encoder's input, one value a channel in [0, 1].
-        pixel_range: the values of a pixel that stand for 0 and 1.
-        seed: of the run.
-        pool: an image's feature in the export, and what `encoder.feature` gives where none is
-            named.
+        objective: name of the objective.
+        groups: {name: group of keys} for the groups that the objective uses.
+        target: name of the target, which says what is predicted of a patch.
+        mean, std: normalise the encoder's input, one value per channel in [0, 1].
+        pixel_range: the pixel values that correspond to 0 and 1.
+        seed: seed of the run.
+        pool: how tokens are pooled into an image's feature. The export uses it, and
+            `encoder.feature` does if the caller names no pooling.
     """
 
     objective: str
@@ -46,18 +46,18 @@ class Settings:
 
     @property
     def pixels(self) -> tuple[list[float], list[float], tuple[int, int]]:
-        """Mean, std and pixel_range."""
+        """Return mean, std and pixel_range."""
         return self.mean, self.std, self.pixel_range
 
     def group(self, kind: type[G]) -> G:
-        """The group of keys of that type."""
+        """Return the group of keys of this type."""
         return declaration.find_group(self.groups, kind)
 
     def build_target(self, encoder: Encoder) -> Target:
-        """What is predicted of a patch of the encoder.
+        """Build the target, which computes the ground truth of patches.
 
         Raises:
-            UserError: a plugin's declaration builds something else.
+            UserError: the declaration of a plugin builds something else.
         """
         declared = declaration.target(self.target)
         found = cast(Target, declared.build(self, encoder))
@@ -67,11 +67,17 @@ class Settings:
 
 
 def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -> Objective:
-    """The objective that `settings` name, or a part of it, around `encoder`, for labels of
-    `classes` classes.
+    """Build an objective around `encoder`.
+
+    Args:
+        settings: name the objective and its options.
+        encoder: the network to train.
+        classes: number of classes of the labels.
+        part: name of a part of a joint objective to build; "" builds the whole objective.
 
     Raises:
-        UserError: it is not declared, or a plugin's declaration builds something else.
+        UserError: the objective is not declared, or the declaration of a plugin builds something
+            else.
     """
     declared = declaration.objective(part or settings.objective)
     encoder.pool = settings.pool
@@ -83,11 +89,6 @@ def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -
 def _check_built(
     declared: ObjectiveDeclaration | TargetDeclaration, built: object, kind: type
 ) -> None:
-    """Check that a declaration has built one of that type.
-
-    Raises:
-        UserError: it is something else.
-    """
     if not isinstance(built, kind):
         text = f"build gives {type(built).__name__}; expected {kind.__name__}"
         raise UserError(f"{place(type(declared))}: {text}")

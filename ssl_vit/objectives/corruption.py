@@ -1,8 +1,8 @@
-"""Which patches are corrupted, and how (paper, B.1.2): 80% are replaced by the [mask] embedding,
-10% by another patch's embedding, 10% are kept.
+"""Choose and replace the patches that are corrupted (paper, B.1.2).
 
-Everything is a function of the samples' keys, so the same samples are corrupted identically on any
-device and any number of processes.
+Of the corrupted patches, 80% are replaced by the [mask] embedding, 10% by the embedding of another
+patch, and 10% are kept. All random choices follow from the keys of the samples. Therefore the same
+samples are corrupted in the same way on any device and with any number of processes.
 
 Legend: B batch, N patches, K = selected_count(rate, N) corrupted patches of each image, D width,
 M rectangles.
@@ -20,17 +20,17 @@ from ..recipe.split_counts import selected_count
 
 MASK, RANDOM, KEEP = range(3)
 STREAM = rng.stream_id("corruption")  # computed at import, because `sample` is compiled
-BLOCKS = 64  # rectangles drawn for an image; the first ones that cover K patches are used
+BLOCKS = 64  # rectangles drawn for an image, of which the first that cover K patches are used
 
 
 class Corruption(NamedTuple):
-    """Corrupted patches of a batch, all int64 (B, K).
+    """Corrupted patches of a batch, in three int64 tensors (B, K).
 
     Attributes:
-        corrupted_BK: index of each corrupted patch in its image, 0 .. N-1.
+        corrupted_BK: index of each corrupted patch in the image, 0 .. N-1.
         kind_BK: MASK, RANDOM or KEEP.
-        source_BK: the patch whose embedding a RANDOM patch takes: a row of the batch's (B N)
-            embeddings, one image after the other.
+        source_BK: the patch whose embedding replaces a RANDOM patch, as a row of the batch's (B N)
+            embeddings, image after image.
     """
 
     corrupted_BK: Tensor
@@ -48,14 +48,18 @@ def sample(
     shape: str = "patches",
     side: int = 1,
 ) -> Corruption:
-    """Choose the K patches of each image that are first in `corruption_order` and, for each
-    independently, its kind.
+    """Choose the K corrupted patches of each image and how each patch is corrupted.
+
+    The corrupted patches are the first K in `corruption_order`. The kind of each patch is drawn
+    independently.
 
     Args:
-        key_B: int64, the samples' keys.
-        mask, random: probabilities of MASK and RANDOM; otherwise KEEP.
-        source: RANDOM takes another patch, never itself, of the same image ("image") or of the
-            whole device batch ("batch").
+        key_B: int64, the keys of the samples.
+        patches: N.
+        rate: share of the patches that are corrupted.
+        mask, random: probabilities of MASK and RANDOM. All remaining patches are KEEP.
+        source: where a RANDOM patch takes its replacement from: another patch of the same image
+            ("image") or of the whole device batch ("batch"), never itself.
         shape, side: see `corruption_order`.
     """
     key_B1 = rng.stream(key_B, STREAM)[:, None]
@@ -66,7 +70,10 @@ def sample(
 
 
 def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> Tensor:
-    """MASK, RANDOM or KEEP; thresholds in units of 2^-24, so that no float decides."""
+    """Draw MASK, RANDOM or KEEP for each corrupted patch, (B, K).
+
+    Thresholds are integers in units of 2^-24, so that no rounding of floats decides.
+    """
     draw_BK = rng.integers(key_B1, 3 * corrupted_BK + 1, 1 << 24)
     not_mask_BK = (draw_BK >= round(mask * 2**24)).long()
     keep_BK = (draw_BK >= round((mask + random) * 2**24)).long()
@@ -74,7 +81,7 @@ def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> 
 
 
 def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) -> Tensor:
-    """A uniformly drawn other patch for each corrupted one, as a row of the batch's embeddings."""
+    """Draw another patch uniformly for each corrupted patch, as a row of the batch's embeddings."""
     images = len(key_B1)
     own_BK = corrupted_BK + patches * torch.arange(images, device=key_B1.device)[:, None]
     if source == "image":
@@ -83,20 +90,27 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
     else:
         candidates = patches * images
         first_BK = torch.zeros_like(own_BK)
-    # one of the candidates - 1 others: those from its own place on are shifted by one
+    # Draw one of candidates - 1 numbers, and add 1 from the patch's own number on to skip it
     other_BK = first_BK + rng.integers(key_B1, 3 * corrupted_BK + 2, max(1, candidates - 1))
     return other_BK + (other_BK >= own_BK).long() * min(1, candidates - 1)
 
 
 def corruption_order(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
-    """The order in which patches are corrupted: int64 (B, N), lowest first.
+    """Return the order in which patches are corrupted, int64 (B, N), lowest first.
 
-    shape="patches": by each patch's hash or, with side > 1, in squares of side x side patches that
-    share a hash (SimMIM's large masked patches: Xie et al., 2022, section 3.2). shape="blocks": one
-    rectangle after the other (as BEiT, Bao et al., 2022, algorithm 1, but cut off at the image's
-    edges, so that all places are corrupted equally often), then what none covers. Patches of one
-    square or rectangle are ordered by hash, because the last one is corrupted in part for K to be
-    exact. Squares and rectangles need a square grid of patches.
+    Squares and rectangles need a square grid of patches. Within a square or rectangle, patches are
+    ordered by their hashes, because the last square or rectangle is corrupted only in part to reach
+    exactly K patches.
+
+    Args:
+        key_B1: streams of the samples.
+        patches: N.
+        shape: "patches" orders patches by their hashes. "blocks" takes random rectangles one after
+            the other, then the patches that no rectangle covers (as BEiT, Bao et al., 2022,
+            algorithm 1, but rectangles are cut off at the image's edges, so that all places are
+            corrupted equally often).
+        side: for shape="patches", side of the squares of patches that share a hash (SimMIM's large
+            masked patches: Xie et al., 2022, section 3.2). 1: every patch has its own hash.
     """
     place_N = torch.arange(patches, device=key_B1.device)
     hash_BN = rng.bits(key_B1, 3 * place_N)
@@ -113,10 +127,11 @@ def corruption_order(key_B1: Tensor, patches: int, shape: str, side: int) -> Ten
 
 
 def _blocks(key_B1: Tensor, place_N: Tensor, grid: int) -> Tensor:
-    """The index of the first of BLOCKS rectangles that covers each patch, BLOCKS where none does:
-    int64 (B, N).
+    """Return the index of the first of BLOCKS random rectangles that covers each patch, int64 (B,
+    N).
 
-    Sides are from a quarter to half of the grid's side; positions are all that touch the grid.
+    The index is BLOCKS if no rectangle covers the patch. Sides are between a quarter and half of
+    the grid's side. All positions that touch the grid are equally likely.
     """
     number_M = torch.arange(BLOCKS, device=key_B1.device)
     slot_M = 3 * len(place_N) + 4 * number_M
@@ -133,7 +148,10 @@ def _blocks(key_B1: Tensor, place_N: Tensor, grid: int) -> Tensor:
 def covered(
     grid: int, top_BM: Tensor, left_BM: Tensor, height_BM: Tensor, width_BM: Tensor
 ) -> Tensor:
-    """Which patches of grid x grid each rectangle covers: bool (B, M, N)."""
+    """Return which patches of a grid x grid image each rectangle covers, bool (B, M, N).
+
+    Top, left, height and width are in patches.
+    """
     place_N = torch.arange(grid**2, device=top_BM.device)
     down_BMN = place_N // grid - top_BM[..., None]
     right_BMN = place_N % grid - left_BM[..., None]
@@ -143,7 +161,7 @@ def covered(
 
 
 def visible_patches(corruption: Corruption, patches: int) -> Tensor:
-    """The patches that are not corrupted, in their order in the image: int64 (B, N - K)."""
+    """Return the patches that are not corrupted, in image order, int64 (B, N - K)."""
     corrupted_BK = corruption.corrupted_BK
     images, count = corrupted_BK.shape
     is_corrupted_BN = corrupted_BK.new_zeros(images, patches).scatter(1, corrupted_BK, 1)
@@ -151,22 +169,24 @@ def visible_patches(corruption: Corruption, patches: int) -> Tensor:
 
 
 def gather_corrupted(value_BN: Tensor, corruption: Corruption) -> Tensor:
-    """The corrupted patches' entries of a value (B, N, ...): (B, K, ...)."""
+    """Select the entries of the corrupted patches from a tensor (B, N, ...), giving (B, K, ...)."""
     rows = token_rows(corruption.corrupted_BK, value_BN.shape[1])
     return value_BN.flatten(0, 1).index_select(0, rows).unflatten(0, corruption.corrupted_BK.shape)
 
 
 def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
-    """Patch embeddings (B, N, D) with the corrupted ones replaced: MASK by `mask_D`, RANDOM by the
-    clean embedding of their source."""
+    """Replace corrupted patch embeddings (B, N, D).
+
+    MASK patches become `mask_D`, and RANDOM patches the clean embedding of their source.
+    """
     return replace_masked(replace_random(x_BND, corruption), corruption, mask_D)
 
 
 def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
-    """Embeddings or pixels (B, N, D) of patches, of RANDOM ones those of their source.
+    """Replace RANDOM patches by their sources, in embeddings or pixels (B, N, D).
 
-    Pixels have no gradient. Embeddings have one, and a GPU adds up those of a source's copies in no
-    fixed order.
+    Prefer pixels, which have no gradient. Embeddings have a gradient, and a GPU adds up the
+    gradients of the copies of a source in no fixed order.
     """
     row_BN = torch.arange(x_BND[..., 0].numel(), device=x_BND.device).view(x_BND.shape[:2])
     own_BK = gather_corrupted(row_BN, corruption)
@@ -176,7 +196,7 @@ def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
 
 
 def replace_masked(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
-    """Patch embeddings (B, N, D), the MASK ones replaced by `mask_D`."""
+    """Replace MASK patches by `mask_D`, in patch embeddings (B, N, D)."""
     masked_BN = torch.zeros_like(x_BND[..., 0], dtype=torch.bool)
     masked_BN = masked_BN.scatter(1, corruption.corrupted_BK, corruption.kind_BK == MASK)
     return torch.where(masked_BN[..., None], mask_D.to(x_BND.dtype), x_BND)

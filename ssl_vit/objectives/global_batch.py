@@ -1,8 +1,9 @@
-"""Values over the images of all processes: gathered tensors, and batch normalisation with the
-global batch's statistics. Every process holds equally many images. On the meta device, where a
-whole batch is counted by each process for itself, the others' are no part of it.
+"""Compute with the images of all processes: gathered tensors, means and batch normalisation.
 
-Legend: B images of this process, G of all processes, C channels.
+Every process must hold the same number of images. On the meta device, each process counts a whole
+batch by itself, and other processes do not take part.
+
+Legend: B images of this process, G images of all processes, C channels.
 """
 
 from typing import Any
@@ -15,18 +16,20 @@ from .base import Stepped
 
 
 def processes() -> int:
-    """How many processes there are; 1 without a process group."""
+    """Return the number of processes; 1 without a process group."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process."""
+    """Return the number of this process."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 @torch.no_grad()
 def gather(x_BC: Tensor) -> Tensor:
-    """The rows (G, C) of all processes in their order, without a gradient. Collective."""
+    """Gather the rows (G, C) of all processes in the order of processes, without a gradient.
+    Collective.
+    """
     count = processes()
     if count == 1 or x_BC.is_meta:
         return x_BC
@@ -36,7 +39,7 @@ def gather(x_BC: Tensor) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum of a tensor over all processes; its gradient is the sum of theirs."""
+    """Sum of a tensor over all processes. The gradient is the sum of all processes' gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -52,41 +55,46 @@ class _Sum(torch.autograd.Function):
 
 
 def gather_with_gradient(x_BC: Tensor) -> Tensor:
-    """As `gather`, with a gradient: of losses of each process's own images that use others' rows,
-    the mean over processes has the gradient that it has on one process. Collective, backwards
-    too."""
+    """Gather the rows (G, C) of all processes in the order of processes, with a gradient.
+
+    If each process's loss covers its own images and uses the rows of all processes, then the mean
+    over processes has the same gradient as on a single process. Collective, backwards too.
+    """
     count = processes()
     if count == 1 or x_BC.is_meta:
         return x_BC
     before = len(x_BC) * rank()
     columns = [0, 0] * (x_BC.ndim - 1)  # F.pad begins at the last dimension
-    # the sum with zeros in the others' places, whose gradient is that of all processes' losses
+    # Each process pads with zeros where other processes have rows. The gradient of the sum over
+    # processes includes the losses of all processes
     return _Sum.apply(F.pad(x_BC, (*columns, before, len(x_BC) * (count - 1) - before)))
 
 
 def mean(x_BC: Tensor) -> Tensor:
-    """The mean (C,) over the rows of all processes. Collective."""
+    """Return the mean (C,) over the rows of all processes. Collective."""
     mean_C = x_BC.mean(0)
     count = processes()
     return mean_C if count == 1 or x_BC.is_meta else _Sum.apply(mean_C) / count
 
 
 class GlobalBatchNorm(Stepped):
-    """Batch normalisation by mean and variance of the global batch, in float32: on any number of
-    processes that of one process (torch's SyncBatchNorm, which needs GPUs). In evaluation by
-    running means, which a step moves between `start_step` and `after_step`.
+    """Batch normalisation with mean and variance of the global batch, in float32.
+
+    The result is the same for any number of processes (as torch's SyncBatchNorm, which needs GPUs).
+    Evaluation uses running means. Training moves the running means between `start_step` and
+    `after_step`.
 
     Args:
         channels: C.
-        affine: a learned scale and shift.
+        affine: learn a scale and a shift.
     """
 
     running_mean: Tensor
     running_var: Tensor
     mean_before: Tensor
     var_before: Tensor
-    EPS = 1e-5  # torch's, as the next
-    MOMENTUM = 0.1  # of the running means
+    EPS = 1e-5  # torch's default, as is MOMENTUM
+    MOMENTUM = 0.1  # momentum of the running means
 
     def __init__(self, channels: int, affine: bool = True) -> None:
         super().__init__()
@@ -94,17 +102,17 @@ class GlobalBatchNorm(Stepped):
         self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
-        # of before a step, for one that is skipped
+        # Values before a step, to restore if the step is skipped
         self.register_buffer("mean_before", torch.zeros(channels), persistent=False)
         self.register_buffer("var_before", torch.ones(channels), persistent=False)
 
     def start_step(self, progress: float) -> None:
-        """Keep the running means that a skipped step goes back to."""
+        """Save the running means, to restore if the step is skipped."""
         self.mean_before.copy_(self.running_mean)
         self.var_before.copy_(self.running_var)
 
     def after_step(self, found_inf: Tensor) -> None:
-        """Go back to them if the step was skipped, as `found_inf` (bool, on the device) says."""
+        """Restore the saved running means if the optimiser skipped the step (`found_inf`, bool)."""
         self.running_mean.copy_(torch.where(found_inf, self.mean_before, self.running_mean))
         self.running_var.copy_(torch.where(found_inf, self.var_before, self.running_var))
 
@@ -125,7 +133,7 @@ class GlobalBatchNorm(Stepped):
 
     @torch.no_grad()
     def _update(self, mean_C: Tensor, var_C: Tensor, images: int) -> None:
-        """Move the running means, as torch's."""
+        """Move the running means as torch's batch norm does, with the unbiased variance."""
         unbiased_C = var_C * (images / max(1, images - 1))
         self.running_mean.lerp_(mean_C, self.MOMENTUM)
         self.running_var.lerp_(unbiased_C, self.MOMENTUM)

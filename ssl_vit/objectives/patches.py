@@ -1,5 +1,4 @@
-"""What objectives that predict corrupted patches share: the loss, metrics by kind of corruption,
-and baselines.
+"""Share code among objectives that predict corrupted patches: loss, metrics and baselines.
 
 Legend: B batch, N patches, K corrupted patches of each image, A outputs for a patch.
 """
@@ -23,11 +22,11 @@ NUMBERS = dict(zip(KINDS, (corruption.MASK, corruption.RANDOM, corruption.KEEP),
 
 
 class PatchPrediction(Objective):
-    """Predicts what each corrupted patch was; the loss is the mean over all of them.
+    """Objective that predicts corrupted patches. The loss is the mean over all corrupted patches.
 
     Args:
         encoder: a Vision Transformer with patches.
-        target: what is predicted of a patch, and its loss.
+        target: what is predicted of a patch, and the loss.
         rate: share of each image's patches that are corrupted.
     """
 
@@ -41,11 +40,11 @@ class PatchPrediction(Objective):
 
     @abstractmethod
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:
-        """The corruption of this batch's images, from their keys."""
+        """Choose the corruption of a batch's images from the images' keys."""
 
     @abstractmethod
     def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
-        """The head's outputs (B, K, A) for the corrupted patches."""
+        """Return the head's outputs (B, K, A) for the corrupted patches."""
 
     def forward(self, batch: Batch) -> Output:
         drawn = self.sample_corruption(batch)
@@ -69,7 +68,9 @@ class PatchPrediction(Objective):
         self.target.fit_baselines(batch.image for batch in batches)
 
     def baselines(self, batch: Batch) -> Metrics:
-        """The target's baselines on this batch's masked patches (docs/objectives.md, MPP)."""
+        """Return the target's baselines on the masked patches of this batch (docs/objectives.md,
+        MPP).
+        """
         drawn = self.sample_corruption(batch)
         corrupted_BN = torch.zeros(
             len(batch.key), self.encoder.patches, dtype=torch.bool, device=batch.key.device
@@ -82,10 +83,11 @@ class PatchPrediction(Objective):
         return found
 
     def _check(self, what: str, shape: Sequence[int], expected: Sequence[int]) -> None:
-        """Check the shape of what a method of the target gives: another one would be broadcast.
+        """Check the shape of what a method of the target returns, because torch might broadcast
+        other shapes.
 
         Raises:
-            UserError: it is not as expected.
+            UserError: the shape is not the expected one.
         """
         if tuple(shape) != tuple(expected):
             text = f"shape {tuple(shape)}; expected {tuple(expected)}"
@@ -97,12 +99,12 @@ class PatchPrediction(Objective):
 
 
 def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
-    """(sum, count) of a value over the places where `where` holds."""
+    """Return (sum, count) of a value where `where` is true."""
     return (value * where).double().sum(), where.double().sum()
 
 
 def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
-    """A metric over all corrupted patches, and split by kind."""
+    """Return a metric over all corrupted patches, and separately for each kind of corruption."""
     metrics = {name: _mean(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))}
     for kind, number in NUMBERS.items():
         metrics[f"{name}_{kind}"] = _mean(value_BK, kind_BK == number)

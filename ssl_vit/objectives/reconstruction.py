@@ -1,7 +1,7 @@
-"""Reconstruction by MPP or a masked autoencoder: original images, corrupted input, predicted and
-true patches, error and certainty.
+"""Reconstruct images with MPP or a masked autoencoder, for figures.
 
-Legend: B images, N patches, K corrupted patches of each image, H W the image's height and width.
+Legend: B images, N patches, K corrupted patches of each image, H W height and width of the image, P
+side of a patch, X values of a patch, c side of a small image of a patch.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,15 +25,16 @@ TITLES = ("original", "corrupted", "predicted", "true")
 
 
 class Reconstruction(NamedTuple):
-    """What was hidden, given and predicted.
+    """Pictures of what was hidden and predicted in images.
 
     Attributes:
-        panels_B43HW: uint8, the columns of TITLES, of the channels that are shown. Corrupted:
-            masked patches grey, random ones showing their source patch. Predicted: predictions for
-            corrupted patches, the input elsewhere. True: the ground truth of every patch.
-        error_BHW: mean over the channels of |predicted - true| in [0, 1], of the colours as they
-            are shown; NaN in uncorrupted patches.
-        certainty_BHW: the probability that the model gives its prediction; NaN in uncorrupted
+        panels_B43HW: uint8 images, one for each of TITLES, of the channels that are shown.
+            "original" is the image. In "corrupted", masked patches are grey and random patches show
+            their source patch. "predicted" shows predictions for corrupted patches and the input
+            elsewhere. "true" shows the ground truth of every patch.
+        error_BHW: |predicted - true| of the shown colours in [0, 1], averaged over channels. NaN in
+            uncorrupted patches.
+        certainty_BHW: the probability that the model gives its prediction. NaN in uncorrupted
             patches. None for a target without probabilities.
     """
 
@@ -44,10 +45,10 @@ class Reconstruction(NamedTuple):
 
 @torch.no_grad()
 def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
-    """The objective's predictions for the corruption that the images' keys give.
+    """Predict the patches that the images' keys corrupt, and render all as pictures.
 
     Raises:
-        UserError: a plugin's target renders no images of patches.
+        UserError: a plugin's target renders something other than images of patches.
     """
     target = objective.target
     patch = objective.encoder.patch_size
@@ -66,7 +67,9 @@ def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
     panels_B43HW = rearrange(four, "b v (h w) (p q c) -> b v c (h p) (w q)", **shape)
 
     def placed(value_BKX: Tensor) -> Tensor:
-        """Values of corrupted patches' pixels at their places, NaN elsewhere: (B, H, W)."""
+        """Put pixel values of corrupted patches at their places in the image, NaN elsewhere: (B,
+        H, W).
+        """
         empty_BNX = value_BKX.new_full((*true_BNX.shape[:2], patch * patch), torch.nan)
         whole_BNX = empty_BNX.scatter(1, corrupted_BKX[..., : patch * patch], value_BKX)
         return rearrange(whole_BNX, "b (h w) (p q) -> b (h p) (w q)", **shape)
@@ -82,8 +85,11 @@ def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
 
 
 def _rendered(target: "Target", truth_BN: Tensor, patch: int) -> Tensor:
-    """Ground truths or predictions as a target renders them, brought to the patch's side:
-    (B, N, P P 3)."""
+    """Render ground truths or predictions and enlarge them to the patch's side, (B, N, P P 3).
+
+    Raises:
+        UserError: the target renders something other than images of patches.
+    """
     made = target.render(truth_BN)
     sides = [side for side in range(1, patch + 1) if patch % side == 0]
     shapes = [(*truth_BN.shape[:2], side, side, 3) for side in sides]
@@ -96,6 +102,6 @@ def _rendered(target: "Target", truth_BN: Tensor, patch: int) -> Tensor:
 
 
 def _filled(small_BNcc3: Tensor, patch: int) -> Tensor:
-    """Small images of patches, (B, N, c, c, C), brought to the patch's side: (B, N, P P C)."""
+    """Enlarge small images of patches (B, N, c, c, C) to the patch's side, (B, N, P P C)."""
     side = patch // small_BNcc3.shape[2]
     return repeat(small_BNcc3, "b n p q c -> b n (p s q t c)", s=side, t=side)

@@ -1,8 +1,9 @@
-"""What objectives share in which a student gives the prototypes that its teacher gives another view
-(DINO: Caron et al., 2021; iBOT: Zhou et al., 2022).
+"""Share code among objectives whose student predicts a teacher's prototypes from another view.
+
+Used by DINO (Caron et al., 2021) and iBOT (Zhou et al., 2022).
 
 Legend: X images, views or patches of this process, C inputs, W width of the bottleneck, K
-prototypes; of KoLeo, B images of this process, G of a group, C channels.
+prototypes. For KoLeo: B images of this process, G images of a group, C channels.
 """
 
 import torch
@@ -16,14 +17,16 @@ from .base import Stepped
 from .dino import DinoOptions
 
 KOLEO_EPS = 1e-8  # DINOv2's loss/koleo_loss.py
-STD = 0.02  # of the head's initial weights (vision_transformer.py, `DINOHead`)
+STD = 0.02  # standard deviation of initial weights (vision_transformer.py, `DINOHead`)
 SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 
 
 class Prototypes(nn.Linear, Stepped):
-    """Cosine similarities with K directions, each times its length: 1, or trained. While `frozen`,
-    at the beginning, they get a gradient of zeros, which adds nothing to the norm that gradients
-    are clipped by."""
+    """Cosine similarities with K directions, each multiplied by a length, which is 1 or learned.
+
+    While `frozen`, at the beginning of the run, the gradient of the prototypes is zero, so that it
+    adds nothing to the norm for gradient clipping.
+    """
 
     frozen: Tensor
 
@@ -38,7 +41,7 @@ class Prototypes(nn.Linear, Stepped):
         self.frozen.fill_(progress < self.freeze)
 
     def forward(self, x_XW: Tensor) -> Tensor:
-        # bfloat16 would round what is divided by a temperature to 2 or 3 digits
+        # In bfloat16, the quotients by the temperature would be rounded to 2 or 3 digits
         with full_precision(x_XW.device):
             weight_KW = torch.where(self.frozen, self.weight.detach(), self.weight)
             length_K = torch.where(self.frozen, self.length_K.detach(), self.length_K)
@@ -47,14 +50,16 @@ class Prototypes(nn.Linear, Stepped):
 
 
 class Head(nn.Module):
-    """Three linear layers with GELUs between them, the last one narrow, then prototypes (Caron et
-    al., 2021, "Network architecture"; their `DINOHead` without batch norm).
+    """Three linear layers with GELUs in between, the last one narrow, followed by prototypes.
+
+    After Caron et al. (2021, "Network architecture"), whose code calls it `DINOHead`, without batch
+    norm.
 
     Args:
         inputs: C.
-        options: widths, prototypes.
-        patches: whether patches have prototypes of their own.
-        layers: whether they have the layers before, too.
+        options: widths and prototypes.
+        patches: give patches separate prototypes.
+        layers: give patches separate linear layers, too.
     """
 
     def __init__(
@@ -68,13 +73,13 @@ class Head(nn.Module):
         self.mlp_of_patches = _layers(*widths) if layers else None
 
     def patches(self, x_XC: Tensor) -> Tensor:
-        """Logits (X, K) of patches."""
+        """Return logits (X, K) of patches, in float32."""
         mlp = self.mlp if self.mlp_of_patches is None else self.mlp_of_patches
         prototypes = self.prototypes if self.of_patches is None else self.of_patches
         return prototypes(mlp(x_XC))
 
     def forward(self, x_XC: Tensor) -> Tensor:
-        """Logits (X, K), in float32."""
+        """Return logits (X, K) of images, in float32."""
         return self.prototypes(self.mlp(x_XC))
 
 
@@ -88,14 +93,15 @@ def _layers(inputs: int, hidden: int, width: int) -> nn.Sequential:
     )
     for layer in mlp:
         if isinstance(layer, nn.Linear):
-            # theirs is cut at 100 STD; what torch's trunc_normal_ draws depends on its version
+            # The authors cut the distribution at 100 STD, which no draw reaches. torch's
+            # trunc_normal_ is avoided because its draws depend on the version of torch
             nn.init.normal_(layer.weight, std=STD)
             nn.init.zeros_(layer.bias)
     return mlp
 
 
 class Teacher(teacher.Teacher):
-    """And of the head."""
+    """Running average of an encoder and a head."""
 
     def __init__(self, encoder: Encoder, head: Head) -> None:
         super().__init__(encoder)
@@ -103,18 +109,21 @@ class Teacher(teacher.Teacher):
 
 
 class Assignment(Stepped):
-    """The teacher's logits -> its probabilities of prototypes, kept from always being the same.
+    """Module that turns a teacher's logits into probabilities of prototypes and prevents collapse.
 
-    "centre": a softmax of what is left after a running mean of all logits; the mean moves after
-    each training step that is not skipped (equations 1 and 4, algorithm 1). "sinkhorn": the nearest
-    assignment by which all prototypes are equally likely in the batch (Caron et al., 2020,
-    equations 3 to 5), which needs a batch: an image alone, as in evaluation, has a softmax. In
-    training both are of the global batch, so it is collective; `assign_all` is of all processes'
-    images in evaluation.
+    With "centre", a running mean of all logits is subtracted before the softmax. The mean moves
+    after each training step that is not skipped (equations 1 and 4, algorithm 1). With "sinkhorn",
+    the result is the nearest assignment in which all prototypes are equally likely in the batch
+    (Caron et al., 2020, equations 3 to 5). Since sinkhorn needs a batch, `forward` takes a softmax
+    in evaluation.
+
+    In training, both use the global batch, so `forward` is collective. In evaluation, `assign_all`
+    uses the images of all processes.
 
     Args:
         options: prototypes, balance, momentum of the running mean, warm-up.
-        temperatures: the first and the last, reached linearly after the warm-up.
+        temperatures: the first and the last temperature. The temperature rises linearly during the
+            warm-up.
     """
 
     centre_K: Tensor
@@ -128,7 +137,7 @@ class Assignment(Stepped):
         self.temperatures = temperatures
         self.warmup = options.warmup
         self.register_buffer("centre_K", torch.zeros(options.prototypes))
-        # of the last step's logits, until `after_step`
+        # Mean of the logits of the current step, used by `after_step`
         self.register_buffer("mean_K", torch.zeros(options.prototypes), persistent=False)
         self.register_buffer("temperature", torch.tensor(temperatures[0]))
 
@@ -140,16 +149,23 @@ class Assignment(Stepped):
 
     @torch.no_grad()
     def assign_all(self, logits_XK: Tensor) -> Tensor:
-        """Probabilities (X, K), of all processes' images as of one batch; processes may hold
-        different numbers of them. Collective; nothing moves."""
+        """Return probabilities (X, K), treating the images of all processes as one batch.
+
+        Processes may hold different numbers of images. Collective. The centre does not move.
+        """
         if self.balance == "sinkhorn":
             return self._sinkhorn(logits_XK)
         return F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
 
     @torch.no_grad()
     def forward(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
-        """Probabilities (X, K); prototypes are equally likely among the rows that are `counted_X`
-        (bool; all by default)."""
+        """Return probabilities (X, K).
+
+        Args:
+            logits_XK: the teacher's logits.
+            counted_X: bool, the rows among which sinkhorn makes prototypes equally likely. Default:
+                all.
+        """
         with full_precision(logits_XK.device):
             if self.balance == "sinkhorn" and self.training:
                 return self._sinkhorn(logits_XK, counted_X)
@@ -159,16 +175,21 @@ class Assignment(Stepped):
             return p_XK
 
     def after_step(self, found_inf: Tensor) -> None:
-        """Move the centre, if there is any, by the step's logits, unless its update was skipped."""
+        """Move the centre by the logits of the step, unless the optimiser skipped the step.
+
+        Without balance "centre", nothing moves.
+        """
         if self.balance != "centre":
             return
         moved_K = self.centre_K.lerp(self.mean_K, 1 - self.centre_momentum)
         self.centre_K.copy_(torch.where(found_inf, self.centre_K, moved_K))
 
     def _sinkhorn(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
-        """Prototypes and images of all processes are normalised in turn, images last; in
-        logarithms, as exponentials would leave float32's range. Where nothing counts it is a
-        softmax."""
+        """Normalise over prototypes and over images of all processes in turn, images last.
+
+        Computes with logarithms, because exponentials would exceed the range of float32. If no row
+        counts, the result is a softmax.
+        """
         log_XK = logits_XK / self.temperature
         for _ in range(SINKHORN_STEPS):
             counted_XK = log_XK
@@ -181,17 +202,18 @@ class Assignment(Stepped):
 
 
 def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
-    """KoLeo of each image (B,): -log of the distance from its feature to the nearest one of another
-    image of its group, both of length 1 (Sablayrolles et al., 2019, equation 2; DINOv2: Oquab et
-    al., 2024). Collective without `group`.
+    """Return the KoLeo loss of each image (B,), which pushes features of different images apart.
 
-    Both get the gradient. Distances are those of the authors' `KoLeoLoss`: each difference of two
-    channels, and the distance, plus KOLEO_EPS. Of one image alone it is 0.
+    KoLeo is -log of the distance between an image's feature and the nearest feature of another
+    image in the group, both of length 1 (Sablayrolles et al., 2019, equation 2; DINOv2: Oquab et
+    al., 2024). Both features get a gradient. As in the authors' `KoLeoLoss`, KOLEO_EPS is added to
+    each difference of two channels and to the distance. The loss of a single image is 0. Without
+    `group`, collective.
 
     Args:
         x_BC: features.
-        group: consecutive images of a group, of which the last one may have fewer; None: those of
-            all processes are one.
+        group: number of consecutive images in a group. The last group may be smaller. None: the
+            images of all processes are one group.
     """
     with full_precision(x_BC.device):
         x_BC = F.normalize(x_BC.float(), dim=1, eps=KOLEO_EPS)
@@ -202,8 +224,13 @@ def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
 
 
 def _to_nearest(x_BC: Tensor, x_GC: Tensor, first: int) -> Tensor:
-    """-log of the distance (B,) to the nearest other one of the group (G, C), whose row `first` is
-    the first of x."""
+    """Return -log of the distance (B,) to the nearest other feature of the group.
+
+    Args:
+        x_BC: features of this process.
+        x_GC: features of the group, among them those of this process.
+        first: row of the group that is the first row of `x_BC`.
+    """
     if len(x_GC) == 1:
         return 0 * x_BC.sum(1)
     cosine_BG = x_BC.detach() @ x_GC.detach().T
@@ -214,8 +241,13 @@ def _to_nearest(x_BC: Tensor, x_GC: Tensor, first: int) -> Tensor:
 
 
 def cross_entropies(p_TXK: Tensor, logits_SXK: Tensor, temperature: float) -> Tensor:
-    """The cross-entropy of each view's softmax with what the teacher gives each of its views:
-    (X, T, S), for T views of the teacher and S of the student."""
+    """Return the cross-entropies (X, T, S) between T teacher views and S student views.
+
+    Args:
+        p_TXK: the teacher's probabilities.
+        logits_SXK: the student's logits.
+        temperature: divides the student's logits.
+    """
     with full_precision(logits_SXK.device):
         log_SXK = F.log_softmax(logits_SXK / temperature, dim=-1)
         return -torch.einsum("txk,sxk->xts", p_TXK, log_SXK)

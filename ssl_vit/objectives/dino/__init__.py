@@ -1,4 +1,7 @@
-"""Self-distillation without labels (DINO: Caron et al., 2021), declared. No torch here."""
+"""Declare self-distillation without labels (DINO: Caron et al., 2021).
+
+This file does not import torch.
+"""
 
 from typing import Annotated, Literal
 
@@ -65,7 +68,8 @@ class DinoDeclaration(ObjectiveDeclaration):
 }"""
     options = Group("dino", DinoOptions)
     shared = ("views", "views.local")
-    # The loss is at least the entropy of the teacher's assignments, of one prototype for all 0
+    # A collapsed teacher, with one prototype for all images, has the lowest loss: the loss is at
+    # least the entropy of the teacher's assignments, which is then 0
     no_measure: tuple[str, ...] = ("loss", "same_prototype")
     metrics: tuple[Metric | Baseline, ...] = (
         Metric(

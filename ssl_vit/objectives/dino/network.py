@@ -1,8 +1,10 @@
-"""DINO (Caron et al., 2021): the student gives a view the prototypes that the teacher, a running
-average of it, gives another view of the image.
+"""Train a student to assign views to prototypes as the teacher does (DINO: Caron et al., 2021).
 
-Legend: B images of this process, V views (2) and L local ones of each, S = V + L, D width, K
-prototypes.
+The teacher is a running average of the student. It sees another view of the same image than the
+student.
+
+Legend: B images of this process, V views (2) and L local views of each image, S = V + L, X = V B
+views of this process, T tokens, D width, K prototypes.
 """
 
 from collections.abc import Iterable
@@ -19,16 +21,18 @@ from ..building import Settings
 from ..self_distillation import Assignment, Head, Prototypes, Teacher, cross_entropies, koleo
 from . import DinoOptions
 
-TEACHER = "teacher."  # of the teacher's names in a state
+TEACHER = "teacher."  # prefix of the teacher's tensors in a state
 
 
 class SelfDistillation(Objective):
-    """The loss is the mean cross-entropy of each view's softmax with what the teacher gives each of
-    the two global views other than itself (equation 3), by their class tokens.
+    """DINO: the student predicts the teacher's distribution over prototypes from another view.
+
+    The loss is the mean cross-entropy between the teacher's distribution for a global view and the
+    student's softmax for every other view of the image (equation 3), computed from class tokens.
 
     Args:
         encoder: a Vision Transformer with patches.
-        options: of head, temperatures and teacher.
+        options: head, temperatures and teacher.
     """
 
     encoder: Encoder
@@ -46,22 +50,28 @@ class SelfDistillation(Objective):
 
     @staticmethod
     def patch_head(options: DinoOptions) -> dict[str, bool]:
-        """What of the head patches have of their own: arguments of Head."""
+        """Return arguments of `Head` that give patches parts of the head for themselves."""
         return {}
 
     @property
     def exported(self) -> Encoder:
-        """The teacher's, which is the better one throughout training (section 5.2)."""
+        """Return the teacher's encoder.
+
+        The teacher is better than the student throughout training (section 5.2).
+        """
         return self.teacher.encoder
 
     def heads(self) -> dict[str, Tensor]:
-        """The head is the teacher's, as the exported encoder is."""
+        """Return the teacher's head, because the exported encoder is the teacher's too."""
         found = super().heads()
         own = {name: value for name, value in found.items() if TEACHER not in name}
         return {name: found.get(TEACHER + name, value) for name, value in own.items()}
 
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
-        """The prototypes, at the beginning (the authors' `cancel_gradients_last_layer`)."""
+        """Return the prototypes at the beginning of the run, and nothing later.
+
+        This follows the authors' `cancel_gradients_last_layer`.
+        """
         if progress >= self.freeze:
             return []
         held = [one for one in self.head.modules() if isinstance(one, Prototypes)]
@@ -79,9 +89,13 @@ class SelfDistillation(Objective):
         return self.output(loss_B, metrics, h_XTD)
 
     def output(self, loss_B: Tensor, metrics: Metrics, h_XTD: Tensor) -> Output:
-        """The output of a loss (B,), to which KoLeo of the class tokens is added where it has a
-        weight: the sum over the two views, as never two of one image are compared."""
-        if self.koleo_weight and self.training:  # of a batch, which in evaluation is any
+        """Add KoLeo of the class tokens to a loss (B,), if KoLeo has a weight, and return the
+        output.
+
+        KoLeo is the sum over the two views, because two views of an image must never be compared
+        with each other.
+        """
+        if self.koleo_weight and self.training:  # depends on the batch, arbitrary in evaluation
             views = h_XTD[:, 0].chunk(VIEWS)
             koleo_B = torch.stack([koleo(x_BD, self.koleo_group) for x_BD in views]).sum(0)
             loss_B = loss_B + self.koleo_weight * koleo_B
@@ -89,17 +103,29 @@ class SelfDistillation(Objective):
         return Output(loss_B.mean(), sums(loss=loss_B) | metrics)
 
     def global_views(self, batch: Batch) -> Tensor:
-        """The views (V B, 3, H, W), the first ones of all images before the second ones."""
+        """Return the global views (V B, 3, H, W): the first views of all images, then the second
+        views.
+        """
         return both_views(batch).transpose(0, 1).flatten(0, 1)
 
     @torch.no_grad()
     def taught(self, image_X3HW: Tensor) -> Tensor:
-        """The teacher's tokens (X, T, D)."""
+        """Return the teacher's tokens (X, T, D)."""
         return self.teacher.encoder.tokens(image_X3HW)
 
     def compare(self, h_XTD: Tensor, taught_XTD: Tensor, batch: Batch) -> tuple[Tensor, Metrics]:
-        """The loss of each image (B,) and metrics beside it, by the class tokens of student and
-        teacher; local views have a pass of their own."""
+        """Compare the class tokens of student and teacher.
+
+        Local views pass through the encoder separately.
+
+        Args:
+            h_XTD: the student's tokens of the global views.
+            taught_XTD: the teacher's tokens of the global views.
+            batch: has the local views, if any.
+
+        Returns:
+            The loss of each image (B,), and additional metrics.
+        """
         images = len(batch.key)
         feature_XD = h_XTD[:, 0]
         if batch.local is not None:
@@ -115,7 +141,10 @@ class SelfDistillation(Objective):
 
     @torch.no_grad()
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
-        """The teacher's, whose logits of all images are held at once."""
+        """Return the teacher's distributions over prototypes for all images, by metric.
+
+        The logits of all images are held in memory at once.
+        """
         logits: dict[str, list[Tensor]] = {}
         assign: dict[str, Assignment] = {}
         for batch in batches:
@@ -125,21 +154,23 @@ class SelfDistillation(Objective):
         return {name: assign[name].assign_all(torch.cat(parts)) for name, parts in logits.items()}
 
     def measured(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
-        """By the metric of what they are of, the teacher's logits (B, K), and what assigns them."""
+        """Return the teacher's logits (B, K) and the module that turns logits into assignments, by
+        metric.
+        """
         return {"information": (self.assign, self.teacher.head(taught_BTD[:, 0]))}
 
 
 def _mean_of_others(cross_BVS: Tensor) -> Tensor:
-    """The mean (B,) over pairs of the teacher's views and the student's, without those of one view
-    with itself."""
+    """Return the mean (B,) over all pairs of a teacher's view and another view of the student."""
     _, taught, seen = cross_BVS.shape
     other_VS = 1 - torch.eye(taught, seen, device=cross_BVS.device)
     return (cross_BVS * other_VS).sum((1, 2)) / (taught * (seen - 1))
 
 
 def _same_prototype(p_VBK: Tensor, logits_SBK: Tensor) -> Tensor:
-    """The share (B,) of an image's two views whose first prototype is the one that the teacher has
-    for the other view."""
+    """Return the share (B,) of an image's two global views whose most likely prototype is the
+    teacher's most likely prototype for the other view.
+    """
     first_VB = logits_SBK[:VIEWS].detach().argmax(-1)
     return (first_VB == p_VBK.argmax(-1).flip(0)).double().mean(0)
 

@@ -1,4 +1,7 @@
-"""Distillation of a frozen teacher's features, declared. No torch here."""
+"""Declare the distillation of a frozen teacher's features.
+
+This file does not import torch.
+"""
 
 from typing import Any, Literal
 
@@ -32,7 +35,10 @@ class DistillOptions(Keys):
 
 
 def teacher_of(options: DistillOptions, size: int) -> Recipe:
-    """Of a student at `size` px the teacher: `model`, and `data` as it sees images."""
+    """Return the teacher's recipe for a student at `size` px.
+
+    The recipe holds `model`, and `data` with the size at which the teacher sees images.
+    """
     network = {name: one for name, one in (options.network or {}).items() if "." in name}
     return build(network | {"data.size": options.size or size})
 
@@ -61,7 +67,7 @@ class DistillDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         own = recipe.group(DistillOptions)
         check_patches(recipe)
-        if own.network is None:  # of a study, whose teacher may not be there yet
+        if own.network is None:  # in a study, the teacher may not have been trained yet
             return
         teacher = teacher_of(own, recipe.data.size)
         if teacher.model.convolutional:
@@ -85,7 +91,7 @@ class DistillDeclaration(ObjectiveDeclaration):
 
 
 def same_grid(student: Recipe, teacher: Recipe) -> bool:
-    """Whether both cut an image into the same patches."""
+    """Return whether student and teacher cut an image into the same number of patches."""
     grids = {one.data.size // one.model.patch for one in (student, teacher)}
     return len(grids) == 1
 

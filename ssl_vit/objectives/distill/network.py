@@ -1,6 +1,8 @@
-"""Distillation: from its class token the student predicts the teacher's feature of the image, and
-from its patches, where both have the same grid, the teacher's patches (after AM-RADIO: Ranzinger et
-al., 2024, with one teacher and linear heads).
+"""Distil a frozen teacher (after AM-RADIO: Ranzinger et al., 2024, with one teacher and linear
+heads).
+
+The student predicts the teacher's feature of the image from the student's class token. If both
+have the same grid of patches, the student also predicts the teacher's patch features.
 
 Legend: B images of this process, N patches, T tokens, D width of the student, C of the teacher.
 """
@@ -25,15 +27,17 @@ from . import DistillOptions, teacher_of
 
 
 class Distillation(Objective):
-    """The loss is the mean distance from the teacher's feature and, times `patches`, from those of
-    its patches.
+    """Distillation of a frozen teacher.
+
+    The loss is the mean distance to the teacher's image feature, plus `patches` times the mean
+    distance to the teacher's patch features.
 
     Args:
-        encoder: a Vision Transformer with patches.
-        teacher: another one, for images of its own size; its normalisation is its own.
-        pool: the teacher's feature of an image: token or avg.
+        encoder: the student, a Vision Transformer with patches.
+        teacher: another Vision Transformer, with its own image size and normalisation.
+        pool: how the teacher's tokens become an image feature: token or avg.
         loss: cosine or smooth_l1.
-        patches: weight; None: 1 where both have the same grid, else 0.
+        patches: weight of the patch distance. None: 1 if both have the same grid, else 0.
     """
 
     encoder: Encoder
@@ -50,7 +54,7 @@ class Distillation(Objective):
         self.token_head = nn.Linear(encoder.width, teacher.width)
         self.patch_head = nn.Linear(encoder.width, teacher.width) if self.patches else None
         self.teacher = Teacher(teacher)
-        # of training images: what a prediction without looking would be
+        # Mean features of training images: the best prediction that ignores the image
         self.register_buffer("mean_token_C", torch.zeros(teacher.width))
         self.register_buffer("mean_patch_C", torch.zeros(teacher.width))
 
@@ -68,8 +72,11 @@ class Distillation(Objective):
 
     @torch.no_grad()
     def taught(self, image_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-        """The teacher's feature of each image (B, C) and of its patches (B, N, C), in float32, as
-        the loss compares them. On a GPU they are computed in bfloat16."""
+        """Return the teacher's features of images (B, C) and of patches (B, N, C), in float32.
+
+        The features are normalised as the loss compares them. On a GPU the teacher runs in
+        bfloat16.
+        """
         teacher = self.teacher.encoder
         with _teacher_precision(image_BCHW.device):
             h_BTC = teacher.tokens(resized(image_BCHW, teacher.data.size))
@@ -86,7 +93,7 @@ class Distillation(Objective):
     def _losses(
         self, token: tuple[Tensor, Tensor], patch: tuple[Tensor | None, Tensor]
     ) -> dict[str, Tensor]:
-        """Of each image (B,), from pairs of what is predicted and what is taught."""
+        """Return losses of each image (B,) from pairs (predicted, taught)."""
         losses = {"token_loss": self._distance(*token)}
         loss_B = losses["token_loss"]
         predicted_BNC, taught_BNC = patch
@@ -96,7 +103,7 @@ class Distillation(Objective):
         return {"loss": loss_B} | losses
 
     def _distance(self, predicted: Tensor, taught: Tensor) -> Tensor:
-        """Over the last dimension, of what `_standard` gave."""
+        """Return the distance over the last dimension, to features that `_standard` normalised."""
         with full_precision(taught.device):
             if self.loss == "cosine":
                 return 1 - F.cosine_similarity(predicted.float(), taught, dim=-1)
@@ -104,10 +111,10 @@ class Distillation(Objective):
 
     @torch.no_grad()
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Compute the mean of what the teacher gives for training images.
+        """Compute the mean of the teacher's features over training images.
 
         Raises:
-            NonFiniteError: what it gives for some of these images is not finite.
+            NonFiniteError: the teacher's features of some of the images are not finite.
         """
         count, finite = 0, 0
         for batch in batches:
@@ -123,7 +130,7 @@ class Distillation(Objective):
 
     @torch.no_grad()
     def baselines(self, batch: Batch) -> Metrics:
-        """The loss where each image gets the training images' mean."""
+        """Return the loss of predicting the mean feature of training images for every image."""
         token_BC, patch_BNC = self.taught(batch.image)
         mean_BNC = None if self.patch_head is None else self.mean_patch_C.expand_as(patch_BNC)
         losses = self._losses(
@@ -133,7 +140,9 @@ class Distillation(Objective):
 
 
 def resized(image_BCHW: Tensor, size: int) -> Tensor:
-    """Images of that side, bilinear with antialiasing, of the same integers."""
+    """Resize square images to side `size`, bilinearly with antialiasing, and round to integers
+    again.
+    """
     if image_BCHW.shape[-1] == size:
         return image_BCHW
     whole = F.interpolate(image_BCHW.float(), (size, size), mode="bilinear", antialias=True)
@@ -141,7 +150,7 @@ def resized(image_BCHW: Tensor, size: int) -> Tensor:
 
 
 def _teacher_precision(device: torch.device) -> AbstractContextManager:
-    """Of a GPU bfloat16; elsewhere the run's own."""
+    """Return bfloat16 autocast on a GPU. On other devices the run's own precision applies."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
 
 

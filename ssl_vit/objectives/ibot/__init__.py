@@ -1,5 +1,7 @@
-"""Self-distillation of views and of masked patches (iBOT: Zhou et al., 2022), declared. No torch
-here."""
+"""Declare self-distillation of views and of masked patches (iBOT: Zhou et al., 2022).
+
+This file does not import torch.
+"""
 
 from typing import Annotated
 

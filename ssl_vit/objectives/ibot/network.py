@@ -1,5 +1,7 @@
-"""iBOT (Zhou et al., 2022): DINO whose student sees its two larger views with rectangles of patches
-masked, and gives these the prototypes that the teacher gives them in the whole view.
+"""Train DINO with masked patches (iBOT: Zhou et al., 2022).
+
+Rectangles of patches are masked in the student's two global views. The student assigns masked
+patches to the prototypes that the teacher chooses for the same patches of the whole view.
 
 Legend: B images of this process, V views (2), X = V B, N patches, T tokens, D width, K prototypes.
 """
@@ -27,13 +29,15 @@ STREAM = rng.stream_id("masked view")  # computed at import, because the objecti
 
 
 class MaskedSelfDistillation(SelfDistillation):
-    """The loss is DINO's by class tokens, of which the student's are of masked views, and the mean
-    cross-entropy of a view's masked patches (equations 2 and 3): the mean of its patches, then of
-    views, 0 of a view that is whole, as the authors' `iBOTLoss`.
+    """iBOT: DINO on masked views, plus the prediction of masked patches (equations 2 and 3).
+
+    The loss is DINO's loss by class tokens, where the student sees masked views, plus the mean
+    cross-entropy of masked patches. The mean is over the masked patches of a view, then over views;
+    a view without masked patches counts as 0, as in the authors' `iBOTLoss`.
 
     Args:
         encoder: a Vision Transformer with a square grid of patches.
-        options: DINO's, and what is masked.
+        options: DINO's options and the masking.
     """
 
     def __init__(self, encoder: Encoder, options: DinoOptions) -> None:
@@ -51,22 +55,28 @@ class MaskedSelfDistillation(SelfDistillation):
         return {"patches": not options.shared, "layers": options.own_head}
 
     def masks(self, key_B: Tensor) -> Tensor:
-        """Which patches of each view are masked: bool (X, N). Rectangles as `corruption_order`
-        draws them, as many patches as are drawn evenly between the bounds; none of whole views."""
+        """Choose the masked patches of each view, bool (X, N).
+
+        The patches lie in rectangles that `corruption_order` draws. The number of patches is drawn
+        uniformly between the bounds of `rate`, and is 0 with probability `whole`.
+        """
         patches = self.encoder.patches
         stream_B = rng.stream(key_B, STREAM)
         key_X1 = torch.cat([rng.bits(stream_B, view) for view in range(VIEWS)])[:, None]
         order_XN = corruption.corruption_order(key_X1, patches, "blocks", 1)
         rank_XN = order_XN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
-        slot = 3 * patches + 4 * corruption.BLOCKS + 4  # those before are the order's
+        slot = 3 * patches + 4 * corruption.BLOCKS + 4  # corruption_order uses the slots before
         low, high = self.rates
         count_X1 = low + rng.integers(key_X1, slot, high - low + 1)
         is_whole_X1 = rng.integers(key_X1, slot + 1, 1 << 24) < round(self.whole * 2**24)
         return (rank_XN < count_X1) & ~is_whole_X1
 
     def measured(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
-        """And of the patch in the middle of each image: of all patches they might not fit, and
-        prototypes that tell a patch's place alone would pass for information."""
+        """Add the logits of the patch in the middle of each image.
+
+        The logits of all patches might not fit into memory. Prototypes that only tell where a patch
+        lies would also be counted as information.
+        """
         side = math.isqrt(self.encoder.patches)
         middle = self.encoder.prefix + (side + 1) * (side // 2)
         patch = self.teacher.head.patches(taught_BTD[:, middle])
@@ -85,7 +95,7 @@ class MaskedSelfDistillation(SelfDistillation):
         return self.output(view_B + self.weight * patch_B, metrics, h_XTD)
 
     def _patch_loss(self, h_XTD: Tensor, taught_XTD: Tensor, masked_XN: Tensor) -> Tensor:
-        """Of each image (B,)."""
+        """Return the cross-entropy of masked patches of each image (B,)."""
         prefix, patches = self.encoder.prefix, self.encoder.patches
         logits_XNK = self.head.patches(h_XTD[:, prefix:].flatten(0, 1)).unflatten(0, (-1, patches))
         with torch.no_grad():

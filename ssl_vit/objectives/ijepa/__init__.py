@@ -1,4 +1,7 @@
-"""Prediction of a teacher's features (I-JEPA: Assran et al., 2023), declared. No torch here."""
+"""Declare the prediction of a teacher's features (I-JEPA: Assran et al., 2023).
+
+This file does not import torch.
+"""
 
 from typing import Annotated
 
@@ -44,13 +47,13 @@ class IjepaOptions(Keys):
 
 
 def target_count(recipe: Recipe) -> int:
-    """Patches of a target block."""
+    """Return the number of patches that are predicted of each target block."""
     own, side = recipe.group(IjepaOptions), recipe.data.size // recipe.model.patch
     return trimmed_count(block_sizes(side, own.area, own.aspect))
 
 
 def visible_count(recipe: Recipe) -> int:
-    """Patches of an image that the encoder sees."""
+    """Return the number of patches of an image that the encoder sees."""
     return selected_count(recipe.group(IjepaOptions).visible, recipe.patches)
 
 
@@ -72,10 +75,10 @@ class IjepaDeclaration(ObjectiveDeclaration):
     )
     options = Group("ijepa", IjepaOptions)
     pool = "avg"  # the class token gets no loss
-    # One feature for all patches of all images is predicted best
+    # A collapsed encoder, with one feature for all patches of all images, has the lowest loss
     no_measure = ("loss",)
     metrics = (
-        # how far an image's patches' features lie apart: near 0 the teacher has collapsed
+        # The spread of features over the patches of an image: near 0, the teacher has collapsed
         Metric("feature_spread", "feature spread (near 0: collapsed)"),
     )
 
@@ -86,7 +89,7 @@ class IjepaDeclaration(ObjectiveDeclaration):
             smallest, largest = getattr(own, name)
             if smallest > largest:
                 raise recipe.error(f"ijepa.{name}", "expected the smaller one first")
-        # of an image's patches those that no target block is sure to take
+        # Patches that remain for the context even if no two target blocks overlap
         left = recipe.patches - own.blocks * target_count(recipe)
         if left < visible_count(recipe):
             text = (

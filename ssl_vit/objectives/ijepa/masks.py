@@ -1,10 +1,12 @@
-"""Which patches of an image I-JEPA's encoder sees and which its predictor predicts (Assran et al.,
-2023, section 3 and appendix A): a large context block without a few target blocks.
+"""Choose the patches that I-JEPA's encoder sees and its predictor predicts.
 
-All follows from the image's key. Every image has as many patches of each, whatever the batch: the
-authors trim to the smallest of the device batch's, here it is the smallest that there can be.
+As in Assran et al. (2023, section 3 and appendix A), the encoder sees a large context block
+without a few target blocks. All choices follow from the key of the image. The number of visible
+and of predicted patches is the same for all images of all batches: the authors trim to the
+smallest block of the device batch, and this code trims to the smallest possible block.
 
-Legend: B images, N patches, M target blocks, K patches of each, V visible patches, S sizes.
+Legend: B images, N patches, M target blocks, K patches of each target block, V visible patches, S
+sizes.
 """
 
 from typing import NamedTuple
@@ -24,11 +26,11 @@ SLOTS = 4  # numbers of the stream that a block takes: size, top, left, which en
 
 
 class Blocks(NamedTuple):
-    """Numbers of patches, each row ascending.
+    """Indices of patches, each row ascending.
 
     Attributes:
-        visible_BV: those that the encoder sees, none of them a target.
-        target_BMK: those of each target block; blocks may overlap.
+        visible_BV: patches that the encoder sees. None of them is a predicted patch.
+        target_BMK: predicted patches of each target block. Blocks may overlap.
     """
 
     visible_BV: Tensor
@@ -36,16 +38,17 @@ class Blocks(NamedTuple):
 
 
 class BlockMasks(nn.Module):
-    """Keys (B,) of images -> Blocks.
+    """Module that turns keys (B,) of images into `Blocks`.
 
-    Sizes are `sizes.block_sizes`, places all at which a block lies inside the image. Of a target
-    block K patches are predicted, row by row from its first patch or, of every other, back from its
-    last. Visible are V patches, by hash: of the context block without the targets' blocks; where
-    these are fewer, of the rest of the image; last what was trimmed off targets.
+    Block sizes come from `sizes.block_sizes`. All positions inside the image are equally likely. K
+    patches of each target block are predicted, row by row, from the first patch on or (with
+    probability 0.5) back from the last patch. The encoder sees V patches, chosen by hash: first
+    from the context block without the target blocks, then from the rest of the image, and last from
+    the patches trimmed off target blocks.
 
     Args:
-        side: of the image, in patches.
-        options: areas, aspects and numbers.
+        side: side of the image, in patches.
+        options: areas, aspects and numbers of blocks and patches.
     """
 
     target_S2: Tensor
@@ -73,7 +76,7 @@ class BlockMasks(nn.Module):
         return Blocks(self._first(key_B1, rank_BN), target_BMK)
 
     def _drawn(self, key_B1: Tensor, number_M: Tensor, size_S2: Tensor) -> Tensor:
-        """Which patches the blocks of these numbers cover: bool (B, M, N)."""
+        """Draw blocks and return which patches they cover, bool (B, M, N)."""
         slot_M = SLOTS * number_M
         size_BM2 = size_S2[rng.integers(key_B1, slot_M, len(size_S2))]
         height_BM, width_BM = size_BM2.unbind(-1)
@@ -82,7 +85,7 @@ class BlockMasks(nn.Module):
         return corruption.covered(self.side, top_BM, left_BM, height_BM, width_BM)
 
     def _trimmed(self, key_B1: Tensor, number_M: Tensor, covers_BMN: Tensor) -> Tensor:
-        """The patches of each block that are predicted: int64 (B, M, K)."""
+        """Return the patches of each block that are predicted, int64 (B, M, K)."""
         patches = self.side**2
         place_N = torch.arange(patches, device=key_B1.device)
         from_last_BM = rng.integers(key_B1, SLOTS * number_M + 3, 2) == 1
@@ -92,7 +95,7 @@ class BlockMasks(nn.Module):
         return place_BMN[..., : self.target_patches].sort(dim=-1).values
 
     def _first(self, key_B1: Tensor, rank_BN: Tensor) -> Tensor:
-        """The patches of the lowest ranks, of one rank those of the lowest hashes: int64 (B, V)."""
+        """Return the V patches of lowest rank, and within a rank of lowest hash, int64 (B, V)."""
         slot_N = SLOTS * (self.blocks + 1) + torch.arange(self.side**2, device=key_B1.device)
         order_BN = (rank_BN << 31) | rng.top_bits(rng.bits(key_B1, slot_N), 31)
         return order_BN.argsort(dim=1, stable=True)[:, : self.visible].sort(dim=1).values

@@ -1,8 +1,11 @@
-"""I-JEPA (Assran et al., 2023): from the features of a context's patches a predictor gives those
-that a teacher, a running average of the encoder, has for the patches of target blocks.
+"""Predict a teacher's features of target blocks from a context (I-JEPA: Assran et al., 2023).
 
-Legend: B batch, N patches, V visible ones, M target blocks, K patches of each, T tokens, P prefix
-tokens, D width of the encoder, W of the predictor, X values of a patch's pixels.
+The encoder sees the visible patches of an image. A predictor turns their features into features of
+the patches of target blocks. The teacher, a running average of the encoder, sees the whole image
+and gives the true features.
+
+Legend: B batch, N patches, V visible patches, M target blocks, K patches of each block, T tokens, P
+prefix tokens, D width of the encoder, W width of the predictor, X values of a patch's pixels.
 """
 
 import torch
@@ -24,10 +27,13 @@ from .masks import BlockMasks, Blocks
 
 
 class Predictor(Decoder):
-    """Features of the visible patches -> features (B, M, K, W) of each target block's patches: the
-    decoder of MAE on the visible ones and mask tokens in the places of one block, each block on its
-    own (section 3; the authors' `VisionTransformerPredictor`). The prefix tokens pass through, too,
-    with positions of zero; the authors have none."""
+    """Decoder that predicts features (B, M, K, W) of each target block from the visible patches.
+
+    It applies MAE's decoder to the visible patches and to mask tokens at the positions of one
+    target block, separately for each block (section 3; the authors' `VisionTransformerPredictor`).
+    Prefix tokens pass through too, with positions of zero; the authors' encoder has no prefix
+    tokens.
+    """
 
     def forward(  # type: ignore[override]
         self, h_BTD: Tensor, visible_BV: Tensor, target_BMK: Tensor
@@ -45,12 +51,14 @@ class Predictor(Decoder):
 
 
 class FeaturePrediction(Objective):
-    """The loss is the mean smooth L1 distance (the authors' code; equation 1 has the squared L2
-    distance) between predicted features and the teacher's, normalised over their channels.
+    """I-JEPA: the mean smooth L1 distance between predicted features and the teacher's features.
+
+    The teacher's features are normalised over channels. The authors' code uses smooth L1, and
+    equation 1 of the paper the squared L2 distance.
 
     Args:
         encoder: a Vision Transformer with a square grid of patches.
-        options: of blocks, predictor and teacher.
+        options: blocks, predictor and teacher.
     """
 
     encoder: Encoder
@@ -74,7 +82,7 @@ class FeaturePrediction(Objective):
 
     @property
     def exported(self) -> Encoder:
-        """The teacher's, which the authors evaluate (appendix A.2)."""
+        """Return the teacher's encoder, which the authors evaluate (appendix A.2)."""
         return self.teacher.encoder
 
     def averages(self, progress: float) -> teacher.Averages:
@@ -87,18 +95,18 @@ class FeaturePrediction(Objective):
         predicted_BMKD = self._predict(batch.image, blocks)
         loss_BMKD = F.smooth_l1_loss(predicted_BMKD, _of_targets(blocks, h_BND), reduction="none")
         loss_B = loss_BMKD.mean((1, 2, 3))
-        # of a channel over an image's patches: 0 where the teacher gives all of them one feature
+        # Standard deviation of a channel over an image's patches, 0 if all features are equal
         spread_B = h_BND.std(1, correction=0).mean(-1)
         return Output(loss_B.mean(), sums(loss=loss_B, feature_spread=spread_B))
 
     def _predict(self, image_B3HW: Tensor, blocks: Blocks) -> Tensor:
-        """Features (B, M, K, D) of the targets, in float32."""
+        """Predict the features (B, M, K, D) of target blocks, in float32."""
         h_BTD = self.encoder(self.encoder.patch(image_B3HW), blocks.visible_BV)
         return self.head(self.predictor(h_BTD, *blocks)).float()
 
     @torch.no_grad()
     def _teach(self, image_B3HW: Tensor) -> Tensor:
-        """The teacher's features (B, N, D), normalised over the channels, in float32."""
+        """Return the teacher's patch features (B, N, D), normalised over channels, in float32."""
         h_BTD = self.teacher.encoder.tokens(image_B3HW).float()
         return F.layer_norm(h_BTD[:, self.encoder.prefix :], h_BTD.shape[-1:])
 
@@ -108,7 +116,7 @@ class FeaturePrediction(Objective):
         wanted_BMKD = _of_targets(blocks, self._teach(batch.image))
         predicted_BMKD = self._predict(batch.image, blocks)
         near_BMK = (1 + F.cosine_similarity(predicted_BMKD, wanted_BMKD, dim=-1)) / 2
-        # of a patch in several blocks the mean; -1 where none is
+        # The mean for a patch in several blocks, -1 for a patch in no block
         near_BN = near_BMK.new_full((len(near_BMK), self.encoder.patches), -1)
         near_BN = near_BN.scatter_reduce(
             1, blocks.target_BMK.flatten(1), near_BMK.flatten(1), "mean", include_self=False
@@ -128,7 +136,7 @@ class FeaturePrediction(Objective):
 
 
 def _of_targets(blocks: Blocks, h_BND: Tensor) -> Tensor:
-    """The targets' features (B, M, K, D)."""
+    """Select the features of target blocks (B, M, K, D)."""
     count = blocks.target_BMK.shape[1]
     return gather_tokens(h_BND, blocks.target_BMK.flatten(1)).unflatten(1, (count, -1))
 

@@ -1,25 +1,29 @@
-"""How many rows and columns of patches the blocks of I-JEPA have. No torch here."""
+"""Compute the sizes of I-JEPA's blocks in rows and columns of patches.
+
+This file does not import torch.
+"""
 
 import math
 
 from ...recipe.split_counts import selected_count
 
-STEPS = 32  # areas, and aspects, that are tried
+STEPS = 32  # number of areas, and of aspects, that are tried
 SQUARE = [1.0, 1.0]  # aspects of a context block
 Size = tuple[int, int]  # rows, columns
 
 
 def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]:
-    """Sizes of a block, each as often as areas and aspects that are drawn evenly between their
-    bounds give it: those nearest to both, as the authors' multiblock.py (`_sample_block_size`).
+    """Return the possible sizes of a block, each as often as evenly drawn areas and aspects produce
+    it.
 
-    Those that rounding leaves with fewer patches than the smallest area are left out, as all blocks
-    are trimmed to the smallest one; but where none has so many the largest are kept.
+    Sizes are rounded as in the authors' multiblock.py (`_sample_block_size`). Sizes that rounding
+    leaves with fewer patches than the smallest area are left out, because all blocks are trimmed to
+    the smallest size. If all sizes are that small, only the largest sizes are kept.
 
     Args:
-        side: of the image, in patches.
+        side: side of the image, in patches.
         area: smallest and largest share of the image's patches.
-        aspect: smallest and largest number of rows over that of columns.
+        aspect: smallest and largest ratio of rows to columns.
     """
     shares = [(i + 0.5) / STEPS for i in range(STEPS)]
     found = [_size(side, _between(area, i), _between(aspect, j)) for i in shares for j in shares]
@@ -38,5 +42,7 @@ def _between(bounds: list[float], share: float) -> float:
 
 
 def trimmed_count(sizes: list[Size]) -> int:
-    """Patches that each block keeps: those of the smallest."""
+    """Return the number of patches that each block is trimmed to: the patches of the smallest
+    size.
+    """
     return min(map(math.prod, sizes))

@@ -1,4 +1,7 @@
-"""A weighted sum of objectives on one encoder, declared. No torch here."""
+"""Declare a weighted sum of objectives on one encoder.
+
+This file does not import torch.
+"""
 
 from ...recipe import declaration
 from ...recipe.declaration import Group, ObjectiveDeclaration

@@ -1,4 +1,4 @@
-"""Several objectives on one encoder: the weighted sum of their losses, each on the whole batch."""
+"""Train several objectives on the same encoder, by a weighted sum of losses on the whole batch."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,7 +15,7 @@ from . import DECLARATION, JointOptions
 
 
 class Joint(Objective):
-    """Weighted sum of the losses of `parts`, which share `encoder` and run one after the other.
+    """Weighted sum of the losses of objectives that share an encoder and run in sequence.
 
     A part of weight 0 does not run: weights (1, 0) give exactly what the first part gives alone.
 
@@ -33,7 +33,9 @@ class Joint(Objective):
         self._freeze_idle()
 
     def averages(self, progress: float) -> Averages:
-        """Of the part that has a teacher: others have a momentum of 1."""
+        """Return the averages of the part with a teacher. Parts without a teacher have a
+        momentum of 1.
+        """
         return min((part.averages(progress) for _, part in self._all()), key=lambda found: found[0])
 
     def forward(self, batch: Batch) -> Output:
@@ -50,8 +52,9 @@ class Joint(Objective):
     def combine_means(self, means: Means) -> Means:
         """Set the loss to the weighted sum of the parts' mean losses.
 
-        A mean over device batches would depend on how labels are spread over them. A part without
-        any labelled image adds nothing, as it had no gradient. Without any part there is no loss.
+        The mean over device batches would depend on how labels are distributed over device batches.
+        A part that saw no labelled image adds nothing, because it had no gradient. If no part has a
+        loss, the result has none either.
         """
         losses = {name: f"{name}/loss" for name, _ in self._all() if f"{name}/loss" in means}
         if not losses:
@@ -75,21 +78,21 @@ class Joint(Objective):
         }
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
-        """Of the first part that has any."""
+        """Return the panels of the first part that has panels."""
         return next(filter(None, (part.panels(batch) for _, part in self._all())), {})
 
     def _freeze_idle(self) -> None:
-        """Freeze what only a part of weight 0 would train.
+        """Freeze the parameters that only parts of weight 0 would train.
 
-        It never gets a gradient: DDP would wait for one for ever, and ZeRO, which updates flat
-        tensors, would apply weight decay to it.
+        Such parameters never get a gradient. DDP would wait for their gradients forever, and ZeRO,
+        which updates flat tensors, would apply weight decay to them.
         """
         trained = {id(p) for _, part in self._all() for p in part.parameters()}
         for p in self.parameters():
             p.requires_grad_(p.requires_grad and id(p) in trained)
 
     def _all(self) -> list[tuple[str, Objective]]:
-        """The parts whose weight is not 0."""
+        """Return the parts whose weight is not 0."""
         return [
             (name, part)
             for name, part in self.parts.items()
@@ -101,8 +104,8 @@ def build(settings: Settings, encoder: Backbone, classes: int) -> Joint:
     weights = settings.group(JointOptions)
     parts: dict[str, tuple[Objective, float]] = {}
     for name in DECLARATION.parts:
-        # each part starts with the weights that it would have alone
-        # a plan counts on "meta", perhaps while another thread trains
+        # Restore the random state, so that each part starts with the weights that it has alone
+        # A plan builds on "meta", perhaps while another thread trains and draws random numbers
         is_real = torch.get_default_device().type != "meta"
         with torch.random.fork_rng(devices=[], enabled=is_real):
             part = building.build(settings, encoder, classes, name)

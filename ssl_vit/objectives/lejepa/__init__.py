@@ -1,5 +1,8 @@
-"""Views with one embedding, and embeddings that are normally distributed (LeJEPA: Balestriero and
-LeCun, 2025), declared. No torch here."""
+"""Declare LeJEPA, which trains all views of an image to have the same, normally distributed
+embedding (Balestriero and LeCun, 2025).
+
+This file does not import torch.
+"""
 
 from ...metrics import LOSS, Metric
 from ...recipe.check import check_patches
@@ -39,7 +42,7 @@ class LejepaDeclaration(ObjectiveDeclaration):
 }"""
     options = Group("lejepa", LejepaOptions)
     shared = ("views", "views.local")
-    no_measure = ("prediction_loss",)  # of one embedding for all images 0
+    no_measure = ("prediction_loss",)  # 0 if all images have the same embedding
     metrics = (
         Metric("prediction_loss", higher=False, unit=LOSS),
         Metric("sigreg", "SIGReg", higher=False, unit=LOSS),

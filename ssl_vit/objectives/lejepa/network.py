@@ -1,9 +1,11 @@
-"""LeJEPA (Balestriero and LeCun, 2025): all views of an image get the embedding that its two global
-views have in the mean, and each view's embeddings are held to a standard normal distribution. There
-is no teacher, and everything gets the gradient.
+"""Train views to share one normally distributed embedding (LeJEPA: Balestriero and LeCun, 2025).
 
-Legend: B images of this process, V views of each (the global ones, then the local ones), C width of
-an embedding, M directions, T points of an integral.
+The embeddings of all views of an image are pulled towards the mean of the two global views. SIGReg
+keeps the embeddings of each view close to a standard normal distribution. There is no teacher, and
+all parts get a gradient.
+
+Legend: B images of this process, V views of each image (the global views, then the local views), C
+width of an embedding, M directions, T points of an integral.
 """
 
 import math
@@ -27,23 +29,25 @@ from ..global_batch import GlobalBatchNorm
 from . import LejepaOptions
 
 STREAM = rng.stream_id("directions")  # computed at import, because the objective is compiled
-POINTS = 17  # of the integral, from -END to END (section 6.1)
+POINTS = 17  # points of the integral, from -END to END (section 6.1)
 END = 5.0
 
 
 class JointEmbedding(Objective):
-    """The loss is (1 - weight) times the mean squared distance of all views' embeddings from the
-    mean of the global views', and weight times the mean over all views of SIGReg (algorithm 2).
+    """LeJEPA: prediction of the global views' mean embedding, regularised by SIGReg (algorithm 2).
 
-    SIGReg is of the global batch, along directions that follow from the run's seed and the step; in
-    evaluation of the batch, always along the same ones. The projector is that of the authors'
-    MINIMAL.md without the biases that its batch norms take off; their statistics are of all views
-    together.
+    The loss is (1 - weight) times the mean squared distance between all views' embeddings and the
+    mean of the global views, plus weight times SIGReg averaged over all views.
+
+    In training, SIGReg is computed over the global batch, along directions that follow from the
+    run's seed and the step. In evaluation it is computed over the batch, always along the same
+    directions. The projector is that of the authors' MINIMAL.md, without the biases that the batch
+    norms remove. Batch norms compute their statistics over all views together.
 
     Args:
         encoder: a Vision Transformer with patches.
         options: trade-off, directions and projector.
-        seed: of the run.
+        seed: seed of the run.
     """
 
     encoder: Encoder
@@ -62,7 +66,7 @@ class JointEmbedding(Objective):
 
     def start_step(self, progress: float) -> None:
         super().start_step(progress)
-        # no two steps of a run have the same share of it done
+        # `progress` differs between all steps of a run, so it can serve as the key of the step
         step = np.float64(progress).view(np.int64)
         self.key_1.fill_(int(rng.stream(rng.key(self.seed, step), STREAM)[0]))
 
@@ -85,7 +89,7 @@ class JointEmbedding(Objective):
         return Output(loss_B.mean(), metrics)
 
     def _sigreg(self, z_BVC: Tensor) -> Tensor:
-        """The mean of all views'."""
+        """Return the mean of SIGReg over all views, a scalar."""
         key_1, images = torch.zeros_like(self.key_1), len(z_BVC)
         mean: Callable[[Tensor], Tensor] = partial(torch.mean, dim=0)
         if self.training:
@@ -96,24 +100,25 @@ class JointEmbedding(Objective):
 
 
 def directions(key_1: Tensor, width: int, count: int) -> Tensor:
-    """The directions (C, M) of a key, columns of length 1; all directions are equally likely."""
+    """Draw M unit vectors, the columns of (C, M), from a key. All directions are equally likely."""
     slot_X = 2 * torch.arange(width * count, device=key_1.device)
-    # normal numbers by Box and Muller
+    # Normally distributed numbers by the method of Box and Muller
     radius_X = (-2 * (1 - rng.uniform(key_1, slot_X)).log()).sqrt()
     normal_X = radius_X * (2 * math.pi * rng.uniform(key_1, slot_X + 1)).cos()
     return F.normalize(normal_X.unflatten(0, (width, count)), dim=0)
 
 
 def distance_from_normal(x_BVM: Tensor, mean: Callable[[Tensor], Tensor]) -> Tensor:
-    """Epps and Pulley's statistic of numbers, for each view and direction (V, M), divided by how
-    many they are: the integral of |f(t) - n(t)|^2 n(t), where f is their characteristic function
-    and n = exp(-t^2 / 2) that of a standard normal distribution.
+    """Return Epps and Pulley's statistic, divided by the number of images, (V, M).
 
-    By the trapezoidal rule (algorithm 1). It is even in t and 0 at 0, so half of the points do.
+    For each view and direction, the statistic is the integral of |f(t) - n(t)|^2 n(t), where f is
+    the characteristic function of the numbers and n = exp(-t^2 / 2) that of a standard normal
+    distribution. The integral uses the trapezoidal rule (algorithm 1). The integrand is even in t
+    and 0 at t = 0, so half of the points are enough.
 
     Args:
         x_BVM: the numbers.
-        mean: over the images, of all processes or of this one.
+        mean: takes the mean over the first dimension, over all processes or over this process.
     """
     half = POINTS // 2
     number_T = torch.arange(1, half + 1, device=x_BVM.device)

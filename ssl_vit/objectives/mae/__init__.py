@@ -1,4 +1,7 @@
-"""Masked autoencoder (He et al., 2022), declared. No torch here."""
+"""Declare the masked autoencoder (He et al., 2022).
+
+This file does not import torch.
+"""
 
 from ...recipe.check import check_decoder
 from ...recipe.declaration import Group, ObjectiveDeclaration
@@ -25,7 +28,7 @@ class MaeOptions(Keys):
 
 
 def masked_count(recipe: Recipe) -> int:
-    """Patches of an image that are masked."""
+    """Return the number of patches of an image that are masked."""
     return selected_count(recipe.group(MaeOptions).rate, recipe.patches)
 
 

@@ -1,8 +1,11 @@
-"""Masked autoencoder (He et al., 2022): the encoder sees the unmasked patches alone; a light
-decoder gets their features, and a mask token for each other patch, and predicts the masked patches.
+"""Train a masked autoencoder (He et al., 2022).
+
+The encoder sees only the patches that are not masked. A light decoder receives the features of
+these patches and a mask token for each masked patch, and predicts the masked patches.
 
 Legend: B batch, N patches, K masked and V = N - K visible patches of each image, T tokens (prefix +
-N), P prefix tokens, D the encoder's width, W the decoder's, A head outputs for a patch.
+N), P prefix tokens, D width of the encoder, W width of the decoder, A head outputs for a patch, R
+rows of all patches of a batch.
 """
 
 import torch
@@ -23,18 +26,19 @@ from . import MaeOptions
 
 
 class Decoder(nn.Module):
-    """Features of the visible patches -> features of all patches (He et al., 2022, section 3).
+    """Decoder that turns features of the visible patches into features of all patches.
 
-    A linear layer to the decoder's width, mask tokens in the places of the masked patches, fixed
-    positions, timm's blocks and a final norm. The prefix tokens (class token) pass through the
-    blocks too, with positions of zero, as in the authors' code.
+    As in He et al. (2022, section 3): a linear layer to the decoder's width, mask tokens at the
+    positions of masked patches, fixed position embeddings, timm's blocks and a final norm. The
+    prefix tokens (class token) pass through the blocks too, with positions of zero, as in the
+    authors' code.
 
     Args:
         encoder_width: D.
-        prefix: prefix tokens of the encoder.
+        prefix: number of prefix tokens of the encoder.
         grid: rows and columns of patches.
-        width, depth, heads: of the blocks; their MLPs are four times as wide. `width` is a multiple
-            of 4 and of `heads`.
+        width, depth, heads: size of the blocks, whose MLPs are four times as wide. `width` must be
+            a multiple of 4 and of `heads`.
     """
 
     position_TW: Tensor
@@ -57,14 +61,16 @@ class Decoder(nn.Module):
         self.norm = LayerNorm(width)
         named_apply(init_weights_vit_jax, self)
         choose_attention(self)
-        # the authors' channels (sines, then cosines of the column; then those of the row) in
-        # another order, which the layers on both sides can undo
+        # The authors order channels differently: sines, then cosines of the column, then both of
+        # the row. The layers before and after can undo a permutation of channels
         position_NW = build_sincos2d_pos_embed(list(grid), width)
         position_TW = torch.cat([position_NW.new_zeros(prefix, width), position_NW])
         self.register_buffer("position_TW", position_TW, persistent=False)
 
     def forward(self, h_BTD: Tensor, visible_BV: Tensor) -> Tensor:
-        """Normalised features (B, N, W) of all patches, from the encoder's (B, P + V, D)."""
+        """Return normalised features (B, N, W) of all patches from the encoder's output (B, P +
+        V, D).
+        """
         x_BTW = self.embed(h_BTD)
         visible_BVW = x_BTW[:, self.prefix :]
         images, _, width = visible_BVW.shape
@@ -78,19 +84,21 @@ class Decoder(nn.Module):
 
 
 class MaskedAutoencoder(PatchPrediction):
-    """One linear head on the decoder's features of the masked patches; the loss is the mean over
-    them, as `norm_pix_loss` of the authors' code with the target `normalized_pixels`.
+    """Masked autoencoder with a linear head on the decoder's features of masked patches.
+
+    The loss is the mean over masked patches. With the target `normalized_pixels` it corresponds to
+    `norm_pix_loss` in the authors' code.
 
     Args:
         encoder: a Vision Transformer with patches.
-        target: what is predicted of a patch, and its loss.
+        target: what is predicted of a patch, and the loss.
         rate: share of each image's patches that are masked.
-        width, depth, heads: of the decoder.
+        width, depth, heads: size of the decoder.
     """
 
-    # The mean of the encoder's normalised patches. The authors fine-tune with the mean of the
-    # patches before that norm, which a new one of the mean replaces (--global_pool, fc_norm), and
-    # probe the class token.
+    # The exported feature is the mean of the encoder's normalised patches. The authors fine-tune
+    # with the mean of patches before the final norm, followed by a new norm (--global_pool,
+    # fc_norm), and probe the class token.
     def __init__(
         self, encoder: Encoder, target: Target, *, rate: float, width: int, depth: int, heads: int
     ) -> None:
@@ -103,7 +111,7 @@ class MaskedAutoencoder(PatchPrediction):
         nn.init.zeros_(self.head.bias)
 
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:
-        """The masked patches: those that MPP would corrupt at this rate."""
+        """Choose the masked patches: the same patches that MPP would corrupt at this rate."""
         patches = self.encoder.patches
         return corruption.sample(batch.key, patches, self.rate, mask=1.0, random=0.0)
 

@@ -1,4 +1,7 @@
-"""MoCo v3 (Chen, Xie and He, 2021), declared. No torch here."""
+"""Declare MoCo v3 (Chen, Xie and He, 2021).
+
+This file does not import torch.
+"""
 
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Keys, Share, Width, key

@@ -1,7 +1,9 @@
-"""MoCo v3 (Chen, Xie and He, 2021): two views of an image give the same representation, another
-image's views another one. Keys come from a momentum copy of encoder and projector.
+"""Train two views of an image to match, and views of different images to differ (MoCo v3).
 
-Legend: B images of this process, G of all processes, V views (2), C width of what is compared.
+After Chen, Xie and He (2021). Keys come from a momentum copy of encoder and projector.
+
+Legend: B images of this process, G images of all processes, V views (2), D width of the encoder, C
+width of the vectors that are compared.
 """
 
 import itertools
@@ -24,12 +26,15 @@ from . import MocoOptions
 
 PROJECTOR_LAYERS = 3  # section 4.1, "MLP heads"
 PREDICTOR_LAYERS = 2
-COPY = "momentum."  # of the copy's names in a state
+COPY = "momentum."  # prefix of the copy's tensors in a state
 
 
 def mlp(layers: int, inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Linear layers without biases; batch norm and ReLU after all but the last, which a batch norm
-    without scale and shift follows (`_build_mlp` of the authors' code)."""
+    """Build the MLP of projector and predictor (`_build_mlp` of the authors' code).
+
+    Linear layers have no biases. Batch norm and ReLU follow every layer except the last, which is
+    followed by a batch norm without scale and shift.
+    """
     parts: list[nn.Module] = []
     widths = [inputs, *[hidden] * (layers - 1)]
     for width, following in itertools.pairwise(widths):
@@ -39,7 +44,7 @@ def mlp(layers: int, inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 class MomentumCopy(nn.Module):
-    """Running average of an encoder and its projector, which gets no gradient."""
+    """Running average of an encoder and a projector, without gradients."""
 
     def __init__(self, encoder: Backbone, projector: nn.Module) -> None:
         super().__init__()
@@ -48,17 +53,18 @@ class MomentumCopy(nn.Module):
 
 
 class MomentumContrast(Objective):
-    """The loss is ctr(q1, k2) + ctr(q2, k1) (section 3, equation 1 and algorithm 1): queries are
-    the predictions of the encoder's class tokens, keys the momentum copy's projections.
+    """MoCo v3: the loss is ctr(q1, k2) + ctr(q2, k1) (section 3, equation 1 and algorithm 1).
 
-    ctr is the cross-entropy of finding an image's own key among those of the global batch by
-    cosine similarity / temperature, times 2 temperature as in the authors' code. In evaluation the
-    keys are this batch's and batch norms use running means, so no process waits for another.
+    Queries q are predictions from the encoder's class tokens, and keys k are projections by the
+    momentum copy. ctr is the cross-entropy of finding an image's key among the keys of the global
+    batch by cosine similarity / temperature, times 2 temperature as in the authors' code. In
+    evaluation the keys are those of the batch and batch norms use running means, so that no process
+    waits for another.
 
     Args:
         encoder: gives the features.
         temperature: tau of equation 1.
-        momentum: of the copy in the first step; it rises to 1 along a cosine.
+        momentum: momentum of the copy in the first step. It rises to 1 along a cosine.
         hidden: width of the hidden layers of projector and predictor.
         width: C.
         freeze_patches: keep the patch projection at its initial weights (section 4.2).
@@ -75,7 +81,7 @@ class MomentumContrast(Objective):
         freeze_patches: bool,
     ) -> None:
         super().__init__(encoder)
-        # its contrast magnifies rounding: another kernel moves a loss by 1e-4 within 40 steps
+        # Contrast magnifies rounding: another kernel moves a loss by 1e-4 within 40 steps
         fuse_on_gpus(encoder)
         self.temperature = temperature
         self.first_momentum = momentum
@@ -90,7 +96,9 @@ class MomentumContrast(Objective):
         return {name: value for name, value in super().heads().items() if COPY not in name}
 
     def averages(self, progress: float) -> teacher.Averages:
-        """The momentum as in the authors' code with `--moco-m-cos`."""
+        """Return the momentum of the authors' code with `--moco-m-cos`, and the weights of the
+        copy.
+        """
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
         copies = [(self.momentum.encoder, self.encoder), (self.momentum.projector, self.projector)]
         return momentum, teacher.pairs(*copies)
@@ -107,8 +115,8 @@ class MomentumContrast(Objective):
         return Output(loss_B.mean(), sums(loss=loss_B, accuracy=correct_B))
 
     def _contrast(self, q_BC: Tensor, k_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """ctr (B,) of each query, and whether its own key is the nearest."""
-        # bfloat16 would round similarities / temperature to 2 or 3 digits
+        """Return ctr (B,) of each query, and whether the nearest key belongs to the same image."""
+        # In bfloat16, similarities / temperature would be rounded to 2 or 3 digits
         with full_precision(q_BC.device):
             k_GC = F.normalize(k_BC.float(), dim=1)
             own_B = torch.arange(len(q_BC), device=q_BC.device)
@@ -121,7 +129,7 @@ class MomentumContrast(Objective):
         return 2 * self.temperature * loss_B, correct_B
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Guessing: all keys of the batch are equally likely."""
+        """Return the scores of guessing, where all keys of the batch are equally likely."""
         count = len(batch.key)
         images = torch.tensor(float(count), dtype=torch.float64, device=batch.key.device)
         loss = VIEWS * 2 * self.temperature * math.log(count)
@@ -129,8 +137,11 @@ class MomentumContrast(Objective):
 
 
 def _project(encoder: Backbone, projector: nn.Module, views_BV3HW: Tensor) -> list[Tensor]:
-    """Projections (B, C) of each view: one pass of the encoder over all, then of the projector,
-    whose statistics are a view's own, over each (the authors' code: two passes of both)."""
+    """Return the projections (B, C) of each view.
+
+    The encoder runs once on all views. The projector runs once per view, so that batch statistics
+    are computed per view. (The authors' code runs both per view.)
+    """
     feature_BD = encoder.feature(views_BV3HW.transpose(0, 1).flatten(0, 1), "token")
     return [projector(x_BD) for x_BD in feature_BD.chunk(VIEWS)]
 

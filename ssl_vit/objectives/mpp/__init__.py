@@ -1,4 +1,7 @@
-"""Masked patch prediction (paper, 4.6 and B.1.2), declared. No torch here."""
+"""Declare masked patch prediction (paper, 4.6 and B.1.2).
+
+This file does not import torch.
+"""
 
 from ...recipe.declaration import ObjectiveDeclaration
 from ..targets import FIGURE

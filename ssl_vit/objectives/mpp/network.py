@@ -1,5 +1,6 @@
-"""Masked patch prediction (paper, 4.6 and B.1.2): corrupt half of the patch embeddings and predict
-what each corrupted patch was.
+"""Train masked patch prediction (paper, 4.6 and B.1.2).
+
+Half of the patch embeddings are corrupted, and the network predicts what each corrupted patch was.
 
 Legend: B batch, N patches, K corrupted patches of each image, D width, A head outputs for a patch.
 """
@@ -17,11 +18,13 @@ from ..targets.patch_targets import Target
 
 
 class MaskedPatchPrediction(PatchPrediction):
-    """One linear head on the corrupted patches; the loss is the mean over all of them.
+    """Masked patch prediction with a linear head on the corrupted patches.
+
+    The loss is the mean over all corrupted patches.
 
     Args:
         encoder: a Vision Transformer with patches.
-        target: what is predicted of a patch, and its loss.
+        target: what is predicted of a patch, and the loss.
         rate: share of each image's patches that are corrupted.
         mask, random, source, shape, side: see `corruption.sample`.
     """
@@ -68,7 +71,7 @@ class MaskedPatchPrediction(PatchPrediction):
         return self.head(self.encoder(x_BND, wanted_BK=drawn.corrupted_BK))
 
     def _embed(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
-        """Patch embeddings (B, N, D), those of random patches replaced."""
+        """Return patch embeddings (B, N, D) in which RANDOM patches are replaced."""
         pixel_BNX = cut_patches(batch.image, self.encoder.patch_size)
         if self.random > 0:
             pixel_BNX = corruption.replace_random(pixel_BNX, drawn)

@@ -1,4 +1,7 @@
-"""Measuring a frozen encoder: nothing is trained. No torch here."""
+"""Declare the evaluation of a frozen encoder, which trains nothing.
+
+This file does not import torch.
+"""
 
 from ...recipe.declaration import ObjectiveDeclaration
 

@@ -1,4 +1,7 @@
-"""Classification by labels (paper, 3.1 and 4.1), declared. No torch here."""
+"""Declare classification by labels (paper, 3.1 and 4.1).
+
+This file does not import torch.
+"""
 
 from typing import Literal
 

@@ -1,5 +1,4 @@
-"""Classification by labels (paper, 3.1 and 4.1), in pre-training with a hidden tanh layer in the
-head.
+"""Train a classifier (paper, 3.1 and 4.1). In pre-training the head has a hidden tanh layer.
 
 Legend: B batch, T tokens, D width, C classes, L labels of an image.
 """
@@ -16,7 +15,7 @@ from ..base import Objective, Output
 from ..building import Settings
 from . import SupervisedOptions
 
-SIGMOID_BIAS = -10.0  # the authors' code: every class starts as improbable
+SIGMOID_BIAS = -10.0  # from the authors' code: at first every class is improbable
 
 
 def _tanh_layer(width: int) -> nn.Sequential:
@@ -27,13 +26,21 @@ def _tanh_layer(width: int) -> nn.Sequential:
 
 
 class Supervised(Objective):
-    """A head on the class token or the mean of the patches: an optional hidden layer (D, tanh),
-    then a linear layer that starts at zero.
+    """Classification head on the class token or on the mean of the patches.
 
-    `loss` is softmax (cross-entropy, with label smoothing) or sigmoid (binary cross-entropy summed
-    over the classes), which takes lists of labels too: each of them is a 1, all other classes a 0.
-    Images without a label (-1) take part in neither loss nor metrics. Of lists, the accuracy is
-    precision at 1, over the images that have at least one class.
+    The head has an optional hidden layer (D, tanh), then a linear layer that starts at zero. Images
+    without a label (-1) count neither in the loss nor in metrics. For lists of labels, the accuracy
+    is the precision at 1, over images with at least one class.
+
+    Args:
+        encoder: gives the features.
+        classes: C.
+        loss: "softmax" (cross-entropy) or "sigmoid" (binary cross-entropy summed over classes).
+            Sigmoid also takes lists of labels: every class of the list is a 1, and all other
+            classes are 0.
+        smoothing: label smoothing of the softmax loss.
+        hidden: add the hidden layer.
+        pool: "token" or "avg".
     """
 
     def __init__(
@@ -56,25 +63,25 @@ class Supervised(Objective):
         self.head = nn.Linear(width, classes)
         nn.init.zeros_(self.head.weight)
         nn.init.constant_(self.head.bias, SIGMOID_BIAS if loss == "sigmoid" else 0.0)
-        # whether an export can hold the head as timm's own
+        # True if an export can store the head as timm's classifier
         self.has_linear_head = not hidden and isinstance(encoder, Encoder)
 
     def logits(self, batch: Batch) -> Tensor:
-        """Scores (B, C)."""
+        """Return class scores (B, C)."""
         return self.head(self.hidden(self.encoder.feature(batch.image, self.pool)))
 
     def forward(self, batch: Batch) -> Output:
         logits_BC = self.logits(batch).float()
         known_B = is_labelled(batch.label)
         loss_B = self._loss(logits_BC, batch.label) * known_B
-        # images mixed in pairs: their labels are mixed in the same proportion
+        # With mixup, the labels of a pair of images are mixed in the same proportion
         if batch.partner_label is not None and batch.mix_lambda is not None:
             other_B = self._loss(logits_BC, batch.partner_label) * known_B
             loss_B = batch.mix_lambda * loss_B + (1 - batch.mix_lambda) * other_B
         label_BL = _rows(batch.label)
         correct_B = (logits_BC.detach().argmax(-1, keepdim=True) == label_BL).any(1).double()
         count = known_B.double().sum()
-        # see Batch.loss_denominator; outside of training the batch's own count
+        # See Batch.loss_denominator. Outside of training, divide by the number of labelled images
         divisor = count if batch.loss_denominator is None else batch.loss_denominator
         metrics = {
             "loss": (loss_B.detach().double().sum(), count),
@@ -83,7 +90,9 @@ class Supervised(Objective):
         return Output(loss_B.sum() / divisor.clamp(min=1e-9), metrics)
 
     def _loss(self, logits_BC: Tensor, label: Tensor) -> Tensor:
-        """Of each image (B,); of one without a label any finite number."""
+        """Return the loss of each image (B,). For an image without a label it is any finite
+        number.
+        """
         if self.loss == "softmax":
             if label.ndim > 1:
                 raise ValueError("the softmax loss takes one label an image, not lists")
@@ -94,22 +103,26 @@ class Supervised(Objective):
         return F.binary_cross_entropy_with_logits(logits_BC, target_BC, reduction="none").sum(-1)
 
     def targets(self, label: Tensor) -> Tensor:
-        """1 for each class of an image, 0 for all others: bool (B, C)."""
+        """Return a bool tensor (B, C) that is true for each class of an image."""
         label_BL = _rows(label)
         one_BC = label_BL.new_zeros(len(label_BL), self.classes + 1, dtype=torch.bool)
-        # what is no class, as the end of a list, goes into a column that is cut off
+        # Negative labels, which pad lists, go into an additional column that is cut off
         return one_BC.scatter_(1, label_BL.where(label_BL >= 0, self.classes), True)[:, :-1]
 
     def baselines(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """The loss of uniform predictions (1 / C) in nats; and how many images each class is right
-        of (C,), of which the commonest counts."""
+        """Return the scores of guessing.
+
+        Returns:
+            "chance_loss", the loss in nats of uniform predictions 1 / C, and "majority", for each
+            class the number of images for which it is right (C,). The commonest class counts.
+        """
         count = is_labelled(batch.label).double().sum()
         target_BC = self.targets(batch.label).double()
         labels_B = target_BC.sum(1)
         with_class = (labels_B > 0).double().sum()
         c = self.classes
         loss = math.log(c)
-        more: Tensor | float = 0.0  # of the labels beyond one an image
+        more: Tensor | float = 0.0  # from labels beyond the first label of an image
         if self.loss == "sigmoid" and c > 1:
             loss -= (c - 1) * math.log1p(-1 / c)
             more = (labels_B.sum() - count) * (math.log(c) + math.log1p(-1 / c))
@@ -120,7 +133,7 @@ class Supervised(Objective):
 
 
 def _rows(label: Tensor) -> Tensor:
-    """Labels as rows (B, L), L = 1 for one label an image."""
+    """Return labels as rows (B, L), with L = 1 if each image has one label."""
     return label[:, None] if label.ndim == 1 else label
 
 

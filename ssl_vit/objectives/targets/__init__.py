@@ -1,4 +1,7 @@
-"""Targets: what is predicted of a patch, declared. No torch here."""
+"""Declare the targets, which say what the network predicts for a patch.
+
+This file does not import torch.
+"""
 
 from typing import Any
 
@@ -6,18 +9,18 @@ from ...metrics import KINDS
 from ...recipe.declaration import Group, TargetDeclaration
 from ...recipe.keys import Depth, Keys, Share, key
 
-BINS = 8  # of a channel: 3 bits
-CELL = 8  # pixels of the side of a histogram's cell (Wei et al., 2022, section 3.2)
-# How NormalizedPixels are drawn
+BINS = 8  # bins of a channel: 3 bits
+CELL = 8  # side of a histogram's cell in pixels (Wei et al., 2022, section 3.2)
+# Explains figures of the target normalized_pixels
 NORMALIZED = "normalised pixels, without each patch's own brightness and contrast"
-# What the pictures of objectives that predict patches show
+# Explains figures of objectives that predict patches
 FIGURE = "held-out images, what was corrupted, what is predicted of it and what is true"
 
 
 class MeanColor(TargetDeclaration):
-    """Paper, B.1.2."""
+    """Mean colour of a patch (paper, B.1.2)."""
 
-    cells = 1  # of a patch's side
+    cells = 1  # number of cells along the side of a patch
     name = "mean_color"
     sentence = "its mean colour, 3 bits a channel (one of 512)"
 
@@ -49,7 +52,7 @@ class SquaredPixels(TargetDeclaration):
     name = "pixels"
     sentence = "its pixels, by squared error"
     any_channels = True
-    error = "square"  # of torch
+    error = "square"  # name of a function of torch
 
     def build(self, settings: Any, encoder: Any) -> Any:
         import torch
@@ -132,8 +135,8 @@ class TeacherFeatures(TargetDeclaration):
     )
     options = Group("data2vec", TeacherOptions)
     any_channels = True
-    any_length = False  # its momentum changes with the share of the run that is done
-    # One feature for all patches of all images is predicted best
+    any_length = False  # the teacher's momentum depends on the share of the run that is done
+    # A collapsed encoder, with one feature for all patches of all images, has the lowest loss
     no_measure = ("loss", *(f"loss_{kind}" for kind in KINDS))
 
     def build(self, settings: Any, encoder: Any) -> Any:

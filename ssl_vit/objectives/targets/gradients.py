@@ -1,11 +1,12 @@
-"""Histograms of oriented gradients as target (MaskFeat: Wei et al., 2022, section 3.2).
+"""Compute histograms of oriented gradients as a target (MaskFeat: Wei et al., 2022, section 3.2).
 
-After the authors' code: SlowFast's models/operators.py (`HOGLayerC`) and models/masked.py. Each
-channel has 3 x 3 Sobel gradients, of the image reflected at its edges; a pixel adds the gradient's
-length to one of 9 bins of its direction, without sign; a cell of 8 x 8 pixels has the sums, of
-length 1. What scales or shifts a channel changes nothing, so bytes are taken as they are.
+This follows the authors' code: SlowFast's models/operators.py (`HOGLayerC`) and models/masked.py.
+Each channel of the image, reflected at the edges, has 3 x 3 Sobel gradients. Each pixel adds the
+length of the gradient to one of 9 bins of the direction, regardless of sign. The sums over a cell
+of 8 x 8 pixels are scaled to length 1. Scaling or shifting a channel changes nothing, so bytes are
+used as they are.
 
-Legend: B batch, N patches, K corrupted patches, C channels, H W the image's height and width, Y X
+Legend: B batch, N patches, K corrupted patches, C channels, H W height and width of the image, Y X
 rows and columns of cells, A values of a patch, by channel, bin, row and column of cells.
 """
 
@@ -25,15 +26,18 @@ ORIENTATIONS = 9
 
 
 def cell_histograms(image_BCHW: Tensor) -> Tensor:
-    """Of integers (B, C, H, W) float32 (B, C, Y, X, 9), each of length 1, or 0 in a cell of one
-    grey. The bins are exact for 16 bits and less."""
+    """Return the histograms of integer images (B, C, H, W), as float32 (B, C, Y, X, 9).
+
+    Each histogram has length 1, or 0 in a cell without gradients. The assignment to bins is exact
+    for images of 16 bits or less.
+    """
     x = F.pad(image_BCHW.float(), (1, 1, 1, 1), mode="reflect")
     x_sum = x[..., :-2] + 2 * x[..., 1:-1] + x[..., 2:]
     y_sum = x[..., :-2, :] + 2 * x[..., 1:-1, :] + x[..., 2:, :]
     dx_BCHW = y_sum[..., :-2] - y_sum[..., 2:]
     dy_BCHW = x_sum[..., :-2, :] - x_sum[..., 2:, :]
     length_BCHW = (dx_BCHW.square() + dy_BCHW.square()).sqrt()
-    # of two opposite directions the one below pi, where rounding cannot decide
+    # Of two opposite directions take the one below pi, decided without rounding
     opposite = (dx_BCHW < 0) | ((dx_BCHW == 0) & (dy_BCHW < 0))
     dx, dy = (torch.where(opposite, -d, d).double() for d in (dx_BCHW, dy_BCHW))
     bin_BCHW = (torch.atan2(dx, dy) * (ORIENTATIONS / math.pi)).floor()
@@ -46,10 +50,10 @@ def cell_histograms(image_BCHW: Tensor) -> Tensor:
 
 
 class GradientHistograms(Regression):
-    """The histograms of a patch's cells, by squared error.
+    """Target that predicts the histograms of a patch's cells, by squared error.
 
     Args:
-        patch: side in pixels, a multiple of CELL.
+        patch: side of a patch in pixels, a multiple of CELL.
         channels: C.
     """
 
@@ -72,12 +76,14 @@ class GradientHistograms(Regression):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """The training images' mean, and the mean of the neighbours."""
+        """Return the mean of training images and the mean of neighbouring patches."""
         near_BNN = neighbors(image_B3HW, self.patch, corrupted_BN)
         return {"variance": self.mean_A, "neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        """Through each cell a stroke along each bin's edges, as bright as the bin."""
+        """Draw strokes along the edges in each cell, one for each bin, as bright as the bin is
+        large.
+        """
         bins = torch.arange(ORIENTATIONS, device=truth_BN.device)
         angle_K = (bins + 0.5) * math.pi / ORIENTATIONS
         at = torch.arange(CELL, device=truth_BN.device) - (CELL - 1) / 2

@@ -1,5 +1,6 @@
-"""The target of images of any number of channels and bits: the mean of each channel in 8 classes
-(after paper, B.1.2, whose 512 classes are all combinations of three).
+"""Compute the mean of each channel in 8 classes, for any number of channels and bits.
+
+After the paper, B.1.2, whose 512 classes are all combinations of three channels.
 
 Legend: B batch, N patches, K corrupted patches, C channels, A head outputs for a patch.
 """
@@ -13,12 +14,12 @@ from .patch_targets import Classes, channel_bins, neighbor_sums, patch_sums
 
 
 class MeanChannels(Classes):
-    """The 3-bit mean of each channel.
+    """Target that predicts the 3-bit mean of each channel.
 
     Args:
-        patch: side in pixels.
+        patch: side of a patch in pixels.
         channels: C.
-        pixel_range: the values of a pixel that stand for 0 and 1.
+        pixel_range: the pixel values that correspond to 0 and 1.
     """
 
     def __init__(self, patch: int, channels: int, pixel_range: tuple[int, int]) -> None:
@@ -26,7 +27,7 @@ class MeanChannels(Classes):
         self.pixel_range = pixel_range
 
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        """int64 (B, N, C)."""
+        """Return the bin of each channel's mean, int64 (B, N, C)."""
         sums_BNC = patch_sums(image_B3HW, self.patch)
         return channel_bins(sums_BNC, self.patch**2, self.pixel_range)
 
@@ -35,10 +36,10 @@ class MeanChannels(Classes):
         return channel_bins(*sums, self.pixel_range)
 
     def certainty(self, output_BKA: Tensor) -> Tensor:
-        """The mean over the channels."""
+        """Return the certainty averaged over channels."""
         return self.chance(output_BKA).mean(-1)[..., None, None]
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        """The middles of the bins."""
+        """Show the middle of each bin."""
         levels_BNC = (truth_BN * 255 // BINS + 16).to(torch.uint8)
         return shown_channels(levels_BNC, -1)[:, :, None, None]

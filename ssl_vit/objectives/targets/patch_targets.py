@@ -1,8 +1,9 @@
-"""Targets of masked patch prediction and masked autoencoders: colour classes, computed in integers
-from the bytes, or pixels (paper, B.1.2).
+"""Compute the targets of masked patch prediction and masked autoencoders (paper, B.1.2).
 
-Legend: B batch, N patches (row by row), K corrupted patches, P patch side in pixels, H = W image
-side, A head outputs for a patch, X pixels of a patch.
+Targets are colour classes, computed in integers from the bytes, or pixels.
+
+Legend: B batch, N patches (row by row), K corrupted patches, P side of a patch in pixels, H = W
+side of the image, A head outputs for a patch, X pixels of a patch.
 """
 
 from abc import abstractmethod
@@ -22,21 +23,26 @@ from ..teacher import Averages
 from . import BINS
 
 COLORS = 512  # 3 bits per channel
-GREY = 128  # 0 as it is shown
-CONTRAST = 48  # levels that one standard deviation is shown as
+GREY = 128  # level that shows the value 0
+CONTRAST = 48  # number of levels that show one standard deviation
 
 
 def patch_sums(image_B3HW: Tensor, patch: int) -> Tensor:
-    """Sum of each channel's values over each patch: integers (B, C, H, W) -> int64 (B, N, C)."""
+    """Sum each channel over each patch: integers (B, C, H, W) -> int64 (B, N, C)."""
     return reduce(image_B3HW.long(), "b c (h p) (w q) -> b (h w) c", "sum", p=patch, q=patch)
 
 
 def channel_bins(sum_C: Tensor, pixels: Tensor | int, pixel_range: tuple[int, int]) -> Tensor:
-    """The bin of each channel's mean, given as the sum (..., C) over `pixels` (...,) pixels: int64
-    (..., C), 0 .. 7.
+    """Return the bin of each channel's mean, int64 (..., C), 0 .. 7.
 
-    It is floor(8 v) of the mean v as a share of `pixel_range`, with 1.0 in bin 7 (paper, B.1.2:
-    "3-bit mean color"); in integers, so exact for every sum, edges included.
+    The bin is floor(8 v), where v is the mean as a share of `pixel_range`, and 1.0 is in bin 7
+    (paper, B.1.2: "3-bit mean color"). It is computed in integers, so it is exact for every sum,
+    also at the edges of bins.
+
+    Args:
+        sum_C: sums of pixel values (..., C).
+        pixels: number of pixels that were summed, (...,) or one number.
+        pixel_range: the pixel values that correspond to 0 and 1.
     """
     lowest, highest = pixel_range
     count = torch.as_tensor(pixels, device=sum_C.device).unsqueeze(-1)
@@ -45,24 +51,33 @@ def channel_bins(sum_C: Tensor, pixels: Tensor | int, pixel_range: tuple[int, in
 
 
 def color_class(sum_3: Tensor, pixels: Tensor | int) -> Tensor:
-    """Class 64 R + 8 G + B of mean colours given as byte sums (..., 3) over `pixels` pixels: int64
-    (...,), 0 .. 511.
+    """Return the class 64 R + 8 G + B of a mean colour, int64 (...,), 0 .. 511.
 
-    A channel's bin is that of `channel_bins`.
+    R, G and B are `channel_bins`.
+
+    Args:
+        sum_3: sums of bytes (..., 3).
+        pixels: number of pixels that were summed.
     """
     bin_3 = channel_bins(sum_3, pixels, BYTES)
     return 64 * bin_3[..., 0] + 8 * bin_3[..., 1] + bin_3[..., 2]
 
 
 def mean_color(image_B3HW: Tensor, patch: int) -> Tensor:
-    """Class of each patch's mean colour (B.1.2, target 1): uint8 (B, 3, H, W) -> int64 (B, N)."""
+    """Return the class of each patch's mean colour: uint8 (B, 3, H, W) -> int64 (B, N).
+
+    This is target 1 of B.1.2.
+    """
     return color_class(patch_sums(image_B3HW, patch), patch * patch)
 
 
 def grid_color(image_B3HW: Tensor, patch: int, cells: int) -> Tensor:
-    """Classes of the mean colours of each patch's `cells` x `cells` cells, row by row (B.1.2,
-    target 2, area means): uint8 (B, 3, H, W) -> int64 (B, N, cells^2). The patch's side must be a
-    multiple of `cells`."""
+    """Return the classes of the mean colours of each patch's cells: uint8 (B, 3, H, W) -> int64 (B,
+    N, cells^2).
+
+    A patch has `cells` x `cells` cells, row by row (B.1.2, target 2, by area means). The side of a
+    patch must be a multiple of `cells`.
+    """
     side = patch // cells
     grid = rearrange(
         mean_color(image_B3HW, side), "b (h w) -> b h w", h=image_B3HW.shape[-2] // side
@@ -71,16 +86,22 @@ def grid_color(image_B3HW: Tensor, patch: int, cells: int) -> Tensor:
 
 
 def class_color(class_N: Tensor) -> Tensor:
-    """The middle of each class's bin as RGB bytes: int64 (...,) -> uint8 (..., 3)."""
+    """Return the middle of each class's bins as RGB bytes: int64 (...,) -> uint8 (..., 3)."""
     bins = torch.stack([class_N // 64, class_N // 8 % 8, class_N % 8], -1)
     return (bins * 255 // 8 + 16).to(torch.uint8)
 
 
 def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
-    """Which patches (the last dimension) are each patch's uncorrupted neighbours: bool (B, N, N).
+    """Return which patches (last dimension) are uncorrupted neighbours of each patch: bool (B, N,
+    N).
 
-    They are the patches not in `corrupted_BN` (bool) on the nearest square ring around the patch
-    that has one. An image with every patch corrupted has none.
+    The neighbours are all uncorrupted patches on the nearest square ring around the patch that has
+    an uncorrupted patch. If all patches of an image are corrupted, no patch has neighbours.
+
+    Args:
+        image_B3HW: the images, for their size.
+        patch: side of a patch in pixels.
+        corrupted_BN: bool, the corrupted patches.
     """
     rows = image_B3HW.shape[-2] // patch
     columns = image_B3HW.shape[-1] // patch
@@ -89,7 +110,7 @@ def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
         for a in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     )
     ring_NN = torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs()).to(image_B3HW.device)
-    # the patch itself and corrupted ones lie beyond every ring
+    # Put the patch itself and corrupted patches beyond every ring
     outside = rows + columns
     corrupted_B1N = corrupted_BN[:, None, :]
     ring_BNN = ring_NN.masked_fill(ring_NN == 0, outside).masked_fill(corrupted_B1N, outside)
@@ -97,8 +118,12 @@ def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
 
 
 def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of the values, int64 (B, N, C), of each patch's `neighbors`, and how many pixels they
-    have, int64 (B, N); without any, sum 0 over one patch's pixels."""
+    """Return the sums of values over each patch's `neighbors` and the number of summed pixels.
+
+    Returns:
+        Sums, int64 (B, N, C), and numbers of pixels, int64 (B, N). For a patch without neighbours,
+        the sum is 0 and the number is that of one patch.
+    """
     near_BNN = neighbors(image_B3HW, patch, corrupted_BN)
     sums_BN3 = patch_sums(image_B3HW, patch).double()  # exact: sums stay far below 2^53
     count_BN = near_BNN.sum(-1).clamp(min=1)
@@ -106,77 +131,104 @@ def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple
 
 
 def neighbor_color(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
-    """Class of the mean colour of each patch's uncorrupted neighbours, a baseline for
-    MPP: int64 (B, N)."""
+    """Return the class of the mean colour of each patch's neighbours, int64 (B, N), a baseline
+    of MPP.
+    """
     return color_class(*neighbor_sums(image_B3HW, patch, corrupted_BN))
 
 
 def neighbor_mean(value_BNA: Tensor, near_BNN: Tensor) -> Tensor:
-    """The mean (B, N, A) of a value of each patch's `neighbors`; 0 without any."""
+    """Return the mean (B, N, A) of a value over each patch's `neighbors`; 0 without neighbours."""
     with full_precision(value_BNA.device):
         near_BNA = near_BNN.to(value_BNA) @ value_BNA
     return near_BNA / near_BNN.sum(-1, keepdim=True).clamp(min=1)
 
 
 def around_grey(value: Tensor) -> Tensor:
-    """Values of a mean of 0 and a deviation of 1 as uint8 levels."""
+    """Show values of mean 0 and standard deviation 1 as uint8 levels around grey."""
     return (GREY + CONTRAST * value).round().clamp(0, 255).to(torch.uint8)
 
 
 class Target(Complete):
-    """The ground truth of a patch, the loss of a prediction, and baselines that a trained model
-    must beat. Buffers hold the statistics that `fit_baselines` computes."""
+    """Ground truth of a patch, loss of a prediction, and baselines that a trained model must beat.
 
-    num_outputs: int  # numbers that the head gives for a patch
-    drawn: str = ""  # as of its declaration
-    moves: bool = False  # whether the ground truth, and so `baselines`, follow training
+    Buffers hold the statistics that `fit_baselines` computes.
+
+    Attributes:
+        num_outputs: how many numbers the head must return for a patch.
+        drawn: how figures show the target, as in its declaration.
+        moves: whether ground truth and `baselines` change during training.
+    """
+
+    num_outputs: int
+    drawn: str = ""
+    moves: bool = False
 
     @abstractmethod
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        """The value to predict for every patch: (B, N, ...)."""
+        """Return the value to predict for every patch, (B, N, ...)."""
 
     @abstractmethod
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        """{"loss": (B, K), optionally "accuracy": (B, K)}, and its declaration's metrics; the loss
-        is the mean over the patch's outputs."""
+        """Return the metrics of predictions, {name: (B, K)}.
+
+        "loss" is required and is the mean over the patch's outputs. "accuracy" and the metrics of
+        the target's declaration are optional.
+        """
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
-        """Compute statistics of training images, cropped and augmented, uint8 (B, 3, H, W) each,
-        for `baselines`; by default none."""
+        """Compute statistics of training images for `baselines`. The default computes nothing.
+
+        Args:
+            images: batches of images, cropped and augmented, uint8 (B, 3, H, W).
+        """
 
     @abstractmethod
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
-        """Name -> (B, N): the score of each patch without a model, from its neighbours that are not
-        in `corrupted_BN` and from the statistics. Names of rows of metrics.Baseline."""
+        """Return scores of each patch without a model, (B, N), by the name of a `metrics.Baseline`.
+
+        Baselines use the neighbours of a patch that are not in `corrupted_BN`, and the statistics
+        of `fit_baselines`.
+        """
 
     def averages(self, progress: float, encoder: Encoder) -> Averages:
-        """`Objective.averages` of one with a teacher of this encoder."""
+        """Return what `Objective.averages` returns, for a target with a teacher of this encoder."""
         return 1.0, ()
 
     def predict(self, output_BKA: Tensor) -> Tensor:
-        """The prediction, in the form of `ground_truth`: by default the outputs themselves."""
+        """Return the prediction in the form of `ground_truth`. The default returns the outputs
+        unchanged.
+        """
         return output_BKA.float()
 
     def certainty(self, output_BKA: Tensor) -> Tensor | None:
-        """The probability that the model gives its prediction: (B, K, c, c) in [0, 1], for each of
-        the patch's c x c cells; None for a target without probabilities, such as a regression."""
+        """Return the probability that the model gives its prediction, (B, K, c, c) in [0, 1].
+
+        Each of the patch's c x c cells has a probability. None for a target without probabilities,
+        such as a regression.
+        """
         return None
 
     @abstractmethod
     def render(self, truth_BN: Tensor) -> Tensor:
-        """Ground truths or predictions as images of patches: uint8 (B, N, c, c, 3) for some c that
-        divides the patch's side."""
+        """Render ground truths or predictions as images of patches, uint8 (B, N, c, c, 3).
+
+        c is any divisor of the patch's side.
+        """
 
 
 class Classes(Target):
-    """Classes of each of a patch's parts, by the mean of their cross-entropies, so that the loss
-    does not grow with their number.
+    """Target that classifies each part of a patch.
+
+    The loss is the mean of the parts' cross-entropies, so that it does not grow with the number of
+    parts.
 
     Args:
-        patch: side in pixels.
-        parts: A, of a patch.
-        classes: V, of each part.
-        rows: in which training patches are counted: one of each part, or 1 of all parts together.
+        patch: side of a patch in pixels.
+        parts: A, number of parts of a patch.
+        classes: V, number of classes of a part.
+        rows: number of rows of the table in which classes of training patches are counted: a row
+            for each part, or 1 for all parts together.
     """
 
     count_RV: Tensor
@@ -190,7 +242,9 @@ class Classes(Target):
 
     @abstractmethod
     def neighbors_class(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> Tensor:
-        """What a patch's neighbours say of its parts: int64 (B, N, A), or (B, N, 1) of all."""
+        """Predict the classes of a patch's parts from the neighbours: int64 (B, N, A), or (B, N, 1)
+        for all parts.
+        """
 
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
         logits = self._logits(output_BKA).flatten(0, -2)
@@ -220,7 +274,7 @@ class Classes(Target):
         return self._logits(output_BKA).argmax(-1)
 
     def chance(self, output_BKA: Tensor) -> Tensor:
-        """The probability of each part's predicted class: (B, K, A)."""
+        """Return the probability of each part's predicted class, (B, K, A)."""
         return self._logits(output_BKA.float()).softmax(-1).amax(-1)
 
     def _logits(self, output_BKA: Tensor) -> Tensor:
@@ -228,8 +282,10 @@ class Classes(Target):
 
 
 class Colors(Classes):
-    """Targets 1 and 2: the 3-bit mean colour of each of the patch's cells x cells cells, a class of
-    512 each."""
+    """Target of the 3-bit mean colours of a patch's cells x cells cells, with 512 classes each.
+
+    With one cell it is target 1 of the paper, with 4 x 4 cells target 2.
+    """
 
     def __init__(self, patch: int, cells: int) -> None:
         super().__init__(patch, cells**2, COLORS, rows=1)
@@ -249,16 +305,18 @@ class Colors(Classes):
 
 
 class Regression(Target):
-    """Values of a patch, by the mean of their errors."""
+    """Target that predicts numbers of a patch, by the mean of their errors."""
 
-    # of a difference, elementwise
+    # Turns a difference into an error, elementwise
     error: Callable[[Tensor], Tensor] = staticmethod(torch.square)
 
     @abstractmethod
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """What `baselines` predict, by their names: (B, N, A), or what broadcasts to that."""
+        """Return what each baseline predicts, by name: (B, N, A), or a shape that broadcasts to
+        it.
+        """
 
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
         return {"loss": self.error(output_BKA - truth_BK).mean(-1)}
@@ -270,18 +328,20 @@ class Regression(Target):
 
 
 def mean_truth(truths: Iterable[Tensor]) -> Tensor:
-    """The mean (A,) over the patches of all batches (B, N, A), of which the last may be smaller."""
+    """Return the mean (A,) over the patches of all batches (B, N, A). The last batch may be
+    smaller.
+    """
     totals, counts = zip(*((one.mean(1).sum(0), len(one)) for one in truths), strict=True)
     return torch.stack(totals).sum(0) / sum(counts)
 
 
 class PixelValues(Regression):
-    """The patch's pixels in the model's input range, (p q c): by row, column and channel.
+    """Target of a patch's pixels in the model's input range, (p q c): by row, column and channel.
 
     Args:
-        patch: side in pixels.
-        mean, std: normalise the model's input, one value a channel.
-        pixel_range: the values of a pixel that stand for 0 and 1.
+        patch: side of a patch in pixels.
+        mean, std: normalise the model's input, one value per channel.
+        pixel_range: the pixel values that correspond to 0 and 1.
     """
 
     def __init__(
@@ -307,20 +367,21 @@ class PixelValues(Regression):
         return rearrange(value_BCHW, "b c (h p) (w q) -> b (h w) (p q c)", **sides)
 
     def of_channels(self, value_C: Tensor) -> Tensor:
-        """A value of each channel (..., C) as one of each of its pixels (..., A)."""
+        """Repeat a value of each channel (..., C) for each pixel, (..., A)."""
         return value_C.repeat(*[1] * (value_C.ndim - 1), self.patch**2)
 
     def as_images(self, truth_BN: Tensor) -> Tensor:
-        """(B, N, P, P, C)."""
+        """Return patches as images (B, N, P, P, C)."""
         return rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
 
 
 class Pixels(PixelValues):
-    """Target 3: the pixels themselves.
+    """Target 3 of the paper: the pixels themselves.
 
     Args:
-        patch, mean, std, pixel_range: as of PixelValues.
-        error: of a difference: squared (B.1.2) or absolute (SimMIM: Xie et al., 2022, section 3.4).
+        patch, mean, std, pixel_range: see PixelValues.
+        error: function of a difference: squared (B.1.2) or absolute (SimMIM: Xie et al., 2022,
+            section 3.4).
     """
 
     mean_3: Tensor
@@ -362,9 +423,11 @@ class Pixels(PixelValues):
 
 
 class NormalizedPixels(PixelValues):
-    """The patch's pixels less their mean, over their standard deviation (`norm_pix_loss`: He et
-    al., 2022, section 3). Mean and unbiased variance (+ 1e-6) are over the patch's C P^2 values in
-    the model's input range, as in the authors' code."""
+    """Target of a patch's pixels, normalised by the patch's mean and standard deviation.
+
+    This is `norm_pix_loss` (He et al., 2022, section 3). Mean and unbiased variance (+ 1e-6) are
+    computed over the patch's C P^2 values in the model's input range, as in the authors' code.
+    """
 
     EPSILON = 1e-6
 
@@ -376,14 +439,17 @@ class NormalizedPixels(PixelValues):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """`zero`: zero, each patch's own mean; its error is (n - 1) / n of n = C P^2 values, and 0
-        of a patch of one grey. `neighbors_error`: for all pixels of a channel that channel's mean
-        of the normalised neighbours, whose colour they share."""
+        """Return what the baselines predict.
+
+        "zero" predicts 0, which is each patch's mean: the error is (n - 1) / n for n = C P^2
+        values, and 0 for a patch of one grey. "neighbors_error" predicts for all pixels of a
+        channel the mean of this channel in the normalised neighbours.
+        """
         mean_BNC = reduce(truth_BNA, "b n (x c) -> b n c", "mean", c=self.channels)
         near_BNC = neighbor_mean(mean_BNC, neighbors(image_B3HW, self.patch, corrupted_BN))
         zero = truth_BNA.new_zeros(())
         return {"zero": zero, "neighbors_error": self.of_channels(near_BNC)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        """The normalised values, without the patch's brightness and contrast."""
+        """Show the normalised values, without the brightness and contrast of the patch."""
         return shown_channels(around_grey(self.as_images(truth_BN)), -1)

@@ -1,8 +1,9 @@
-"""A teacher's features as target (data2vec: Baevski et al., 2022, section 3).
+"""Compute a teacher's features as a target (data2vec: Baevski et al., 2022, section 3).
 
-After the authors' code for images: data2vec_vision's beit/engine_for_cyclical.py and the command of
-its README. The teacher, a running average of the encoder, sees the whole image. A patch's target is
-the mean of its last blocks' outputs, each normalised over the channels, normalised again.
+This follows the authors' code for images: data2vec_vision's beit/engine_for_cyclical.py and the
+command in the README. The teacher, a running average of the encoder, sees the whole image. The
+target of a patch is the mean of the outputs of the last blocks, each normalised over channels. The
+mean is normalised again.
 
 Legend: B batch, N patches, K corrupted patches, T tokens, D width.
 """
@@ -16,21 +17,21 @@ from ...models.encoder import Encoder
 from .. import teacher
 from .patch_targets import Regression, around_grey, neighbor_mean, neighbors
 
-BETA = 2.0  # of smooth L1, below which the loss is a square (--l1_beta)
+BETA = 2.0  # difference below which smooth L1 is a square (--l1_beta)
 
 
 def smooth_l1(away: Tensor) -> Tensor:
-    """Of a difference, elementwise."""
+    """Return smooth L1 of a difference, elementwise."""
     return F.smooth_l1_loss(away, torch.zeros_like(away), reduction="none", beta=BETA)
 
 
 class TeacherFeatures(Regression):
-    """By smooth L1.
+    """Target that predicts a teacher's features by smooth L1.
 
     Args:
-        encoder: the teacher begins as its copy.
-        blocks: how many are averaged.
-        momentum: of the teacher, in the first and in the last step.
+        encoder: the network that the teacher copies at first.
+        blocks: number of last blocks whose outputs are averaged.
+        momentum: momentum of the teacher in the first and in the last step.
     """
 
     moves = True
@@ -45,7 +46,7 @@ class TeacherFeatures(Regression):
 
     @torch.no_grad()
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        """float32 (B, N, D)."""
+        """Return the teacher's features, float32 (B, N, D)."""
         taught = self.teacher.encoder
         outputs = [h_BTD.float() for h_BTD in taught.last_outputs(image_B3HW, self.blocks)]
         width = (taught.width,)
@@ -60,11 +61,13 @@ class TeacherFeatures(Regression):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """The mean of the neighbours' targets, which are the teacher's of now: near the truth where
-        it has collapsed."""
+        """Return the mean of the neighbours' targets by the current teacher.
+
+        If the teacher has collapsed, this mean is close to the truth.
+        """
         near_BNN = neighbors(image_B3HW, self.teacher.encoder.patch_size, corrupted_BN)
         return {"neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        """The first three channels."""
+        """Show the first three channels."""
         return shown_channels(around_grey(truth_BN), -1)[:, :, None, None]
