@@ -1,18 +1,25 @@
 """study/worth: what is compared, how settings are chosen, what the hours buy, and in which order."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import made_studies
 from helpers.images import put
+from helpers.launchers import until
+from helpers.launching import ROOT
 from helpers.reports import table
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine, report
@@ -609,6 +616,58 @@ def test_steps_are_timed_in_a_process_of_their_own(two_cores: None, tmp_path: Pa
         with pytest.raises(UserError, match=r"study/worth: recipe=mae cannot be timed: .*nowhere"):
             timer.measure(["recipe=mae", "data.path=/nowhere"], 1, calibration.Way(1, 1), [])
     assert timer.process.poll() is not None
+
+
+LONG = """
+import sys
+from ssl_vit.__main__ import main
+from ssl_vit.lab.study.worth import calibration
+calibration.SECONDS = 600
+main(sys.argv[1:])
+"""
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Return the processes whose temporary files lie somewhere in a folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            place = process.environ().get("TMPDIR", "")
+            if place.startswith(str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of a killed process")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_plan_that_is_ended_while_it_times_steps_leaves_nothing(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    words = ["recipe=study/worth", "data=shapes", "hours=1", "model=vit_p8", "data.size=32"]
+    command = [sys.executable, "-c", LONG, "study", *words, "parallel=2", f"out={tmp_path / 'out'}"]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    study = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(temporary), "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # nohup ignores it
+    )
+    try:
+        until(lambda: any(temporary.rglob("calibration")))  # a timed run has a folder
+        study.send_signal(number)
+        status = study.wait(timeout=60)
+        until(lambda: not processes_of(temporary), 10)
+        assert status == (-number if number == signal.SIGKILL else 130)
+        assert not (tmp_path / "out").exists()
+        if number != signal.SIGKILL:
+            assert [*temporary.iterdir()] == []
+    finally:
+        study.kill()
+        for process in processes_of(temporary):
+            process.kill()
 
 
 # As a study of the tool
