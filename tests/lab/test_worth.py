@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -638,7 +638,9 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of a killed process")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux ends the children of a killed process"
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_plan_that_is_ended_while_it_times_steps_leaves_nothing(
     number: signal.Signals, tmp_path: Path
@@ -686,6 +688,42 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     monkeypatch.setattr(worth, "calibrate", stand_in)
     monkeypatch.setattr(worth, "Timer", nullcontext)
     return asked
+
+
+def test_a_plan_does_not_replace_that_of_a_study_that_started_meanwhile(
+    timed: list[Question], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "worth"
+    with ExitStack() as stack:
+
+        def start_other(question: Question, timer: object, parallel: int | None) -> Pace:
+            stack.enter_context(engine.locked(folder))
+            (folder / worth.FILE).write_text("of the other study")
+            (folder / "hours.json").write_text("of the other study")
+            return Pace(FAST, parallel or 1)
+
+        monkeypatch.setattr(worth, "calibrate", start_other)
+        with pytest.raises(UserError, match="is being written"):
+            requested([*words, "hours=4"])
+    for name in (worth.FILE, "hours.json"):
+        assert (folder / name).read_text() == "of the other study"
+
+
+def test_of_two_plans_for_the_same_words_both_studies_take_the_first(
+    timed: list[Question], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = requested([*words, "hours=4"])
+    path = tmp_path / "worth" / worth.FILE
+    text = path.read_text()
+    path.unlink()
+
+    def plan_slowly(question: Question, timer: object, parallel: int | None) -> Pace:
+        path.write_text(text)
+        slow = {kind: Clock(2 * clock.step, clock.rest) for kind, clock in FAST.items()}
+        return Pace(slow, parallel or 1)
+
+    monkeypatch.setattr(worth, "calibrate", plan_slowly)
+    assert requested([*words, "hours=4"]).tasks == first.tasks and path.read_text() == text
 
 
 @pytest.fixture
