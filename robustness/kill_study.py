@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
@@ -37,6 +36,7 @@ from ssl_vit.lab.study.tasks import words_of
 from ssl_vit.lab.study.worth import plan, question
 from ssl_vit.lab.study.worth.content import study_file
 
+ROOT = Path(__file__).resolve().parent.parent
 MARK = "SSL_VIT_KILL_STUDY"  # the environment of every process of a study has its folder
 WARM = "ssl_vit.lab.study.warm"
 HOURS, SEEDS, BATCH = 5.0, 4, "16"

@@ -15,10 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
 import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
 
 WARM = "ssl_vit.lab.study.warm"
 STUDY = """\
