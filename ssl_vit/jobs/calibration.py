@@ -9,6 +9,7 @@ when its standard input ends.
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -136,7 +137,11 @@ def measure_at_once(
 
 
 def serve() -> None:
-    """Answer requests until the standard input ends."""
+    """Answer requests until the standard input ends.
+
+    SIGTERM, which the system sends when the process that asks has ended, kills the copies too.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(0, signal.SIGKILL))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a run prints is no answer
     began = time.perf_counter()

@@ -1,18 +1,25 @@
 """study/worth: what is compared, how settings are chosen, what the hours buy, and in which order."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import made_studies
 from helpers.images import put
+from helpers.launchers import until
+from helpers.launching import ROOT
 from helpers.reports import table
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine, report
@@ -611,6 +618,60 @@ def test_steps_are_timed_in_a_process_of_their_own(two_cores: None, tmp_path: Pa
     assert timer.process.poll() is not None
 
 
+LONG = """
+import sys
+from ssl_vit.__main__ import main
+from ssl_vit.lab.study.worth import calibration
+calibration.SECONDS = 600
+main(sys.argv[1:])
+"""
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Return the processes whose temporary files lie somewhere in a folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            place = process.environ().get("TMPDIR", "")
+            if place.startswith(str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux ends the children of a killed process"
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_plan_that_is_ended_while_it_times_steps_leaves_nothing(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    words = ["recipe=study/worth", "data=shapes", "hours=1", "model=vit_p8", "data.size=32"]
+    command = [sys.executable, "-c", LONG, "study", *words, "parallel=2", f"out={tmp_path / 'out'}"]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    study = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(temporary), "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # nohup ignores it
+    )
+    try:
+        until(lambda: any(temporary.rglob("calibration")))  # a timed run has a folder
+        study.send_signal(number)
+        status = study.wait(timeout=60)
+        until(lambda: not processes_of(temporary), 10)
+        assert status == (-number if number == signal.SIGKILL else 130)
+        assert not (tmp_path / "out").exists()
+        if number != signal.SIGKILL:
+            assert [*temporary.iterdir()] == []
+    finally:
+        study.kill()
+        for process in processes_of(temporary):
+            process.kill()
+
+
 # As a study of the tool
 
 
@@ -627,6 +688,42 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     monkeypatch.setattr(worth, "calibrate", stand_in)
     monkeypatch.setattr(worth, "Timer", nullcontext)
     return asked
+
+
+def test_a_plan_does_not_replace_that_of_a_study_that_started_meanwhile(
+    timed: list[Question], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "worth"
+    with ExitStack() as stack:
+
+        def start_other(question: Question, timer: object, parallel: int | None) -> Pace:
+            stack.enter_context(engine.locked(folder))
+            (folder / worth.FILE).write_text("of the other study")
+            (folder / "hours.json").write_text("of the other study")
+            return Pace(FAST, parallel or 1)
+
+        monkeypatch.setattr(worth, "calibrate", start_other)
+        with pytest.raises(UserError, match="is being written"):
+            requested([*words, "hours=4"])
+    for name in (worth.FILE, "hours.json"):
+        assert (folder / name).read_text() == "of the other study"
+
+
+def test_of_two_plans_for_the_same_words_both_studies_take_the_first(
+    timed: list[Question], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = requested([*words, "hours=4"])
+    path = tmp_path / "worth" / worth.FILE
+    text = path.read_text()
+    path.unlink()
+
+    def plan_slowly(question: Question, timer: object, parallel: int | None) -> Pace:
+        path.write_text(text)
+        slow = {kind: Clock(2 * clock.step, clock.rest) for kind, clock in FAST.items()}
+        return Pace(slow, parallel or 1)
+
+    monkeypatch.setattr(worth, "calibrate", plan_slowly)
+    assert requested([*words, "hours=4"]).tasks == first.tasks and path.read_text() == text
 
 
 @pytest.fixture

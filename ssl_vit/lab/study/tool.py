@@ -1,6 +1,7 @@
 """The study tool: starts a study's tasks by a launcher, or says what they cost."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from .estimate import StudyEstimate, of_request
 from .options import LAUNCHERS, StudyOptions
 from .request import Request, requested
 from .tasks import Tasks, unreachable
+from .warm import dies_with_us
 
 CHECK = "--check"
 ARRAY_OPTIONS = ("only=", "index=")  # as an element of a job array has them
@@ -51,13 +53,18 @@ def main(words: Sequence[str]) -> int:
 
     Raises:
         UserError: an option or the study's file is wrong; nothing was started.
+        KeyboardInterrupt: SIGINT or SIGTERM came; every process that this call started has ended.
     """
-    if CHECK in words:
-        print(*check(words), sep="\n")
-        return 0
-    if any(word.startswith(ARRAY_OPTIONS) for word in words):
-        _become_one(words)
-    return 1 if study(words).failed else 0
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if CHECK in words:
+            print(*check(words), sep="\n")
+            return 0
+        if any(word.startswith(ARRAY_OPTIONS) for word in words):
+            _become_one(words)
+        return 1 if study(words).failed else 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check(
@@ -169,7 +176,13 @@ def _job(request: Request, tasks: Tasks) -> launch.Job:
 def _print_report(folder: Path) -> None:
     """Write the report of a study with a process of its own, and print the report's lines."""
     line = process_command("report", str(folder))
-    done = subprocess.run(line, env=process_environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        line,
+        env=process_environment(),
+        capture_output=True,
+        text=True,
+        preexec_fn=dies_with_us(),
+    )
     print((done.stdout or done.stderr).rstrip(), flush=True)
 
 

@@ -195,15 +195,19 @@ def is_possible() -> bool:
     return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 
 
-def dies_with_us() -> Callable[[], None] | None:
-    """Return a preexec_fn that makes a child end when this process ends. Linux only."""
+def dies_with_us(number: int = signal.SIGKILL) -> Callable[[], None] | None:
+    """Return a preexec_fn that makes a child end when this process ends. Linux only.
+
+    Args:
+        number: the signal that the system sends to the child.
+    """
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None).prctl
     parent = os.getpid()
 
     def first() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it ended before that
             os._exit(1)
 

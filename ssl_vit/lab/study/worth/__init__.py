@@ -96,9 +96,11 @@ def build(given: Mapping[str, str], own: StudyOptions, folder: Path, may_time: b
         raise UserError(f"{folder}: a study of other options is going on; take another name=")
     planned, printed = _plan(given, own, hours, words)
     if not own.check:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
-        (folder / budget.FILE).unlink(missing_ok=True)  # of an earlier plan
+        with engine.locked(folder):  # another command may have planned or started meanwhile
+            if (before := _planned(path, words, hours)) is not None:
+                return before
+            write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
+            (folder / budget.FILE).unlink(missing_ok=True)  # of an earlier plan
     return planned.model_copy(update={"lines": planned.lines[printed:]})
 
 

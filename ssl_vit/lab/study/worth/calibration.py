@@ -1,9 +1,13 @@
 """Time a few steps of each kind of run on this machine, with as many at once as the study runs."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -12,7 +16,7 @@ from ....formatting import PACKAGE, process_environment
 from ... import engine
 from ..local import gpus, memory
 from ..tasks import Task, plain_options, words_of
-from ..warm import is_possible
+from ..warm import dies_with_us, is_possible
 from .content import MIXUP, VALIDATED
 from .plan import Clock, Pace, least_extent, seconds, tasks_of
 from .question import NAME, Question
@@ -43,9 +47,18 @@ class Timer:
 
     def __init__(self) -> None:
         line = [sys.executable, "-P", "-m", f"{PACKAGE.name}.jobs.calibration"]
-        pipe, environment = subprocess.PIPE, process_environment()
+        pipe = subprocess.PIPE
+        # the timed runs write here, and are killed as they write
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.process = subprocess.Popen(
-            line, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment
+            line,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=process_environment() | {"TMPDIR": self.folder.name},
+            start_new_session=True,
+            preexec_fn=dies_with_us(signal.SIGTERM),
         )
         self.imports = 0.0  # seconds, known after the first measurement
 
@@ -58,8 +71,10 @@ class Timer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # with the runs that it times
         self.process.communicate()
+        self.folder.cleanup()
 
     def measure(
         self, options: Sequence[str], images: int, way: Way, devices: Sequence[str]
