@@ -1,4 +1,4 @@
-"""The options of the engine's tools, and what their --help says. No torch here."""
+"""Options of the engine's tools, and what their --help says. This module does not import torch."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,9 +25,9 @@ FIGURES = (
     "reconstruction",
     "predicted",
 )
-ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches' features
+ROWS, PATCH_ROWS = 10_000, 500  # images per shard, without and with the features of patches
 TOP = 5
-MOST_IMAGES = 2000  # of figures, unless images= says otherwise
+MOST_IMAGES = 2000  # images that figures are computed over by default
 Place = Annotated[str, Only(is_path, PLACES)]
 Number = Annotated[int, Field(ge=1, le=999_999_999)]
 IMAGES = "The images, as for training (pretrain --help)."
@@ -46,7 +46,7 @@ def out(help: str = "Folder that holds the runs.", default: str | None = "runs")
 
 
 class JobOptions(ToolOptions):
-    """Of the tools that make one run, whose other options are all keys of recipes."""
+    """Options of the tools that make a single run; all their other options are keys of recipes."""
 
     recipes = ALL
     command_line_only = ("json",)
@@ -59,7 +59,7 @@ class JobOptions(ToolOptions):
 
 
 class PretrainOptions(JobOptions):
-    """Pre-train an encoder. The same command resumes an unfinished run.
+    """Pre-train an encoder. Type the same command again to resume an unfinished run.
 
     Examples:
         accelerate launch tools/pretrain.py recipe=mpp
@@ -95,8 +95,8 @@ class FinetuneOptions(JobOptions):
 
 
 class EvaluateOptions(JobOptions):
-    """Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its
-    patches on masks: segmentation.
+    """Measure a frozen encoder. With labels: few-shot, linear and k-NN accuracy. With masks:
+    segmentation of its patches.
 
     Examples:
         accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp
@@ -115,9 +115,10 @@ class EvaluateOptions(JobOptions):
 
 
 class FigureOptions(ToolOptions):
-    """Draw what an encoder has learned, beside fresh weights: filters, positions, attention
-    distance, rollout, the class token's attention, features and what the objective predicts. Each
-    figure is a .png, a .svg and a .npz with its data; figures.html shows them.
+    """Draw what an encoder has learned and compare it with fresh weights: filters, position
+    embeddings, attention distances, attention rollout, attention of the class token, features, and
+    predictions of the objective. Each figure is written as .png, .svg and .npz (its data), and
+    figures.html shows them all.
 
     Examples:
         python tools/figures.py init=runs/mpp
@@ -125,12 +126,12 @@ class FigureOptions(ToolOptions):
         python tools/figures.py init=timm:vit_tiny_patch16_224 data.path=PATH
 
     Attributes:
-        figures: Only these; reconstruction is of objectives that predict patches, predicted of
-            others that draw what they predict.
-        split: The split whose images are looked at; default: the test split, else the held-out
-            images.
-        shown: Images that figures show.
-        name: The folder.
+        figures: Draw only these figures. Default: all that apply. reconstruction needs an objective
+            that predicts patches, predicted any other objective that draws its predictions.
+        split: Split whose images are used. Default: the test split, or the held-out images if there
+            is none.
+        shown: Number of images to show in figures.
+        name: Name of the folder.
     """
 
     summary = "draw what an encoder has learned"
@@ -171,8 +172,9 @@ class FigureOptions(ToolOptions):
 
 
 class EmbedOptions(ToolOptions):
-    """Write the features of every image of a data set in shards of parquet, or resume that; find
-    the images nearest to a query. Several processes share the shards.
+    """Write the features of every image of a data set to parquet files (shards), and find the
+    images nearest to a query. Type the same command again to resume. Several processes share the
+    work.
 
     Examples:
         python tools/embed.py init=runs/mpp data.path=IMAGES
@@ -181,11 +183,11 @@ class EmbedOptions(ToolOptions):
             data.path=IMAGES split=test probe.layer=6
 
     Attributes:
-        split: Only these splits; default: all.
-        patches: Write the features of all patches too.
-        query: Images whose nearest are printed and shown in nearest.html: files; also below
-            data.path=.
-        name: The folder; default: features-LABEL-DATA.
+        split: Embed only these splits. Default: all.
+        patches: Also write the features of all patches.
+        query: Image files whose nearest images are printed and shown in nearest.html. A path may
+            also be relative to data.path=.
+        name: Name of the folder. Default: features-LABEL-DATA.
     """
 
     summary = "write the features of every image of a data set"
@@ -241,21 +243,21 @@ class EmbedOptions(ToolOptions):
 
     @property
     def shard_rows(self) -> int:
-        """Images per shard."""
+        """Number of images per shard."""
         return self.rows or (PATCH_ROWS if self.patches else ROWS)
 
 
 class ExportOptions(ToolOptions):
-    """Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX.
+    """Convert the encoder of a run from timm's format to transformers' ViT or to ONNX.
 
     Examples:
         python tools/export.py init=runs/mpp format=transformers out=mpp_transformers
         python tools/export.py init=runs/mpp format=onnx out=mpp.onnx
 
     Attributes:
-        init: The encoder: a run's folder, or an export's.
-        format: The format.
-        out: The folder (transformers) or file (onnx) to write.
+        init: Encoder: the folder of a run or of an export.
+        format: Format to convert to.
+        out: Folder (transformers) or file (onnx) to write.
     """
 
     summary = "convert a run's encoder to transformers or ONNX"
@@ -269,8 +271,8 @@ class ExportOptions(ToolOptions):
 
 
 class PushOptions(ToolOptions):
-    """Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final
-    export and, with hub.state=true, its training state.
+    """Upload a run to the Hugging Face Hub: its milestones, its final export and, with
+    hub.state=true, its training state. Only missing parts are uploaded.
 
     Examples:
         python tools/push.py runs/mpp hub.repo=USER/NAME
@@ -278,8 +280,9 @@ class PushOptions(ToolOptions):
         python tools/push.py runs/mpp hub.repo=USER/NAME dry=true
 
     Attributes:
-        folder: The run's folder.
-        dry: Upload nothing: print each file, and write the model card to FOLDER/hub/README.md.
+        folder: Folder of the run.
+        dry: Upload nothing. Print the name of each file, and write the model card to
+            FOLDER/hub/README.md.
     """
 
     summary = "upload a run to the Hugging Face Hub"
@@ -303,8 +306,8 @@ class PullOptions(ToolOptions):
         python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again
 
     Attributes:
-        repository: The repository.
-        name: The run's folder; default: its own name.
+        repository: Repository on the Hub.
+        name: Name of the run's folder. Default: the name of the uploaded run.
     """
 
     summary = "download an uploaded training state"
