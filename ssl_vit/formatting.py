@@ -82,7 +82,7 @@ def code_block(lines: list[str], language: str) -> str:
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a plain-text table with columns two blanks apart."""
+    """Return the lines of a plain-text table with two blanks between columns."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
@@ -202,7 +202,7 @@ def format_exaflop(value: float | None, precision: int = 3) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds for people: 45 s, 4 min 10 s, 3 h 05 min; infinite or NaN seconds stay
+    """Return seconds for people: 45 s, 4 min 10 s, 3 h 05 min. Infinite or NaN seconds stay
     unchanged.
     """
     if not math.isfinite(seconds):
@@ -252,8 +252,8 @@ def count_of_images(count: int) -> str:
 
 
 def copies_text(copies: Any) -> str:
-    """Return how many images are distinct (a `Copies`), to follow the number of images; empty if
-    all are distinct.
+    """Return how many images are distinct (a `Copies`), to follow the number of images, or an empty
+    string if all are.
     """
     if copies is None:
         return ""
@@ -262,8 +262,8 @@ def copies_text(copies: Any) -> str:
 
 
 def format_held_out(measured_on: Mapping[str, int] | None) -> str:
-    """Return the held-out images in words, with their number if `measured_on` (as for few_images)
-    has it.
+    """Return the held-out images in words, with the number if `measured_on` (as for few_images)
+    says how many.
 
     Runs of older versions did not record the number.
     """

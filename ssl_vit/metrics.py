@@ -66,19 +66,18 @@ class Metric:
 
     @property
     def kind(self) -> str:
-        """Kind of corrupted patches that the metric covers; empty if it covers all patches."""
+        """Kind of corrupted patches that the metric covers, or an empty string for all patches."""
         last = self.name.rpartition("_")[2]
         return last if last in KINDS else ""
 
     @property
     def compared(self) -> bool:
-        """Whether a report compares arms by this metric."""
+        """Return whether a report compares arms by this metric."""
         whole = not self.kind or (self.kind == MASKED and self.unit != LOSS)
         return whole and self.unit in (SHARE, PIXEL_SHARE, LOSS)
 
     def text(self, value: float, page: bool = False) -> str:
-        """Return a value as text: with a fixed number of digits for the terminal, or shorter for a
-        page.
+        """Return a value as text for the terminal, with a constant number of digits, or for a page.
         """
         if self.in_per_cent:
             return f"{value:.2%}" if page else f"{value:.1%}"
@@ -124,7 +123,7 @@ _scope: ContextVar[Mapping[str, Row | None]] = ContextVar("rows of plugins", def
 
 
 def register(*rows: Row) -> None:
-    """Add rows to the rows of the package; adding the same row twice is no error.
+    """Add rows to the rows of the package. Adding the same row twice is no error.
 
     Raises:
         ValueError: Another row has the same name.
@@ -160,8 +159,8 @@ def own_rows(*runs: Iterable[Row]) -> Iterator[None]:
 
 
 def rows_of_run(own: Sequence[Row], measured: Iterable[str]) -> list[Row]:
-    """Return the rows of a run: those that its plugin declares, and the package's rows of all other
-    measured names.
+    """Return the rows of a run: rows that the plugin declares, and the package's rows for the rest
+    of the measured names.
 
     With both, `own_rows` sees where two runs mean different things by the same name.
 
@@ -208,7 +207,7 @@ def _ordered_as(name: str) -> str:
 
 
 def place(name: str) -> float:
-    """Return the place of a measure in the order of MAIN; all measures outside MAIN come last.
+    """Return the place of a measure in the order of MAIN. All measures outside MAIN come last.
 
     More shots come before fewer, because one shot is the noisiest measure.
     """
@@ -274,14 +273,15 @@ def has_row(name: str) -> bool:
 
 
 def has_direction(name: str) -> bool:
-    """Return whether it is known that higher or lower values are better: true for a metric with a
-    row and for any loss.
+    """Return whether the better direction is known: true for a metric with a row and for any loss.
     """
     return has_row(name) or find_metric(name).unit == LOSS
 
 
 def score(name: str, value: float) -> float:
-    """Return a value of a metric such that larger is better; -inf if the value is not finite."""
+    """Return a value of a metric such that larger is better, or -inf for a value that is not
+    finite.
+    """
     if not math.isfinite(value):
         return -math.inf
     return value if find_metric(name).higher else -value
@@ -311,7 +311,10 @@ def label(name: str) -> str:
 
 
 def is_split(name: str, names: Container[str]) -> bool:
-    """Return whether a metric is shown by kind of patch instead of as a whole.
+    """Return whether a metric is left out because more suitable metrics are shown.
+
+    Metrics by kind of patch are shown instead of the whole metric. A loss is shown as a whole,
+    because a model learns from the whole loss, and its metrics by kind of patch are left out.
 
     For a loss the answer is true for the parts, because a model learns from the whole loss, which
     is therefore shown.

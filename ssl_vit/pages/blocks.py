@@ -1,5 +1,5 @@
 """Define the parts of a page (text, tables, commands, figures and charts), and write pages as
-Markdown or as one HTML file that needs no other file.
+Markdown or as a self-contained HTML file.
 
 This module does not import torch.
 """
@@ -32,7 +32,7 @@ ASSETS = Path(__file__).with_name("assets")
 
 
 class Text(NamedTuple):
-    """Paragraph; a warning is set apart from the text."""
+    """Paragraph, which a warning sets off from the text."""
 
     text: str
     warning: bool = False
@@ -50,7 +50,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Table whose first `labels` columns are text and whose other columns are numbers.
+    """Table with text in the first `labels` columns and numbers in the rest.
 
     The HTML table moves the columns named in `behind` to the end, so that a phone shows the rest.
     """
@@ -78,8 +78,8 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Lines by step, drawn by the script of the page. Readers can zoom the chart or read it as a
-    table.
+    """Lines by step, drawn by the script of the page. Readers can zoom the chart or read the values
+    as a table.
     """
 
     title: str
@@ -99,7 +99,7 @@ class Figure(NamedTuple):
 
 
 class Image(NamedTuple):
-    """PNG image; `alt` describes the image for people who cannot see it, and `href` links to the
+    """PNG image: `alt` describes the image for people who cannot see, and `href` links to the
     original.
     """
 
@@ -116,7 +116,7 @@ class Gallery(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Blocks that are hidden until the reader opens them."""
+    """Blocks that are hidden until the reader unfolds the summary."""
 
     summary: str
     blocks: "list[Block]"
@@ -126,7 +126,7 @@ Block = Text | Listing | Table | Commands | Chart | Figure | Gallery | Fold
 
 
 class Section(NamedTuple):
-    """Section of a page; the first section has no title."""
+    """Section of a page, without a title if it comes first."""
 
     title: str
     blocks: list[Block]
@@ -146,7 +146,7 @@ def markdown(title: str, sections: list[Section]) -> str:
 
 
 def block_markdown(block: Block) -> str:
-    """Return a block as Markdown; empty for a block that only a browser can draw."""
+    """Return a block as Markdown, or an empty string for a block that only a browser can draw."""
     match block:
         case Text(text, warning):
             return f"> **Note:** {escape_markdown(text)}" if warning else escape_opening(text)
@@ -295,8 +295,8 @@ def _json(chart: Chart) -> Markup:
 
 
 def _short(value: float) -> float | None:
-    """Return six digits of a value, more than a screen shows; None, drawn as a gap, if the value is
-    not finite.
+    """Return six digits of a value, more than a screen shows, or None (drawn as a gap) if the value
+    is not finite.
     """
     if not math.isfinite(value):
         return None

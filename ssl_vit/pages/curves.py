@@ -41,7 +41,9 @@ class Curve(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Whether the metric was measured once, always has the same value, or is never finite."""
+        """Return whether the metric was measured once, always has the same value, or is never
+        finite.
+        """
         finite = np.isfinite(self.values)
         return not finite.any() or bool(finite.all() and self.values.min() == self.values.max())
 
@@ -66,7 +68,7 @@ class Rows(NamedTuple):
 
 
 def read(path: Path) -> Rows:
-    """Return the rows of a file; no rows if the file does not exist or is not a regular file.
+    """Return the rows of a file, or no rows if the file does not exist or is not a regular file.
 
     Raises:
         OSError: The file cannot be read.
@@ -100,15 +102,14 @@ def of_model(curves: Curves) -> dict[str, Curve]:
 
 
 def of_table(names: Container[str]) -> list[str]:
-    """Return the held-out metrics among `names` that lists of runs show, in the order of those
-    lists.
+    """Return the held-out metrics among `names` that lists of runs show, in the order of the lists.
     """
     shown = (f"{HELD_OUT}{name}" for name in main_metrics())
     return [name for name in shown if name in names]
 
 
 def charts(curves: Curves) -> list[Chart]:
-    """Return charts of all metrics with more than one value, the loss first.
+    """Return charts of all metrics with several values, the loss first.
 
     A metric of held-out images is drawn in the chart of the training metric with the same name.
     """
@@ -152,7 +153,7 @@ def _title(name: str) -> str:
 
 
 def line(name: str, curve: Curve) -> Line:
-    """Return a curve as a line of a chart; a line with few values has a point at each value."""
+    """Return a curve as a line of a chart, with a point at each value if there are few values."""
     kind = "points" if len(curve.steps) <= POINTS else "line"
     return Line(name, curve.steps.tolist(), curve.values.tolist(), kind)
 

@@ -1,4 +1,4 @@
-"""Show the figures of a folder as blocks of a page, or on a page of their own. This module does not
+"""Show the figures of a folder as blocks of a page, or on a separate page. This module does not
 import torch.
 """
 
@@ -19,7 +19,7 @@ PAGE = "figures.html"
 
 
 class Shown(NamedTuple):
-    """What a figure of the figures tool shows.
+    """Description of what a figure of the figures tool shows.
 
     Attributes:
         caption: Caption in words.
@@ -88,7 +88,7 @@ def predictions(values: Mapping[str, Any]) -> str:
 
 
 def write(folder: Path, about: Sequence[str], run: Path | None = None) -> Path:
-    """Write figures.html into a folder of figures and return its path.
+    """Write figures.html into a folder of figures and return the path of the page.
 
     Args:
         folder: Folder of the figures.
@@ -141,8 +141,8 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
 
 
 def _text(path: Path) -> str | None:
-    """Return the text of a file, or None if it cannot be read or is not a regular file (reading a
-    pipe would block).
+    """Return the text of a file, or None for an unreadable file and for anything but a regular file
+    (reading a pipe would block).
     """
     try:
         return path.read_text(encoding="utf-8") if path.is_file() else None

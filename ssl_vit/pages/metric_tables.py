@@ -148,6 +148,11 @@ def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
 def _verb(own: Reading, baseline: Measured) -> str:
     """Return whether a metric beats a baseline, in words.
 
+    With a measured paired difference, the answer is OPEN if the interval of the difference includes
+    zero. Otherwise a share is OPEN if its interval includes the baseline, a metric without an
+    interval is FEW if it was measured on few images, which beats nothing, and a better metric
+    without an interval is only AHEAD.
+
     - With a measured paired difference: OPEN if its interval includes zero.
     - Otherwise, for a share: OPEN if its interval includes the baseline.
     - Without an interval: FEW if few images were measured, which beats nothing; otherwise AHEAD.
@@ -179,7 +184,7 @@ def results(found: Sequence[Reading]) -> Table:
 
 
 def baselines(found: Sequence[Reading]) -> Table:
-    """Return a table that compares baselines with the model's metrics; without rows if nothing was
+    """Return a table that compares baselines with the model's metrics, without rows if nothing was
     compared.
     """
     rows = []
@@ -196,7 +201,7 @@ def baselines(found: Sequence[Reading]) -> Table:
 
 
 def beside_text(one: Reading) -> str:
-    """Return the value of a metric with its interval, and the baselines measured on the same
+    """Return the value of a metric with the interval, and the baselines measured on the same
     images.
     """
     text = one.row.text(one.value)
@@ -216,7 +221,7 @@ def beside_text(one: Reading) -> str:
 
 
 def verdict(found: Sequence[Reading]) -> str:
-    """Return what the baselines say about a model; empty if nothing was compared.
+    """Return what the baselines say about a model, or an empty string if nothing was compared.
 
     The verdict covers the features compared with fresh weights, the model's own task, and a
     classifier.
@@ -227,7 +232,7 @@ def verdict(found: Sequence[Reading]) -> str:
 
 def _features_verdict(found: Sequence[Reading]) -> str:
     """Return whether features of the encoder are better or worse than features of fresh weights,
-    and whether they are no better than always naming the commonest class.
+    and whether always naming the commonest class does as well.
 
     The verdict uses the paired differences in the first measure (`metrics.place`): with several
     measures, each at 95%, one is soon beyond zero by chance. The text is empty if nothing was
@@ -279,14 +284,16 @@ def is_no_better(one: Reading) -> bool:
 
 def classifier_verdict(found: Sequence[Reading]) -> str:
     """Return a sentence if a classifier is no better on test images than always naming the
-    commonest class; otherwise an empty string.
+    commonest class.
+
+    Otherwise return an empty string.
     """
     top1 = [one for one in found if one.name == TESTED[0] and is_no_better(one)]
     return f"{top1[0].row.words} is {NO_BETTER} ({top1[0].where})." if top1 else ""
 
 
 def _task_verdict(found: Sequence[Reading]) -> str:
-    """Return which baselines of its own task the model beats, and which not.
+    """Return which baselines of the model's own task the model beats, and which not.
 
     The images are named if they are few, or if several splits were measured. There is no verdict if
     a metric of that task is not finite, because the other metrics of such a network mean nothing.
@@ -308,8 +315,10 @@ def _task_verdict(found: Sequence[Reading]) -> str:
 
 
 def probe_place(name: str) -> str:
-    """Return the key of PROBE_BASELINES that a metric belongs to; empty for the encoder itself and
-    other metrics.
+    """Return the key of PROBE_BASELINES that a metric belongs to, or an empty string for all other
+    metrics.
+
+    A metric of the encoder itself belongs to none.
     """
     last = name.rpartition("/")[2]
     return next((start for start in PROBE_BASELINES if last.startswith(start)), "")

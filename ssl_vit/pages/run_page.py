@@ -60,20 +60,20 @@ def write(folder: Path, record: RunRecord | None = None, running: bool = False) 
 
 
 def render(record: RunRecord, above: str = "") -> str:
-    """Return the page as HTML; `above` as in blocks.html."""
+    """Return the page as HTML, with `above` as in blocks.html."""
     refresh = REFRESH if record.state == "running" else 0
     return blocks.html(record.name, build(record), above, refresh)
 
 
 def build(record: RunRecord) -> list[Section]:
-    """Return the sections of the page; sections without content are left out."""
+    """Return the sections of the page without empty sections."""
     with own_rows(record.environment.own_rows):
         found = [Section(title, list(of_record(record))) for title, of_record in SECTIONS]
     return [section for section in found if section.blocks]
 
 
 def first(record: RunRecord) -> Iterator[Block]:
-    """Yield three sentences (what the run is, how it went, the result) and cautions."""
+    """Yield three sentences (what the run is, the course, the result) and cautions."""
     yield Text(" ".join(sentences(record)))
     if record.state == "running" and record.updated:
         text = f"As of {record.updated:%Y-%m-%d %H:%M:%S} UTC; this page is loaded again"
@@ -107,7 +107,7 @@ def warnings(record: RunRecord) -> Iterator[Block]:
 
 
 def results(record: RunRecord) -> Iterator[Block]:
-    """Yield every metric with its interval, and the baselines."""
+    """Yield every metric with an interval, and the baselines."""
     recipe = record.recipe
     readings = metric_tables.readings(record.metrics(), record.measured_on)
     # copies of images are recorded only at the end, so there are no intervals yet
@@ -152,8 +152,8 @@ def learning_curves(record: RunRecord) -> Iterator[Block]:
 
 
 def figures(record: RunRecord) -> Iterator[Block]:
-    """Yield the SVG files of figures/, predictions first; figures beyond EMBEDDED bytes are only
-    named.
+    """Yield the SVG files of figures/, predictions first, and the names of figures beyond EMBEDDED
+    bytes.
     """
     caption = figure_blocks.predictions(record.values)
     otherwise = f"a figure of the run {record.name}"
@@ -161,7 +161,7 @@ def figures(record: RunRecord) -> Iterator[Block]:
 
 
 def recipe(record: RunRecord) -> Iterator[Block]:
-    """Yield what the run changed in its recipe file, and every key."""
+    """Yield what the run changed in the recipe file, and every key."""
     values = record.values
     if not values:
         return
@@ -237,7 +237,7 @@ def _number(value: float | None, form: str = ",.4g") -> str:
 
 
 def load(record: RunRecord) -> Iterator[Block]:
-    """Yield how to load the encoder, if it has been exported."""
+    """Yield how to load an exported encoder."""
     folder, recipe = record.folder.absolute(), record.recipe
     if not (folder / "export" / "config.json").exists():
         return

@@ -73,18 +73,18 @@ class RunRecord:
 
     @property
     def saved_step(self) -> int:
-        """Step of the newest checkpoint, after which the run resumes; 0 without a checkpoint."""
+        """Step of the newest checkpoint, after which the run resumes, or 0 without a checkpoint."""
         return max(map(step_of, list_checkpoints(self.folder / "checkpoints")), default=0)
 
     @property
     def step(self) -> int:
-        """Last step of a row or a checkpoint; 0 without any."""
+        """Last step of a row or a checkpoint, or 0 without any."""
         logged = int(self.rows.steps[-1]) if len(self.rows.steps) else 0
         return max(logged, self.saved_step)
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        """Recipe in recipe.yaml; None if this version cannot read it."""
+        """Recipe in recipe.yaml, or None if this version cannot read the file."""
         with suppress(UserError):
             return recipe_files.read(self.folder / "recipe.yaml") if self.values else None
         return None
@@ -117,12 +117,13 @@ class RunRecord:
 
     @property
     def seen(self) -> list[SeenImages]:
-        """Which of the measured images this run and the runs before it were trained on."""
+        """Measured images that this run and the runs before it were trained on."""
         return seen_text.recorded(self.result, self.environment)
 
     def latest(self) -> tuple[int, dict[str, float]]:
-        """Return the step and the values, {name: value}, of the last row with held-out metrics; (0,
-        {}) without such a row.
+        """Return the step and the values, {name: value}, of the last row with held-out metrics.
+
+        Return (0, {}) without such a row.
         """
         known = {
             name.removeprefix(HELD_OUT): (int(one.steps[-1]), float(one.values[-1]))
@@ -148,7 +149,7 @@ class RunRecord:
         }
 
     def finite(self, name: str) -> np.ndarray:
-        """Return the finite values of a curve; none if the curve does not exist."""
+        """Return the finite values of a curve, or an empty array if the curve does not exist."""
         values = self.rows.curves.get(name, NO_CURVE).values
         return values[np.isfinite(values)]
 
@@ -157,13 +158,13 @@ NO_CURVE = Curve(np.empty(0, np.int64), np.empty(0))
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is the folder of a run, or what is left of a run."""
+    """Return whether a folder is the folder of a run or holds the remains of a run."""
     study = (folder / "study.json").exists()
     return not study and any((folder / name).is_file() for name in FILES)
 
 
 def read_run(folder: Path, result: Result | None = None) -> RunRecord:
-    """Return the content of a run's folder; `problems` names what cannot be read.
+    """Return the content of a run's folder, with unreadable files named in `problems`.
 
     Args:
         folder: Folder of the run.

@@ -13,7 +13,7 @@ from .run_record import RunRecord
 
 
 def sentences(record: RunRecord) -> list[str]:
-    """Return what the run is, how it went and the result; fewer sentences if a part is unknown."""
+    """Return what the run is, the course of the run and the result, leaving out unknown parts."""
     found = (what(record), course(record), outcome(record))
     return [sentence for sentence in found if sentence]
 
@@ -38,7 +38,7 @@ def what(record: RunRecord) -> str:
 
 
 def course(record: RunRecord) -> str:
-    """Return a sentence about how far the run is, and how long it took."""
+    """Return a sentence about how far the run is, and how long the run took."""
     resumed = len(record.started) - 1
     times = "" if resumed < 1 else f", resumed {'once' if resumed == 1 else f'{resumed} times'}"
     if (result := record.result) is not None:
@@ -60,7 +60,7 @@ def course(record: RunRecord) -> str:
 
 
 def _chosen(result: Result) -> str:
-    """Return which step the weights are from, if checkpoint.best has chosen them."""
+    """Return which step the weights are from, if checkpoint.best has chosen the weights."""
     best = result.best
     if best is None or best.step is None:
         return ""
@@ -86,8 +86,8 @@ def _time_left(record: RunRecord) -> str:
 
 
 def outcome(record: RunRecord) -> str:
-    """Return the result compared with its baselines; for an unfinished run, the last measured
-    values.
+    """Return the result compared with the baselines, or the last measured values of an unfinished
+    run.
     """
     with own_rows(record.environment.own_rows):
         return _outcome(record)
@@ -127,7 +127,7 @@ def _outcome(record: RunRecord) -> str:
 
 
 def machine(environment: Environment) -> str:
-    """Where a run was made and with what, from its environment.json."""
+    """Return where a run was made and with which software, from environment.json."""
     cpu = (environment.host or {}).get("cpu", "unknown processor")
     device = f"{environment.processes or 1} x {environment.device or 'unknown device'} ({cpu})"
     if environment.sharding:

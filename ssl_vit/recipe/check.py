@@ -1,5 +1,5 @@
-"""Check relations between keys: combinations that a recipe must not have, and keys that it would
-ignore.
+"""Check relations between keys: combinations that a recipe must not have, and keys that the recipe
+would ignore.
 
 Each subject has one function. `check` calls the functions in the order in which a reader would ask,
 and the first relation that fails is the error. Relations that concern a single objective are
@@ -74,7 +74,7 @@ def check_used(recipe: Recipe, given: Mapping[str, str]) -> None:
 
 
 def check_place(data: Data) -> None:
-    """Check that the data set has exactly one location and that the location exists.
+    """Check that the data set has a single location and that the location exists.
 
     Raises:
         UserError: The data set has no location, or its path does not exist.
@@ -93,7 +93,7 @@ def check_place(data: Data) -> None:
 
 
 def _given(recipe: Recipe, keys: Iterable[str]) -> str:
-    """Return the first of `keys` whose value differs from its default, or an empty string."""
+    """Return the first of `keys` with a value other than the default, or an empty string."""
     changed = (key for key in keys if recipe.value(key) != all_keys()[key].default)
     return next(changed, "")
 
@@ -190,8 +190,8 @@ def _cuts_held_out(r: Recipe) -> bool:
 
 
 def _stream(r: Recipe) -> None:
-    """Refuse what a stream cannot do: a stream shows only the next image, and all of it is trained
-    on.
+    """Refuse what a stream cannot do: a stream shows only the next image, and training uses every
+    image of it.
     """
     data, beside, only = r.data, "beside data.stream=true", "data.stream=true is for training only"
     if not data.stream:
@@ -374,7 +374,7 @@ def _trunk(r: Recipe) -> None:
 
 
 def check_stable(recipe: Recipe, other: Recipe) -> None:
-    """Check that a recipe leaves its trunk before the learning rate of a run begins to decay.
+    """Check that a recipe leaves the trunk before the learning rate of a run begins to decay.
 
     Args:
         recipe: Recipe with a trunk (`resume=RUN@STEP`).
@@ -395,7 +395,7 @@ def has_use(recipe: Recipe, key: str) -> bool:
 
 
 def why_unused(r: Recipe, key: str) -> str:
-    """Return why the recipe has no use for a dotted key, or an empty string if it uses the key."""
+    """Return why the recipe has no use for a dotted key, or an empty string for a key in use."""
     top, objective = key.split(".")[0], f"objective={r.objective}"
     probes = r.objective == "probe"
     targets = declaration.targets().items()
@@ -430,8 +430,9 @@ def why_unused(r: Recipe, key: str) -> str:
 
 
 def _has_group(r: Recipe, top: str) -> bool:
-    """Return whether the recipe uses the group of keys `top`; keys outside optional groups count as
-    used.
+    """Return whether the recipe uses the group of keys `top`.
+
+    Keys outside optional groups count as used.
     """
     if top == "probe":
         return r.objective == "probe" or r.probe.every is not None

@@ -1,4 +1,4 @@
-"""Objectives and targets: what each one declares, and where declarations are found.
+"""Declare objectives and targets: what a declaration says, and where declarations are found.
 
 An objective is a folder of ssl_vit/objectives/ whose `__init__.py` has a `DECLARATION`, or a plugin
 that calls `declare`. Everything that the workbench does for an objective (options and help, checks,
@@ -64,7 +64,7 @@ def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
 
 
 class ObjectiveDeclaration:
-    """Everything known about an objective (`objective=NAME`) without building its network.
+    """Everything known about an objective (`objective=NAME`) without building the network.
 
     Attributes:
         name: Name of the objective: the name of its folder, or the name that a plugin gives. Also
@@ -148,7 +148,7 @@ class ObjectiveDeclaration:
         raise UserError(f"objective={self.name}: {found}; expected a column of one label")
 
     def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
-        """Return the objectives that are trained: this objective, or its parts whose weight is not
+        """Return the objectives that are trained: this objective, or all parts with a weight above
         0.
         """
         return [self]
@@ -161,8 +161,8 @@ class ObjectiveDeclaration:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Names of the groups of keys that the objective uses: shared ones, those of its parts, and
-        its own group last.
+        """Names of the groups of keys that the objective uses: shared groups, groups of the parts,
+        and last the objective's own group.
         """
         own = (self.options.name,) if self.options else ()
         shared = (name for name in self.shared if "." not in name)
@@ -345,7 +345,7 @@ def target(name: str) -> TargetDeclaration:
 
 
 def known_or_bare(name: str) -> ObjectiveDeclaration:
-    """Return the objective with this name, even if it is unknown.
+    """Return the objective with this name, even for an unknown name.
 
     For an unknown objective, such as a plugin's that has not run, return what its runs recorded, or
     else a declaration that has nothing but the name.

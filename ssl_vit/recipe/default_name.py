@@ -1,4 +1,4 @@
-"""Choose the name of a run whose options give none. This module does not import torch."""
+"""Choose the name of a run if the options give none. This module does not import torch."""
 
 import hashlib
 from typing import Any

@@ -1,5 +1,5 @@
-"""Read an export's config.json and preprocessor_config.json, in the format of timm or transformers,
-for its model and preprocessing.
+"""Read an export's config.json and preprocessor_config.json, in the format of timm or transformers:
+the model and the preprocessing.
 
 This module does not import torch.
 """
@@ -84,7 +84,7 @@ def with_digests(config: dict[str, Any], files: Mapping[str, bytes]) -> dict[str
 
 
 def check_digest(folder: Path, name: str, prefix: str) -> None:
-    """Check that a file of an export is the file that was written with it.
+    """Check that a file of an export has not changed since it was written.
 
     A file without a recorded digest passes, for example in an export that another program made.
 
@@ -340,14 +340,14 @@ def feature_values(folder: Path) -> dict[str, Any]:
 
 
 def norm_eps(config: Values) -> float | None:
-    """Return the eps of the layer norms of a transformers ViT; None for timm, whose architecture
-    implies it.
+    """Return the eps of the layer norms of a transformers ViT, or None for timm, where the
+    architecture implies eps.
     """
     return config.get("layer_norm_eps", EPS) if config.get("model_type") == "vit" else None
 
 
 def pooling(folder: Path) -> str:
-    """Return how the export pools tokens into one feature: "avg" (the mean of the patch tokens) or
+    """Return how the export pools tokens into a feature: "avg" (the mean of the patch tokens) or
     "token".
 
     The result is "token" unless config.json says otherwise.
@@ -359,14 +359,15 @@ def pooling(folder: Path) -> str:
 
 def image_size(folder: Path) -> int | None:
     """Return the side in pixels of the images that the export was made for, or None if config.json
-    does not say it.
+    does not say.
     """
     side = next(reversed(image_sides(read(folder))), None)
     return side if isinstance(side, int) else None
 
 
 def image_sides(config: Values) -> list[int]:
-    """Return the sides in pixels (one or two) of the images that the weights have positions for.
+    """Return the sides in pixels (one number or two) of the images that the weights have positions
+    for.
 
     Return an empty list if config.json does not say it.
     """
@@ -377,7 +378,9 @@ def image_sides(config: Values) -> list[int]:
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON file of the export; a missing preprocessor_config.json counts as empty."""
+    """Return a JSON file of the export, or an empty dictionary for a missing
+    preprocessor_config.json.
+    """
     if name == "config.json":
         return read(folder)
     path = folder / name

@@ -18,8 +18,8 @@ A_STUDY = f"recipe={recipe_files.STUDIES}/"
 
 
 def groups() -> dict[str, str]:
-    """Return {name of a group of keys: its help}; the empty name comes first, for keys outside
-    groups.
+    """Return {name of a group of keys: help of the group}, with the empty name first for keys
+    outside groups.
     """
     found = {"": "The run."}
     for name, info in Recipe.model_fields.items():
@@ -31,13 +31,13 @@ def groups() -> dict[str, str]:
 
 
 def members(group: str) -> list[Key]:
-    """Return the keys of a group; keys that define the experiment come first."""
+    """Return the keys of a group, starting with the keys that define the experiment."""
     found = [one for key, one in all_keys().items() if key.rpartition(".")[0] == group]
     return sorted(found, key=lambda one: one.effect != "compute")
 
 
 def meaning(option: Key) -> str:
-    """Return the help of an option, including the option that it needs to have an effect."""
+    """Return the help of an option, including any option that must be set for an effect."""
     if option.name == "target":
         return declaration.describe_targets()
     if option.requires:
@@ -47,8 +47,8 @@ def meaning(option: Key) -> str:
 
 
 def allowed(option: Key) -> str:
-    """Return the values that an option may have, in words; empty if the meaning of a tool's option
-    says it.
+    """Return the values that an option may have, in words, or an empty string if the option's
+    meaning says enough.
     """
     if option.form == FLAG:
         return ""
@@ -61,7 +61,9 @@ def allowed(option: Key) -> str:
 
 
 def heading(option: Key) -> str:
-    """Return how an option is typed: with its default, or with a placeholder if it has none."""
+    """Return how an option is typed: with the default, or with a placeholder if there is no
+    default.
+    """
     if option.form == FLAG:
         return option_name(option)
     if option.form == WORD:
@@ -71,7 +73,7 @@ def heading(option: Key) -> str:
 
 
 def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
-    """Return the --help of a tool: its purpose, examples and options.
+    """Return the --help of a tool: purpose, examples and options.
 
     For a tool that runs recipes, list the keys that people change most often, with the values of
     the recipe that the arguments name.
@@ -131,9 +133,7 @@ def _recipe_keys(title: str, values: dict[str, object], wanted: Sequence[str]) -
 
 
 def _values(arguments: Sequence[str]) -> dict[str, object]:
-    """Return {dotted key: value} of the recipe that the arguments name, or the defaults if they
-    name none.
-    """
+    """Return {dotted key: value} of the recipe that the arguments name, or else the defaults."""
     overrides = [argument for argument in arguments if "=" in argument]
     return resolve(overrides, here=False).values() if overrides else schema.defaults()
 

@@ -36,13 +36,13 @@ class Difference(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Kind of the fact; empty if the difference is a key."""
+        """Kind of the fact, or an empty string for a key."""
         kind, colon, _ = self.key.partition(":")
         return kind if colon else ""
 
     @property
     def name(self) -> str:
-        """Name of the fact without its kind, or the key."""
+        """Name of the fact without the kind, or the key."""
         return self.key.rpartition(":")[2]
 
 

@@ -147,14 +147,14 @@ class Data(Keys):
 
     @property
     def location(self) -> str:
-        """Location of the images as the option that gives it, such as `data.path=photos`."""
+        """Location of the images as an option, such as `data.path=photos`."""
         if self.path:
             return f"data.path={self.path}"
         return f"data.hub={self.hub}" if self.hub else f"data={self.name}"
 
     @property
     def is_rgb(self) -> bool:
-        """Whether images are 8-bit RGB; other images are converted to that format."""
+        """Return whether images are 8-bit RGB, or are converted to that format."""
         return self.channels == 3 and self.range is None
 
     @property

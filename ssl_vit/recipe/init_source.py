@@ -1,5 +1,7 @@
-"""Find initial weights (`init=`) and read what their files say. This module does not import torch;
-models/weights.py reads the weights.
+"""Find initial weights (`init=`) and read what the files next to them say. This module does not
+import torch.
+
+The weights themselves are read in models/weights.py.
 """
 
 import hashlib
@@ -47,7 +49,7 @@ class LocalWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class InitSource:
-    """Source of weights as `init=` names it: scratch, timm:NAME, hf-hub:USER/NAME, a file or a
+    """Source of weights, named in `init=`: scratch, timm:NAME, hf-hub:USER/NAME, a file or a
     folder.
 
     Files are looked up only when a method needs them. A run that resumes from a checkpoint no
@@ -68,7 +70,7 @@ class InitSource:
 
     @property
     def kind(self) -> str:
-        """Kind of facts about these weights (recipe/identity.py): the key without its group."""
+        """Kind of facts about the weights (recipe/identity.py): the key without the group."""
         return self.key.rpartition(".")[2]
 
     @property
@@ -85,12 +87,12 @@ class InitSource:
 
     @property
     def is_local(self) -> bool:
-        """Whether the weights are a file or folder on this machine."""
+        """Return whether the weights are a file or folder on this machine."""
         return not (self.is_scratch or self.is_timm or self.is_on_hub)
 
     @property
     def public_name(self) -> str:
-        """Name of the place without private parts: for a local path, only its last part."""
+        """Name of the place without private parts: for a local path, only the last part."""
         return Path(self.place).name if self.is_local else self.place
 
     @property
@@ -109,8 +111,10 @@ class InitSource:
 
     @property
     def network_key(self) -> str:
-        """Key that receives `network_values`; empty for `init`, whose network the group `model`
-        describes.
+        """Key that receives `network_values`.
+
+        The key is empty for `init`, because the group `model` describes the network of the initial
+        weights.
         """
         group = self.key.rpartition(".")[0]
         return group and f"{group}.network"
@@ -187,7 +191,8 @@ class InitSource:
         return folder
 
     def described_values(self, model: bool = True) -> Values:
-        """Return {dotted key: value} of what the folder of the weights, or timm, says about them.
+        """Return {dotted key: value} of what the folder of the weights, or timm, says about the
+        weights.
 
         The values cover the model, the normalisation, and how the evaluation resizes and crops.
 
@@ -220,7 +225,7 @@ class InitSource:
         return {f"model.{key}": value for key, value in of_model.items()} | found
 
     def network_values(self) -> Values:
-        """Return what is needed to build the network before reading the weights.
+        """Return everything needed to build the network before reading the weights.
 
         The values are the model and the pixels from `described_values`, `pool` from `pooling`, and
         `eps` of the layer norms if a config.json says it.
@@ -240,7 +245,7 @@ class InitSource:
         return values
 
     def _published(self) -> Any:
-        """Return timm's PretrainedCfg for timm:NAME; raise UserError if timm has none."""
+        """Return timm's PretrainedCfg for timm:NAME, or raise UserError if timm has none."""
         self.locate()
         try:
             return timm_models.published(self.timm_name)
@@ -316,8 +321,8 @@ class InitSource:
         return {f"data.{key}": value for key, value in data.items()}
 
     def pooling(self) -> str:
-        """Return how the network pools tokens into one feature: "avg" (the mean of the patch
-        tokens) or "token".
+        """Return how the network pools tokens into a feature: "avg" (the mean of the patch tokens)
+        or "token".
 
         The result is "token" unless the folder of the weights, or timm, says "avg".
         """

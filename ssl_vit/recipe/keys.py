@@ -88,7 +88,9 @@ def summary(kind: type) -> str:
 
 
 def section(kind: type, title: str) -> str:
-    """Return a section of the docstring of a class or its parent, with its indentation."""
+    """Return a section of the docstring of a class or of the parent class, indented as in the
+    docstring.
+    """
     return (inspect.getdoc(kind) or "").partition(f"\n{title}:\n")[2].partition("\n\n")[0]
 
 
@@ -184,7 +186,7 @@ class OneOf(Only):
 
 @dataclass(frozen=True, eq=False)
 class Key:
-    """Field together with its dotted key in a recipe, or with the name of a tool's option.
+    """Field together with the dotted key in a recipe, or with the name of a tool's option.
 
     Attributes:
         group, field, info: Where the key is declared.
@@ -209,7 +211,7 @@ class Key:
 
     @property
     def default(self) -> Any:
-        """Default value; None if the user must give a value."""
+        """Default value, or None if the user must give a value."""
         found = self.info.get_default(call_default_factory=True)
         return None if found is PydanticUndefined else found
 
@@ -219,7 +221,7 @@ class Key:
 
     @property
     def types(self) -> frozenset[Any]:
-        """Types of the value; for a list, the types of its elements."""
+        """Types of the value, or of the elements if the value is a list."""
         return frozenset(_atoms(self.info.annotation))
 
     @property
@@ -240,7 +242,7 @@ class Key:
 
     @property
     def choices(self) -> list[str] | None:
-        """Texts that the value, or each element of a list, may be; None if the key has no fixed
+        """Texts that the value, or each element of a list, may be, or None if the key has no fixed
         choices.
         """
         return _choices(self.schema)
@@ -248,7 +250,7 @@ class Key:
 
 @cache
 def _properties(group: type[Keys]) -> dict[str, Any]:
-    """Return {field: JSON Schema} for a group; the result is cached because building it is slow."""
+    """Return {field: JSON Schema} for a group, cached because building the schema is slow."""
     found: dict[str, Any] = group.model_json_schema()["properties"]
     return found
 
@@ -404,13 +406,15 @@ def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> 
 
 
 class OddNumber(int):
-    """Whole number from a file whose text differs from the number's: 007 may also be a name."""
+    """Whole number from a file that is written differently from the number itself: 007 may also be
+    a name.
+    """
 
     text: str
 
 
 def convert(key: Key, value: Any) -> Any:
-    """Return a value from a file or from Python in the type that its key takes.
+    """Return a value from a file or from Python in the type that the key takes.
 
     1e6 becomes 1,000,000 for a key that takes whole numbers. 2024 becomes a text for a key that
     takes texts, and so does a path.

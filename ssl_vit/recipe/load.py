@@ -94,7 +94,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
 
 
 def _networks(recipe: Recipe, given: Values) -> Values:
-    """Return {dotted key: network} for weights that keys other than `init` name.
+    """Return {dotted key: network} for weights named by a key such as `teacher`, not by `init`.
 
     Weights are read only if the words name them or the recipe file does not describe their network.
     Other weights may be gone by now.
@@ -118,7 +118,8 @@ def _with_data(
     name: str | None,
     file: recipe_files.FileValues,
 ) -> tuple[str | None, Values]:
-    """Return the name of the images if the words choose them, and the values with those images.
+    """Return the name of the images if the words choose the images, and the values with the chosen
+    images.
 
     The images are those of a preset that is named, of a place that no preset describes, or of the
     run that made the initial weights.
@@ -162,7 +163,7 @@ def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
 
 
 def _described(source: InitSource, model: bool) -> Values:
-    """Return `InitSource.described_values` after checking that its keys exist.
+    """Return `InitSource.described_values` after checking that the keys exist.
 
     Raises:
         UserError: The recipe.yaml of the weights has an unknown key of the model, or an error of
@@ -223,8 +224,8 @@ def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
 
 
 def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
-    """Return the public part of a recipe file that somebody else wrote, checked except for its
-    images.
+    """Return the public part of a recipe file that somebody else wrote, with all checks except
+    those of the images.
 
     The images may not exist on this machine.
 
@@ -244,8 +245,8 @@ def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
 
 
 def _with_model(known: Values, name: str | None, start: Values) -> Values:
-    """Return the values with the model named on the command line, or else that of the initial
-    weights.
+    """Return the values with the model named on the command line, or else with the model of the
+    initial weights.
     """
     model = {key: value for key, value in start.items() if key.startswith("model.")}
     if name is not None:

@@ -109,18 +109,20 @@ class Model(Keys):
 
     @property
     def convolutional(self) -> bool:
-        """Whether the network is no Vision Transformer and has no patches, like a ResNet."""
+        """Return whether the network is no Vision Transformer and has no patches, like a ResNet."""
         return not self.timm.startswith(TRANSFORMERS)
 
     @property
     def class_token(self) -> bool:
-        """Whether the encoder has a class token; a model without one says so among its arguments.
+        """Return whether the encoder has a class token.
+
+        A model without a class token says so in `args`.
         """
         return self.args.get("class_token") is not False
 
     @property
     def hybrid(self) -> bool:
-        """Whether the patches are cells of a convolutional feature map."""
+        """Return whether the patches are cells of a convolutional feature map."""
         return HYBRIDS.match(self.timm) is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Read what users and other programs wrote: paths, YAML, and the JSON of run and study folders.
+"""Read files of users and foreign programs: paths, YAML, and the JSON of run and study folders.
 
 Size and depth are checked before parsing, because deep nesting makes the parsers of YAML and JSON
 exhaust the stack. The required content of a JSON file is described by a record (recipe/records).
@@ -115,7 +115,7 @@ def parse_path(text: str, key: str) -> Path:
 
 
 def exists(path: str | Path) -> bool:
-    """Return whether a path exists; a path that the file system refuses does not exist."""
+    """Return whether a path exists. A path that the file system refuses does not exist."""
     try:
         return Path(path).exists()
     except (OSError, ValueError):  # no permission, a name too long, a null character
@@ -176,7 +176,7 @@ def flatten(node: Any, prefix: str = "") -> Values:
 
 
 def nested(values: Values) -> dict[str, Any]:
-    """Return {dotted key: value} as a nested mapping; the reverse of `flatten`."""
+    """Return {dotted key: value} as a nested mapping, the reverse of `flatten`."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         group, dot, name = key.partition(".")
@@ -188,7 +188,7 @@ def nested(values: Values) -> dict[str, Any]:
 
 
 def yaml_value(text: str, loader: Any = _Loader) -> Any:
-    """Return the value that a YAML text stands for.
+    """Parse a YAML text into a value.
 
     Args:
         text: YAML.
@@ -275,7 +275,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value that a JSON text stands for.
+    """Parse a JSON text into a value.
 
     Raises:
         ValueError: The text is not valid JSON, or gives a key twice.

@@ -43,7 +43,8 @@ def check_plugin(given: Values, plugin: str | None, path: Path) -> None:
 
 
 def content_of(kind: type) -> str:
-    """Return the hash of the plugin file that defines a class; empty for a class of this package.
+    """Return the hash of the plugin file that defines a class, or an empty string for a class of
+    this package.
     """
     return str(getattr(sys.modules.get(kind.__module__), CONTENT, ""))
 

@@ -1,4 +1,4 @@
-"""Keys for what is measured on a frozen encoder. This module does not import torch."""
+"""Keys for measuring a frozen encoder. This module does not import torch."""
 
 from typing import Annotated, Literal
 

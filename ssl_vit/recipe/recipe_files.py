@@ -1,5 +1,5 @@
-"""Read recipe files, the recipes they are based on, and the presets they name. This module does not
-import torch.
+"""Read recipe files together with the base recipes and presets named in each file. This module does
+not import torch.
 """
 
 import functools
@@ -39,12 +39,14 @@ class FileValues(NamedTuple):
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the package's recipes, as `recipe=` takes them."""
+    """Return the names of the package's recipes, in the form that `recipe=` takes."""
     return [one for one in _names() if not one.startswith(f"{STUDIES}/")]
 
 
 def study_names() -> list[str]:
-    """Return the names of the package's studies, as `recipe=` of tools/study.py takes them."""
+    """Return the names of the package's studies, in the form that `recipe=` of tools/study.py
+    takes.
+    """
     return [one for one in _names() if one.startswith(f"{STUDIES}/")]
 
 
@@ -57,7 +59,7 @@ def _names() -> list[str]:
 
 
 def first_recipes() -> list[str]:
-    """Return the recipes that need no further options because they use the embedded images."""
+    """Return the recipes that use the embedded images and therefore need no further options."""
     return [
         name
         for name in recipe_names()
@@ -82,7 +84,7 @@ def summary(name: str) -> str:
 
 
 def find_recipe(name: str | None) -> Path:
-    """Return the path of a recipe, given its name under recipes/ or its path.
+    """Return the path of a recipe, given the name under recipes/ or the path.
 
     For a row of the paper's table the path is PAPER / NAME, which only this module can read.
 
@@ -106,7 +108,7 @@ def find_recipe(name: str | None) -> Path:
 
 
 def preset(key: str, name: str) -> Values:
-    """Return {dotted key: value} of the preset data=NAME or model=NAME, including its name.
+    """Return {dotted key: value} of the preset data=NAME or model=NAME, including the name.
 
     Raises:
         UserError: No preset has this name.
@@ -146,8 +148,8 @@ class _Link(NamedTuple):
 
 
 def _chain(path: Path) -> list[_Link]:
-    """Return a recipe file (or a row of the paper's table) and the files it is based on, the
-    nearest first.
+    """Return a recipe file (or a row of the paper's table) followed by all bases, the nearest
+    first.
 
     Raises:
         UserError: A file cannot be read, or the bases form a circle.
@@ -165,7 +167,7 @@ def _chain(path: Path) -> list[_Link]:
 
 
 def load(path: Path) -> FileValues:
-    """Return the values of a recipe file, including those of its base.
+    """Return the values of a recipe file, including the values of the base.
 
     What the recipe in `base: NAME` gives, except the name, counts as if the file gave it, unless
     the file itself gives another value.
@@ -191,7 +193,7 @@ def bases(path: Path) -> list[str]:
 
 
 def names_images(path: Path) -> bool:
-    """Return whether a recipe file or one of its bases chooses images.
+    """Return whether a recipe file or any base of the file chooses images.
 
     `data: shapes` in a file of recipes/ does not count as a choice, because those images are the
     default.
@@ -229,7 +231,7 @@ def find_base(base: Any, path: Path) -> Path:
 
 
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
-    """Return the values of a recipe file's content, without those of its base."""
+    """Return the values of a recipe file's content, without the values of the base."""
     presets: Values = {}
     for key in PRESET_TABLES:
         if isinstance(mapping.get(key), str):
@@ -245,7 +247,7 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
 
 
 def file_values(path: Path) -> Values:
-    """Return {dotted key: value} of a recipe file and its bases, unchecked."""
+    """Return {dotted key: value} of a recipe file and all bases, unchecked."""
     presets, own = load(path)
     return presets | own
 

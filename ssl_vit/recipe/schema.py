@@ -45,14 +45,14 @@ def group(kind: type[Keys]) -> Any:
 
 
 class Trunk(NamedTuple):
-    """Run that another run continues, and the step at which the other run begins."""
+    """Run that a new run continues, and the step at which the new run begins."""
 
     folder: Path
     step: int
 
 
 class Recipe(Keys):
-    """Keys that every recipe has; `recipe_class` adds the groups that an objective uses.
+    """Keys that every recipe has. `recipe_class` adds the groups that an objective uses.
 
     Attributes:
         name: Name of the run's folder. Default: the recipe's name and every option that changes
@@ -168,7 +168,7 @@ class Recipe(Keys):
         setattr(self.value(group) if group else self, name, value)
 
     def error(self, key: str, reason: str, value: Any = None) -> UserError:
-        """Return the error about a value that does not fit other values.
+        """Return the error about a value that contradicts the rest of the recipe.
 
         Args:
             key: Dotted key, shown with its value.
@@ -198,12 +198,12 @@ class Recipe(Keys):
 
     @property
     def trains(self) -> bool:
-        """Whether the run trains anything; an evaluation does not."""
+        """Return whether the run trains anything. An evaluation does not."""
         return self.objective != "probe"
 
     @property
     def trunk(self) -> Trunk | None:
-        """Run and step of resume=RUN@STEP; None for a run that starts at step 0."""
+        """Run and step of resume=RUN@STEP, or None for a run that starts at step 0."""
         if isinstance(self.resume, bool):
             return None
         run, _, step = self.resume.rpartition("@")
@@ -216,7 +216,7 @@ class Recipe(Keys):
 
     @property
     def pool(self) -> str:
-        """How the export pools tokens into one feature: token (the class token) or avg (the mean of
+        """Pooling of tokens into the exported feature: token (the class token) or avg (the mean of
         the patch tokens).
         """
         trained = self.declared.trained(self)[-1]
@@ -225,7 +225,8 @@ class Recipe(Keys):
 
     @property
     def fine_tunes(self) -> bool:
-        """Whether the run is a fine-tuning: trained weights learn labels and nothing else."""
+        """Return whether the run is a fine-tuning: trained weights learn labels and nothing else.
+        """
         found = declaration.known_or_bare(self.objective)
         learns = found.labels and not found.parts and self.trains
         return learns and not self.init_source.is_scratch
@@ -241,7 +242,7 @@ class Recipe(Keys):
 
     @property
     def training_tool(self) -> str:
-        """Name of the tool that trains this recipe, even if its plugin is not available here."""
+        """Name of the tool that trains this recipe, even if the plugin is not available here."""
         return "finetune" if self.fine_tunes else "pretrain"
 
 
@@ -314,14 +315,14 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
 
 
 def all_groups() -> list[declaration.Group]:
-    """Return the groups of keys that only some recipes have: shared groups, then those of
+    """Return the groups of keys that only some recipes have: shared groups, then groups of
     objectives and targets.
     """
     return [*SHARED_GROUPS, *declaration.groups()]
 
 
 def uses_target(objective: str) -> bool:
-    """Return whether an objective predicts patches; an unknown objective may."""
+    """Return whether an objective predicts patches, which an unknown objective may do."""
     found = declaration.objectives().get(objective)
     return found is None or "target" in found.groups
 
@@ -392,8 +393,9 @@ def is_private(key: str) -> bool:
 
 
 def learns_labels(recipe: Recipe) -> bool:
-    """Return whether the run trains on labels; a sum of objectives may give its labelled part the
-    weight 0.
+    """Return whether the run trains on labels.
+
+    A sum of objectives may give the labelled part the weight 0.
     """
     return any(one.labels for one in recipe.declared.trained(recipe))
 
@@ -411,14 +413,14 @@ def measures_masks(recipe: Recipe) -> bool:
 
 
 def chosen_on_held_out(recipe: Recipe) -> list[str]:
-    """Return what a run chooses on its held-out images, in words."""
+    """Return what a run chooses on held-out images, in words."""
     if recipe.objective != "probe":
         return ["the checkpoint"] if recipe.checkpoint.best else []
     return [CHOSEN[name] for name in recipe.probe.measures if name in CHOSEN]
 
 
 def more_held_out(recipe: Recipe) -> str:
-    """Return the option that makes a run like this one hold out more images.
+    """Return the option that makes such a run hold out more images.
 
     Return an empty string if another option limits the number of held-out images, or if the run
     already holds out as many.

@@ -5,12 +5,12 @@ This module imports neither torch nor NumPy, which --help does not need.
 
 
 def share_count(share: float, count: int) -> int:
-    """Return the number of images in a share of `count` images, at least one."""
+    """Return the number of images in a share of `count` images, at least 1."""
     return count if share == 1 else max(1, round(share * count))
 
 
 def held_out_count(share: float | None, count: int) -> int:
-    """Return how many of `count` training images are held out: at least one, and never all.
+    """Return how many of `count` training images are held out: at least 1, and never all.
 
     Args:
         share: Share to hold out; None: 1%, at most 10,000 images.
@@ -29,7 +29,7 @@ def selected_count(rate: float, n: int) -> int:
 
 
 def fewer_than(patches: int) -> str:
-    """Return the text that says which masking rates leave at least one patch of an image
-    (`selected_count` below all).
+    """Return the text about masking rates that leave at least 1 patch of an image (`selected_count`
+    below all).
     """
     return f"expected less than {1 - 0.5 / patches:g}"

@@ -42,7 +42,7 @@ class Described(NamedTuple):
 
 
 def network(name: str, args: Mapping[str, Any]) -> Any:
-    """Return timm's network on the meta device, without a classifier; None if timm has no such
+    """Return timm's network on the meta device, without a classifier, or None if timm has no such
     name.
 
     Callers share the network, so nobody may change it.
@@ -92,7 +92,7 @@ def published(name: str) -> Any:
 
 
 def unfit(net: Any) -> str | None:
-    """Return why a network of timm cannot be an encoder, or None if it can."""
+    """Return why a network of timm cannot be an encoder, or None for a suitable network."""
     from timm.layers import RotaryEmbeddingCat, RotaryEmbeddingDinoV3
     from timm.models.eva import Eva
     from timm.models.vision_transformer import VisionTransformer
@@ -192,8 +192,8 @@ def positions_of(net: Any) -> str:
 
 
 def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {key: value} of a Vision Transformer, in the recipe's keys, from the names and shapes
-    of its state.
+    """Return {key: value} of a Vision Transformer, in the recipe's keys, from names and shapes in a
+    state_dict.
 
     For LayerScale, the value only says whether the network has one ("a value" or "null").
     """

@@ -1,4 +1,4 @@
-"""Define the command line of a tool as a pydantic model of its options.
+"""Define the command line of a tool as a pydantic model of the tool's options.
 
 The parser, the errors, --help and the tool's part of docs/options.md (docs/make_reference.py) are
 all generated from this model. The tools of the engine are defined in tools.py, those of the lab in
@@ -75,7 +75,7 @@ class ToolOptions(Keys):
 
     @property
     def overrides(self) -> dict[str, str]:
-        """Keys of recipes that were given, as {key: text}; only the names have been checked."""
+        """Keys of recipes that were given, as {key: text}, with only the names checked."""
         return self._overrides
 
     @classmethod
@@ -94,7 +94,7 @@ T = TypeVar("T", bound=ToolOptions)
 
 
 def parse(kind: type[T], arguments: Sequence[str]) -> T:
-    """Return the options of a command line, typed and checked; files and folders are not looked up.
+    """Return the options of a command line, typed and checked, without looking up files or folders.
 
     Raises:
         UserError: An option is unknown, missing, given twice or out of bounds.
@@ -124,7 +124,7 @@ def from_python(
 def split(
     kind: type[ToolOptions], arguments: Iterable[str], leave: Collection[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the tool's own options as {key: text}, and the other arguments unchanged.
+    """Return the tool's own options as {key: text}, and the remaining arguments unchanged.
 
     A word without `=` becomes the positional option.
 
@@ -195,7 +195,7 @@ def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
 
 
 def build(kind: type[T], own: Mapping[str, str], overrides: dict[str, str] | None = None) -> T:
-    """Return the options, given the texts of those that the user set.
+    """Return the options, given the texts that the user set.
 
     Raises:
         UserError: An option is missing, has the wrong type or is out of bounds.
@@ -224,7 +224,7 @@ def _word(kind: type[ToolOptions]) -> str:
 
 
 def _read(option: Key, text: str) -> Any:
-    """Return the value that an option's text stands for."""
+    """Convert the text of an option into a value."""
     if option.is_list:
         return read_list(option.name, text)
     if Path in option.types:

@@ -1,4 +1,4 @@
-"""Options of the engine's tools, and what their --help says. This module does not import torch."""
+"""Options of the engine's tools, and the text of --help. This module does not import torch."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,7 +46,7 @@ def out(help: str = "Folder that holds the runs.", default: str | None = "runs")
 
 
 class JobOptions(ToolOptions):
-    """Options of the tools that make a single run; all their other options are keys of recipes."""
+    """Options of the tools that make a single run. All further options are keys of recipes."""
 
     recipes = ALL
     command_line_only = ("json",)
@@ -76,8 +76,8 @@ class PretrainOptions(JobOptions):
 
 
 class FinetuneOptions(JobOptions):
-    """Fine-tune an encoder on labels, from the weights that init= names, and measure its accuracy
-    on the test split.
+    """Fine-tune an encoder on labels, starting from the weights that init= names, and measure the
+    accuracy on the test split.
 
     Examples:
         accelerate launch tools/finetune.py recipe=finetune init=runs/mpp
@@ -96,7 +96,7 @@ class FinetuneOptions(JobOptions):
 
 class EvaluateOptions(JobOptions):
     """Measure a frozen encoder. With labels: few-shot, linear and k-NN accuracy. With masks:
-    segmentation of its patches.
+    segmentation from patch features.
 
     Examples:
         accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp
@@ -115,10 +115,10 @@ class EvaluateOptions(JobOptions):
 
 
 class FigureOptions(ToolOptions):
-    """Draw what an encoder has learned and compare it with fresh weights: filters, position
+    """Draw what an encoder has learned, next to an encoder with fresh weights: filters, position
     embeddings, attention distances, attention rollout, attention of the class token, features, and
-    predictions of the objective. Each figure is written as .png, .svg and .npz (its data), and
-    figures.html shows them all.
+    predictions of the objective. Each figure is written as .png, .svg and .npz (the data), and
+    figures.html shows all figures.
 
     Examples:
         python tools/figures.py init=runs/mpp
@@ -271,8 +271,8 @@ class ExportOptions(ToolOptions):
 
 
 class PushOptions(ToolOptions):
-    """Upload a run to the Hugging Face Hub: its milestones, its final export and, with
-    hub.state=true, its training state. Only missing parts are uploaded.
+    """Upload a run to the Hugging Face Hub: milestones, the final export and, with hub.state=true,
+    the training state. Files that are already on the Hub are skipped.
 
     Examples:
         python tools/push.py runs/mpp hub.repo=USER/NAME

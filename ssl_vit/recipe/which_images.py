@@ -1,5 +1,5 @@
-"""Decide which images a recipe uses: those that the options name, those of the run that made the
-initial weights, or those of the recipe file.
+"""Decide which images a recipe uses: images that the options name, images of the run that made the
+initial weights, or images of the recipe file.
 
 This module does not import torch.
 """
@@ -22,7 +22,7 @@ OTHERS = "give data=, data.path= or data.hub="
 
 
 def of_images() -> list[str]:
-    """Return the keys of `data` that say which images a run uses and how they are read.
+    """Return the keys of `data` that say which images a run uses and how the images are read.
 
     The other keys of `data` say how images are cropped, mixed and normalised, which each recipe
     decides for itself.
@@ -32,7 +32,7 @@ def of_images() -> list[str]:
 
 
 def names_images(options: Iterable[str]) -> bool:
-    """Return whether the options, or the recipe file among them, choose the images.
+    """Return whether the options, or the recipe file among the options, choose the images.
 
     If they do not, a run that starts from another run uses the images of that run.
     """
@@ -47,7 +47,7 @@ def gives_images(given: Mapping[str, str]) -> bool:
 
 
 def image_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """Return `images_taken` for a recipe, or None if its options name the images.
+    """Return `images_taken` for a recipe, or None if the options name the images.
 
     Args:
         options: Options that `resolve` made the recipe from.
@@ -102,7 +102,7 @@ def size_notice(options: Iterable[str], recipe: Recipe) -> str | None:
 
 
 def images_taken(source: InitSource, data: Data) -> str | None:
-    """Return a line that says which images are used if the options name none; None for fresh
+    """Return a line that says which images are used if the options name none, or None for fresh
     weights.
 
     The images are those of the run that made the initial weights. If that run is unknown, the
@@ -129,7 +129,7 @@ def without_images(known: Values) -> Values:
 
 
 def other_images(given: Values, known: Values) -> Values:
-    """Return the values of `data` for images that no preset describes: a name made from their path,
+    """Return the values of `data` for images that no preset describes: a name made from the path,
     and the recipe's preprocessing.
     """
     name = given.get("data.hub") or ""
@@ -140,7 +140,7 @@ def other_images(given: Values, known: Values) -> Values:
 
 
 def _preprocessing_of(known: Values) -> Values:
-    """Return the values of `data` that also hold for other images (data.path= or data.hub= without
+    """Return the values of `data` that also hold for new images (data.path= or data.hub= without
     data=).
     """
     return {key: known[key] for key in PREPROCESSING if key in known}
@@ -181,8 +181,8 @@ def preprocessing_from_init(
 
 
 def fitting_channels(start: Values, known: Values, given: Values) -> Values:
-    """Return what initial weights say about their images, without pixel values that belong to
-    another number of channels.
+    """Return what initial weights say about images, without pixel values for a different number of
+    channels.
     """
     there = start.get("data.channels", 3)
     wanted = (known | given).get("data.channels", there)

@@ -57,7 +57,7 @@ def parse(words: Iterable[str]) -> dict[str, str]:
 
 
 def typed(texts: Mapping[str, str]) -> Values:
-    """Return the values that the texts of keys of a recipe stand for; only the keys are checked.
+    """Convert the texts of keys of a recipe into values, checking only the keys.
 
     Raises:
         UserError: As in `check_keys`.
@@ -68,7 +68,7 @@ def typed(texts: Mapping[str, str]) -> Values:
 
 
 def read(key: Key, text: str) -> Any:
-    """Return the value that a key's text stands for, without checking whether the key may have it.
+    """Convert the text of a key into a value, without checking whether the key may have this value.
 
     A key that takes only texts gets the text. Other keys get what YAML 1.2 reads. A key that takes
     texts and other types gets the text, unless the text is a number, or is true or false and the
@@ -189,7 +189,7 @@ def _given(options: Any, positional: str) -> list[str]:
 
 
 def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys with their values; a key that is given twice is yielded twice.
+    """Yield dotted keys and values, twice for a key that is given twice.
 
     A mapping inside a group of keys is a value.
     """
@@ -256,7 +256,7 @@ def _swept_text(key: str, value: Any) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    """Return a value as the user would type it.
+    """Return a value in the form that a user would type.
 
     Raises:
         UserError: The value cannot be typed.
@@ -280,9 +280,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def _element(key: str, value: Any, quotes: bool = False) -> str:
-    """Return the text of a value inside brackets, in quotes if the text needs them or `quotes` is
-    true.
-    """
+    """Return the text of a value inside brackets, in quotes if needed or if `quotes` is true."""
     text = _text(key, value)
     quoted = isinstance(value, str | os.PathLike) and (quotes or SPECIAL.search(text))
     return json.dumps(text, ensure_ascii=False) if quoted else text

@@ -106,7 +106,7 @@ def _best_step(path: Path) -> int | None:
 
 
 def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write and sync the files of a checkpoint; after a failure, remove the files to free a full
+    """Write and sync the files of a checkpoint, and remove the files after a failure to free a full
     disk.
     """
     folder.mkdir()

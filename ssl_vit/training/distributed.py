@@ -40,7 +40,7 @@ RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # how long processes wait for each o
 
 
 class FailedError(Exception):
-    """Failure on one process, raised on all processes; the message names the process that failed.
+    """Failure on a process, raised on all processes with a message that names the failed process.
     """
 
 
@@ -61,9 +61,7 @@ class WatchedAccelerator(Accelerator):
         return super().reduce(*values, **settings)
 
     def gather_parts(self, parts: list[T]) -> list[T]:
-        """Return the parts of all processes, in the order of ranks; parts may be any Python
-        objects.
-        """
+        """Return the parts of all processes (any Python objects), in the order of ranks."""
         self._begin()
         return gather_object(parts)
 
@@ -89,7 +87,8 @@ class WatchedAccelerator(Accelerator):
             self.is_together = False
 
     def _tell(self, failure: str) -> None:
-        """Tell all processes about a failure; raise FailedError if any process has told a failure.
+        """Tell all processes about a failure, and raise FailedError if any process has told a
+        failure.
         """
         self.tick()
         for rank, text in enumerate(gather_object([failure])):
@@ -200,7 +199,7 @@ def _prepare_deepspeed(cpu: bool) -> None:
 
 @contextmanager
 def _rendezvous() -> Iterator[None]:
-    """Surround the start of the process group: print where processes wait for other machines, and
+    """Surround the start of the process group: print where processes wait for more machines, and
     lift the time-out at the end.
 
     Raises:
@@ -234,7 +233,7 @@ def _requested(way: str) -> bool:
 
 
 def _check_gpus() -> None:
-    """Check that each process on this machine has its own GPU, and that GPUs exist if any were
+    """Check that each process on this machine has a separate GPU, and that GPUs exist if any were
     requested.
 
     A machine without GPUs is fine, unless a scheduler, a launcher or the user named GPUs.
@@ -258,7 +257,7 @@ def _check_gpus() -> None:
 
 
 def _check_processes(found: int) -> None:
-    """Check that all launched processes found one another.
+    """Check that all launched processes found each other.
 
     Raises:
         UserError: Fewer processes did.
@@ -283,8 +282,8 @@ def _check_processes(found: int) -> None:
 
 
 def _check_precision(precision: str) -> None:
-    """Check that the launcher requests no precision, or the precision of the recipe, which is the
-    only one used.
+    """Check that the launcher requests no precision, or the precision of the recipe, which alone is
+    used.
 
     Raises:
         UserError: The launcher requests another precision.
@@ -316,7 +315,7 @@ def _check_sharding(accelerator: Accelerator) -> None:
 
 
 def _native_precision(device: torch.device) -> str:
-    """Return bfloat16 if the hardware multiplies it natively, otherwise float32.
+    """Return bfloat16 if the hardware multiplies bfloat16 natively, otherwise float32.
 
     Nothing is timed, so every call returns the same precision.
     """
@@ -328,7 +327,7 @@ def _native_precision(device: torch.device) -> str:
 
 
 def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """Return the flags of the CPU on Linux; an empty set elsewhere.
+    """Return the flags of the CPU on Linux, or an empty set elsewhere.
 
     torch's function for this is private in 2.11, and its oneDNN check is also true on CPUs that
     only emulate bfloat16.
@@ -342,7 +341,7 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
-    """Call `do` on rank 0 and return the value there; return None on the other ranks.
+    """Call `do` on rank 0 and return the value there, or None on all ranks above 0.
 
     Raises:
         UserError: `do` raised it. All other processes raise ReportedError.

@@ -124,7 +124,7 @@ class Watchdog(Callback):
             self.exchange.join(SILENT_AFTER_ERROR)  # blocks if the store is gone
 
     def tick(self) -> None:
-        """Count progress of this rank; called before each collective."""
+        """Count progress of this rank. Called before each collective."""
         self.ticks += 1
 
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
@@ -139,7 +139,7 @@ class Watchdog(Callback):
             self._enter(self.step, self.patience)
 
     def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items of a loader; a single process waits at most `patience` seconds for each.
+        """Yield the items of a loader. A single process waits at most `patience` seconds for each.
         """
         self.waits_for_batch = True
         try:
@@ -152,7 +152,7 @@ class Watchdog(Callback):
             self.waits_for_batch = False
 
     def on_step(self, step: int) -> None:
-        """Mark the end of a step; the longer limit holds until the next step begins."""
+        """Mark the end of a step. The longer limit holds until the next step begins."""
         self._enter(step, BETWEEN_STEPS_FACTOR * self.patience)
 
     def _enter(self, step: int, allowed: float) -> None:
@@ -180,7 +180,7 @@ class Watchdog(Callback):
                 self._exchange(beats + 1, self.end)
 
     def _exchange(self, beats: int, end: str) -> None:
-        """Write the heartbeat of this rank; read all heartbeats and the verdict.
+        """Write the heartbeat of this rank, then read all heartbeats and the verdict.
 
         Nothing is read if the store is gone together with rank 0.
         """
@@ -194,7 +194,7 @@ class Watchdog(Callback):
                 self.verdict = self.store.get("verdict").decode()
 
     def _watch(self) -> None:
-        """Look for a lost process until this process is done; if one is found, end this process."""
+        """Look for a lost process until this process is done, and end this process after a loss."""
         while not self.done.wait(INTERVAL):
             for rank, peer in self.peers.items():
                 self.peers[rank] = peer.after_interval(self.read[rank])

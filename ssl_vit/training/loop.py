@@ -38,7 +38,7 @@ class Evaluator(Protocol):
 
 
 class Scheduled(NamedTuple):
-    """Evaluator with its interval in steps; it always runs after the last step, too."""
+    """Evaluator with an interval in steps. Every evaluator also runs after the last step."""
 
     evaluator: Evaluator
     every: int
@@ -229,8 +229,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """Return the micro-batches of a step with `loss_denominator`: the labelled images of the global
-    batch divided by its number of micro-batches.
+    """Return the micro-batches of a step with `loss_denominator`: labelled images of the global
+    batch per micro-batch.
     """
     local = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches]).sum().double()
     total = accelerator.reduce(local, "sum")

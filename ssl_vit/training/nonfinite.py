@@ -18,7 +18,7 @@ UNTRAINED = "no update was made before, so look at the images, the initial weigh
 
 @dataclass(eq=False, repr=False)
 class NonFinitePolicy:
-    """Policy for steps whose updates were skipped: write their samples to `path`, then stop or
+    """Policy for steps with skipped updates: write the samples of the steps to `path`, then stop or
     warn.
 
     The policy is called on every process with the skipped steps. The file holds {"steps": {step:

@@ -201,8 +201,8 @@ def update_average(average: AveragedModel, module: nn.Module, decay: float) -> N
 
 
 def clip(weights: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:
-    """Clip the gradient to the global norm `limit` and return the norm before clipping; None: do
-    not clip.
+    """Clip the gradient to the global norm `limit` (None: no clipping) and return the norm before
+    clipping.
     """
     if limit is None:  # clip_grad_norm_ would multiply every gradient by 1
         return nn.utils.get_total_norm(w.grad for w in weights if w.grad is not None)

@@ -47,7 +47,7 @@ def key_value_store(purpose: str) -> Any:
 
 
 class SignalHandler:
-    """Context manager that handles SIGNALS; `reason` is the name of the first signal, or "".
+    """Context manager that handles SIGNALS. `reason` is the name of the first signal, or "".
 
     A second signal exits at once, even while the main thread is blocked in C code, where Python
     handlers do not run: a thread reads the wakeup file descriptor. In an interactive shell, which
@@ -80,7 +80,7 @@ class SignalHandler:
             os.close(self.writing)  # the thread reads until the pipe is closed
 
     def request_stop(self, reason: str) -> None:
-        """Stop the run for this reason; only the first reason counts."""
+        """Stop the run for this reason. Only the first reason counts."""
         self.reason = self.reason or reason
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -123,8 +123,8 @@ def exit_process(status: int, text: str) -> None:
 
 
 class StopConsensus:
-    """Agreement of all ranks on stopping: called before each step, at the same steps on all ranks,
-    it returns the reason to stop before this step, or "".
+    """Agreement of all ranks on stopping. Called before each step, at the same steps on all ranks,
+    and returns the reason to stop before this step, or "".
 
     At the first call, and then every CONSENSUS_EVERY steps, each rank writes its signal, if any,
     and reads what all ranks wrote one round before. By then all ranks have written, so no rank
@@ -148,7 +148,7 @@ class StopConsensus:
         return self.processes == 1 and bool(self.signals.reason)
 
     def is_requested(self) -> bool:
-        """Return whether this process got a signal, even if no other process did."""
+        """Return whether this process got a signal, even if no further process did."""
         return bool(self.signals.reason)
 
     def __call__(self, step: int) -> str:

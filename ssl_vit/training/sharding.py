@@ -67,7 +67,7 @@ class ShardedStrategy(Strategy, ABC):
 
     def keep(self, value: Tensor) -> Tensor | None:
         """Return a copy on the CPU on the first process, which frees the device for the next
-        tensor; None elsewhere.
+        tensor, and None elsewhere.
         """
         return value.to("cpu", copy=True) if self.accelerator.is_main_process else None
 
@@ -135,7 +135,7 @@ class ZeroStrategy(ShardedStrategy):
         return self.zero.single_partition_of_fp32_groups
 
     def state_of(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """Return the state of the flat tensor that holds the weight together with the rest of its
+        """Return the state of the flat tensor that holds the weight together with the rest of the
         group.
         """
         return self.optimizer.state[self.flat[p]]
@@ -144,7 +144,7 @@ class ZeroStrategy(ShardedStrategy):
         return nullcontext()
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Accumulate the gradients of one pass; a loss that is not finite makes the gradient NaN,
+        """Accumulate the gradients of one pass. A loss that is not finite makes the gradient NaN,
         which DeepSpeed checks.
         """
         self.prepared.set_gradient_accumulation_boundary(last)
@@ -282,7 +282,7 @@ def build_strategy(
     batch_layout: BatchLayout,
     accelerator: Accelerator,
 ) -> Strategy:
-    """Build the strategy that matches what Accelerate has set up. The arguments are those of
+    """Build the strategy that matches what Accelerate has set up. The arguments are the same as for
     `Strategy`.
 
     Raises:
@@ -348,7 +348,7 @@ def compile_blocks(objective: Objective) -> None:
 
 
 def _whole(x: Any) -> Tensor:
-    """Return the whole tensor of a DTensor, and any other tensor unchanged."""
+    """Return the whole tensor of a DTensor, and a plain tensor unchanged."""
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 

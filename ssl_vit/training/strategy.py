@@ -162,8 +162,8 @@ class Strategy:
         average.lerp_(p, weight)
 
     def any_nonfinite(self, *more: Tensor) -> Tensor:
-        """Return whether one of these values or of the step's losses is not finite on any process:
-        bool, on the device.
+        """Return whether a given value or a loss of the step is not finite on any process: bool, on
+        the device.
         """
         found_inf = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
         self.losses = []
@@ -183,7 +183,7 @@ class Strategy:
         self.optimizer.zero_grad()
 
     def _check_gradients(self) -> None:
-        """Check that each weight got a gradient; otherwise the next pass of DDP would fail after
+        """Check that each weight got a gradient. Otherwise the next pass of DDP would fail after
         all processes had waited.
 
         Raises:
@@ -228,7 +228,7 @@ class Strategy:
         return value
 
     def whole_weights(self) -> dict[str, Any]:
-        """Return the state of the objective, with a shared tensor under each of its names.
+        """Return the state of the objective, with a shared tensor under every name.
 
         Collective, like the next three methods.
         """
