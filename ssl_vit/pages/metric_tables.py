@@ -148,14 +148,10 @@ def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
 def _verb(own: Reading, baseline: Measured) -> str:
     """Return whether a metric beats a baseline, in words.
 
-    With a measured paired difference, the answer is OPEN if the interval of the difference includes
-    zero. Otherwise a share is OPEN if its interval includes the baseline, a metric without an
-    interval is FEW if it was measured on few images, which beats nothing, and a better metric
-    without an interval is only AHEAD.
-
-    - With a measured paired difference: OPEN if its interval includes zero.
-    - Otherwise, for a share: OPEN if its interval includes the baseline.
-    - Without an interval: FEW if few images were measured, which beats nothing; otherwise AHEAD.
+    A measured paired difference decides: the answer is OPEN if the interval of the difference
+    includes zero. Without one, a share is OPEN if its interval includes the baseline, and a metric
+    is OPEN if both values look the same on a page. A metric without an interval is FEW if few
+    images were measured, and otherwise at best AHEAD.
     """
     row, there = own.row, baseline.value
     if (apart := baseline.difference) is not None:

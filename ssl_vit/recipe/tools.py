@@ -13,7 +13,7 @@ PLACES = (
     "scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, or a Google .npz"
     " file"
 )
-ENCODER = f"The encoder: {PLACES}; scratch,PLACE: fresh weights of that model, for its images."
+ENCODER = f"Encoder: {PLACES}. scratch,PLACE: fresh weights for the model and images of PLACE."
 FIGURES = (
     "filters",
     "positions",
@@ -30,7 +30,7 @@ TOP = 5
 MOST_IMAGES = 2000  # images that figures are computed over by default
 Place = Annotated[str, Only(is_path, PLACES)]
 Number = Annotated[int, Field(ge=1, le=999_999_999)]
-IMAGES = "The images, as for training (pretrain --help)."
+IMAGES = "Images, chosen as for training (pretrain --help)."
 
 
 def flag() -> Any:
@@ -51,9 +51,9 @@ class JobOptions(ToolOptions):
     recipes = ALL
     command_line_only = ("json",)
     uses = (
-        RecipeKeys(("recipe",), "A recipe of recipes/, or the path of a YAML file."),
-        RecipeKeys(("data",), "A row of recipes/tables/datasets.yaml."),
-        RecipeKeys(("model",), "A row of recipes/tables/models.yaml."),
+        RecipeKeys(("recipe",), "Name of a recipe in recipes/, or path of a YAML file."),
+        RecipeKeys(("data",), "Name of a data set in recipes/tables/datasets.yaml."),
+        RecipeKeys(("model",), "Name of a model in recipes/tables/models.yaml."),
     )
     as_json: bool = json_flag()
 
@@ -140,32 +140,32 @@ class FigureOptions(ToolOptions):
     uses = (
         RecipeKeys(
             ("data", "data.*"),
-            f"{IMAGES} Default: those of the run.",
+            f"{IMAGES} Default: the images of the run.",
         ),
-        RecipeKeys(("model", "model.*"), "The model of scratch alone and of .npz files."),
-        RecipeKeys(("seed",), "Of fresh weights; default: the run's."),
-        RecipeKeys(("compute.threads",), "As for training."),
+        RecipeKeys(("model", "model.*"), "Model for init=scratch and .npz files."),
+        RecipeKeys(("seed",), "Seed of fresh weights. Default: the seed of the run."),
+        RecipeKeys(("compute.threads",), "Same as for training (pretrain --help)."),
         RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
     )
     init: Place = key(
         ...,
-        f"The encoder: {PLACES}. Beside a run its fresh weights are of its seed.",
+        f"Encoder: {PLACES}. The fresh weights next to a run have the seed of that run.",
         metavar="PLACE",
     )
     figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(None, metavar="NAME,...")
     split: str | None = key(None, metavar="NAME")
     images: int | None = key(
         None,
-        "Images that t-SNE, principal components and, the first 128, attention distances are"
-        f" computed over; default: {MOST_IMAGES:,}, or as many as there are.",
+        "Number of images for t-SNE and principal components; attention distances use the first"
+        f" 128. Default: {MOST_IMAGES:,}, or all images if there are fewer.",
         ge=1,
         le=2048,
         metavar="N",
     )
     shown: int = key(6, ge=1, le=64)
     out: NewFolder | None = out(
-        "Holds the folder. Default: figures/ in the folder of the run; of another encoder"
-        " runs/figures-LABEL.",
+        "Folder in which the figures' folder is made. Default: figures/ in the folder of the run,"
+        " or runs/figures-LABEL for any other encoder.",
         None,
     )
     name: FolderName | None = key(None, metavar="TEXT")
@@ -202,29 +202,29 @@ class EmbedOptions(ToolOptions):
                 *("data.unreadable", "data.eval_mode", "data.eval_crop"),
                 *("data.mean", "data.std"),
             ),
-            f"{IMAGES} Default: those that the run was trained on. Size, normalisation and cropping"
-            " are those of the encoder's export, unless data.size= or data.eval_mode= say"
-            " otherwise.",
+            f"{IMAGES} Default: the images that the run was trained on. Size, normalisation and"
+            " cropping come from the encoder's export, unless data.size= or data.eval_mode= are"
+            " given.",
         ),
         RecipeKeys(
             ("probe.pool",),
-            "token (the class token) or avg (the mean of the patches); default: as the encoder's"
-            " export says.",
+            "How tokens are pooled into one feature: token (the class token) or avg (the mean of"
+            " the patch tokens). Default: as the encoder's export says.",
         ),
         RecipeKeys(
             ("probe.layer",),
-            "The block whose output is taken, from 1; default: the last one, after the final norm.",
+            "Block whose output is used, counted from 1. Default: the last, after the final norm.",
         ),
         RecipeKeys(
             ("model", "model.*", "seed"),
-            "The model of scratch and of .npz files; scratch's seed.",
+            "Model for init=scratch and .npz files, and the seed of scratch.",
         ),
         RecipeKeys(
             (
                 *("compute.batch", "compute.workers", "compute.threads", "compute.precision"),
                 "compute.patience",
             ),
-            "As for training.",
+            "Same as for training (pretrain --help).",
         ),
     )
     init: Place = key(..., ENCODER, metavar="PLACE")
@@ -232,13 +232,15 @@ class EmbedOptions(ToolOptions):
     patches: bool = key(False)
     rows: Number | None = key(
         None,
-        f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
-        " shard are held in memory.",
+        f"Images per shard. Lower it if memory runs out: the features of a shard are held in"
+        f" memory. Default: {ROWS:,}, or {PATCH_ROWS} with patches=true.",
         metavar="N",
     )
     query: list[str] | None = key(None, metavar="IMAGE,...")
-    top: Number | None = key(None, f"How many for each; default: {TOP}.", metavar="N")
-    out: NewFolder = out("Holds the folder.")
+    top: Number | None = key(
+        None, f"Number of nearest images for each query. Default: {TOP}.", metavar="N"
+    )
+    out: NewFolder = out("Folder in which the features' folder is made.")
     name: FolderName | None = key(None, metavar="TEXT")
 
     @property
@@ -289,10 +291,10 @@ class PushOptions(ToolOptions):
     command = "hub.push:main"
     positional = "folder"
     uses = (
-        RecipeKeys(("hub.repo",), "The repository; default: the run's own."),
-        RecipeKeys(("hub.private",), "Create the repository as a private one."),
-        RecipeKeys(("hub.state",), "Upload the resumable training state too."),
-        RecipeKeys(("hub.figures",), "Upload the figures that show images of the data too."),
+        RecipeKeys(("hub.repo",), "Repository to upload to. Default: the repository of the run."),
+        RecipeKeys(("hub.private",), "Make the repository private when creating it."),
+        RecipeKeys(("hub.state",), "Also upload the resumable training state."),
+        RecipeKeys(("hub.figures",), "Also upload figures that show images of the data."),
     )
     folder: Path = key(..., form=WORD, metavar="FOLDER")
     dry: bool = key(False)

@@ -37,8 +37,7 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
 
 
 def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
-    """Add up the sums of all processes, which may have different metrics, on the CPU. Collective.
-    """
+    """Add up the sums of all processes, which may have different metrics, on the CPU. Collective."""
     total: Sums = {}
     parts = [(names, rows.cpu()) for names, rows in sums.items()]
     for names, rows in accelerator.gather_parts(parts):
