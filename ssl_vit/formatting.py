@@ -58,7 +58,7 @@ def escape_markdown(text: Any) -> str:
 
 
 def escape_opening(text: Any) -> str:
-    """Return text escaped for the beginning of a paragraph, a list item or a heading in Markdown."""
+    """Return text escaped for the start of a paragraph, a list item or a heading in Markdown."""
     found = escape_markdown(text)
     if number := re.match(r"\d+(?=[.)](\s|$))", found):
         return f"{number[0]}\\{found[number.end() :]}"
@@ -304,7 +304,7 @@ def few_images(
 
 
 def sharded(facts: Mapping[str, Any]) -> str:
-    """Return how weights are distributed over processes: "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
+    """Return in words how weights are distributed, such as "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
     if facts["strategy"] == "none":
         return "not sharded"
     details = [f"DeepSpeed {facts['deepspeed']}"] if "deepspeed" in facts else []

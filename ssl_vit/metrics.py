@@ -77,7 +77,7 @@ class Metric:
         return whole and self.unit in (SHARE, PIXEL_SHARE, LOSS)
 
     def text(self, value: float, page: bool = False) -> str:
-        """Return a value as text for the terminal, with a constant number of digits, or for a page."""
+        """Return a value as text, with a constant number of digits for the terminal or for a page."""
         if self.in_per_cent:
             return f"{value:.2%}" if page else f"{value:.1%}"
         return f"{value:.4g}" if page else f"{value:#.4g}".rstrip(".")
@@ -188,7 +188,7 @@ def _metric(name: str) -> Metric | None:
 
 
 def main_metrics() -> list[str]:
-    """Return the metrics that lists of runs show. The loss, which every objective has, comes last."""
+    """Return the metrics that lists of runs show. The loss, which every run has, comes last."""
     own = [row.name for row in all_metrics() if row.unit == SHARE and row not in _TASK_METRICS]
     return [*MAIN, *own, "loss"]
 
@@ -271,7 +271,7 @@ def has_row(name: str) -> bool:
 
 
 def has_direction(name: str) -> bool:
-    """Return whether the better direction is known: true for a metric with a row and for any loss."""
+    """Return whether the better direction is known: true for any loss or metric with a row."""
     return has_row(name) or find_metric(name).unit == LOSS
 
 

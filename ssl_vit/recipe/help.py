@@ -153,7 +153,7 @@ def _key_heading(option: Key, values: dict[str, object]) -> str:
 
 
 def _lines(options: Iterable[tuple[Key, str]]) -> list[str]:
-    """Return the lines of --help for options: a heading with the allowed values, then the meaning."""
+    """Return the lines of --help for options: a heading with allowed values, then the meaning."""
     found = []
     for option, text in options:
         if values := allowed(option):

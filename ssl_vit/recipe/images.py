@@ -141,7 +141,7 @@ class Data(Keys):
 
     @property
     def place(self) -> str:
-        """Location of the images in words: the path, the name on the Hub, or the data set's name."""
+        """Location of the images in words: the path, the name on the Hub, or the data set."""
         return self.path or self.hub or f"data={self.name}"
 
     @property

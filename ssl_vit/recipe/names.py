@@ -58,7 +58,7 @@ def is_name(text: str) -> bool:
 
 
 def is_folder_name(text: str) -> bool:
-    """Return whether a text can be the name of a run's folder, or of another folder next to runs."""
+    """Return whether a text can be the name of a run's folder, or of a folder next to runs."""
     return is_name(text) and BESIDE_RUNS.isdisjoint(text.split("/"))
 
 

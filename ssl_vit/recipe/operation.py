@@ -28,8 +28,8 @@ class Compute(Keys):
 
     Attributes:
         batch: Images that a device processes in one forward and backward pass. Lower it if memory
-            runs out. The result stays the same, because gradients are accumulated up to
-            optim.batch. null: the largest divisor that fits.
+            runs out: gradients are then accumulated over more passes, up to optim.batch. null: the
+            largest divisor that fits.
         precision: Number format of the forward and backward pass. auto: bfloat16 if the hardware
             multiplies it natively, otherwise float32.
         compile: Compile the network with torch.compile. null: only on a GPU.

@@ -98,7 +98,7 @@ class Recipe(Keys):
         return super().__new__(cls)
 
     def __reduce__(self) -> Any:
-        """Pickle the recipe by value, because the class for an objective is not part of any module."""
+        """Pickle the recipe by value, because the class for an objective is not in any module."""
         return _unpickled, (self.model_dump(),)
 
     @property
@@ -224,7 +224,7 @@ class Recipe(Keys):
 
     @property
     def fine_tunes(self) -> bool:
-        """Return whether the run is a fine-tuning: trained weights learn labels and nothing else."""
+        """Return whether the run is a fine-tuning: trained weights learn labels, nothing else."""
         found = declaration.known_or_bare(self.objective)
         learns = found.labels and not found.parts and self.trains
         return learns and not self.init_source.is_scratch
@@ -234,7 +234,7 @@ class Recipe(Keys):
         return InitSource(self.init)
 
     def sources(self) -> dict[str, InitSource]:
-        """Return {dotted key: source of weights} for the keys that name weights and have a value."""
+        """Return {dotted key: source of weights} for keys that name weights and have a value."""
         return sources(self.values())
 
     @property
@@ -431,7 +431,7 @@ def more_held_out(recipe: Recipe) -> str:
 
 
 def compared_views(recipe: Recipe) -> ViewOptions | None:
-    """Return the options of the views that the objective compares, or None if it compares no views."""
+    """Return the options of the views that the objective compares, or None without views."""
     return recipe.group(ViewOptions) if "views" in recipe.groups else None
 
 

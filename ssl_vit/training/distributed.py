@@ -40,7 +40,7 @@ RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # how long processes wait for each o
 
 
 class FailedError(Exception):
-    """Failure on a process, raised on all processes with a message that names the failed process."""
+    """Failure on a process, raised on all processes with a message that names the process."""
 
 
 class WatchedAccelerator(Accelerator):

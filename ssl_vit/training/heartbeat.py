@@ -139,7 +139,7 @@ class Watchdog(Callback):
             self._enter(self.step, self.patience)
 
     def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items of a loader. A single process waits at most `patience` seconds for each."""
+        """Yield a loader's items. A single process waits at most `patience` seconds for each."""
         self.waits_for_batch = True
         try:
             for item in items:

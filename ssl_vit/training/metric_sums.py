@@ -37,7 +37,10 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
 
 
 def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
-    """Add up the sums of all processes, which may have different metrics, on the CPU. Collective."""
+    """Add up the sums of all processes on the CPU. Collective.
+
+    Processes may have different metrics.
+    """
     total: Sums = {}
     parts = [(names, rows.cpu()) for names, rows in sums.items()]
     for names, rows in accelerator.gather_parts(parts):

@@ -143,7 +143,7 @@ class StopConsensus:
             self.store = key_value_store("stop")
 
     def alone(self) -> bool:
-        """Return whether the only process of the run got a signal, and may therefore stop at once."""
+        """Return whether the only process of the run got a signal, and may thus stop at once."""
         return self.processes == 1 and bool(self.signals.reason)
 
     def is_requested(self) -> bool:

@@ -31,7 +31,10 @@ RECIPE_SECTIONS = ("optimizer", "scheduler", "amp", "bf16", "fp16", "torch_autoc
 
 
 class ShardedStrategy(Strategy, ABC):
-    """Strategy in which each process holds a shard. Subclasses gather and scatter a single tensor."""
+    """Strategy in which each process holds a shard.
+
+    Subclasses gather and scatter a single tensor.
+    """
 
     # Copy on the CPU, for evaluation; None if the weights of the objective are whole.
     full_copy: Objective | None = None
@@ -211,7 +214,7 @@ class ZeroStrategy(ShardedStrategy):
                 safe_set_full_optimizer_state(p, value, key)
 
     def _shard(self, p: Any, value: Tensor) -> Tensor:
-        """Return this process's shard of a tensor under stage 3: equal parts, the last part padded."""
+        """Return this process's shard of a tensor under stage 3: equal parts, the last padded."""
         size = p.ds_tensor.numel()
         padding = size * self.batch_layout.processes - value.numel()
         flat = F.pad(value.flatten(), (0, padding))
