@@ -304,7 +304,7 @@ def few_images(
 
 
 def sharded(facts: Mapping[str, Any]) -> str:
-    """Return in words how weights are distributed, such as "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
+    """Return how weights are distributed, such as "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
     if facts["strategy"] == "none":
         return "not sharded"
     details = [f"DeepSpeed {facts['deepspeed']}"] if "deepspeed" in facts else []

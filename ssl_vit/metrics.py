@@ -77,7 +77,7 @@ class Metric:
         return whole and self.unit in (SHARE, PIXEL_SHARE, LOSS)
 
     def text(self, value: float, page: bool = False) -> str:
-        """Return a value as text, with a constant number of digits for the terminal or for a page."""
+        """Return a value as text, with the digits that suit the terminal or a page."""
         if self.in_per_cent:
             return f"{value:.2%}" if page else f"{value:.1%}"
         return f"{value:.4g}" if page else f"{value:#.4g}".rstrip(".")

@@ -102,7 +102,7 @@ def of_model(curves: Curves) -> dict[str, Curve]:
 
 
 def of_table(names: Container[str]) -> list[str]:
-    """Return the held-out metrics among `names` that lists of runs show, in the order of the list."""
+    """Return the held-out metrics among `names` that lists of runs show, in that order."""
     shown = (f"{HELD_OUT}{name}" for name in main_metrics())
     return [name for name in shown if name in names]
 
