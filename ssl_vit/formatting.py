@@ -1,7 +1,8 @@
-"""Text for people: Markdown escaping, commands to paste, durations. No torch here.
+"""Format text for people: Markdown escaping, commands to paste, durations.
 
-Names of arms, data sets, runs and studies come from folders and files of others. They are escaped,
-so that none becomes a tag, a link, an emphasis or a heading.
+The names of arms, data sets, runs and studies come from folders and files of other people. They are
+escaped, so that no name becomes a tag, a link, emphasis or a heading. This module does not import
+torch.
 """
 
 import math
@@ -13,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# A backslash has no meaning before a letter or a space, an underscore none inside a word
+# Characters to escape. A backslash has no meaning before a letter or a space, nor an underscore
+# inside a word.
 INLINE = re.compile(r"(\\(?=[^\w\s]|$)|[`*$~\[\]]|(?<!\w)_|_(?!\w))")
-# What begins a heading, a list or a rule
+# starts of a heading, a list or a rule
 OPENING = re.compile(r"^([#>]|[-+](?=\s|$)|-(?=--)|=+$|\d+(?=[.)](\s|$)))")
 ENTITIES = {"&": re.compile(r"&(?=#|\w)"), "<": re.compile(r"<(?=[A-Za-z/!?])")}
 
@@ -24,7 +26,9 @@ BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def visible_text(text: Any) -> str:
-    """Text with control characters, and those that reverse the direction of writing, replaced."""
+    """Return text in which control characters, and marks that reverse the direction of writing, are
+    replaced.
+    """
     found = str(text)
     if found.isprintable():
         return found
@@ -32,26 +36,29 @@ def visible_text(text: Any) -> str:
 
 
 def text_line(text: Any) -> str:
-    """`visible_text` in one line."""
+    """Return `visible_text` in one line."""
     return " ".join(visible_text(text).split())
 
 
 def figure_label(text: Any) -> str:
-    """Text as a label of a figure that shows it as it is: matplotlib reads a formula between
-    dollars, and hides a label with a leading underscore."""
+    """Return text that matplotlib shows unchanged as a label.
+
+    matplotlib reads text between dollars as a formula, and hides a label that starts with an
+    underscore.
+    """
     escaped = text_line(text).replace("$", r"\$")
     return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def escape_markdown(text: Any) -> str:
-    """Text escaped for a part of a line, or of a table's cell."""
+    """Return text escaped for Markdown inside a line or a cell of a table."""
     found = INLINE.sub(r"\\\1", text_line(text))
     found = ENTITIES["&"].sub("&amp;", found)
     return ENTITIES["<"].sub("&lt;", found).replace("|", "&#124;")
 
 
 def escape_opening(text: Any) -> str:
-    """Text escaped for the beginning of a paragraph, a list item or a heading."""
+    """Return text escaped for the start of a paragraph, a list item or a heading in Markdown."""
     found = escape_markdown(text)
     if number := re.match(r"\d+(?=[.)](\s|$))", found):
         return f"{number[0]}\\{found[number.end() :]}"
@@ -59,22 +66,22 @@ def escape_opening(text: Any) -> str:
 
 
 def inline_code(text: Any) -> str:
-    """Text as inline code."""
+    """Return text as inline code in Markdown."""
     found = text_line(text)
-    if re.search(r"[`|\\]", found):  # which Markdown does not show between backticks
+    if re.search(r"[`|\\]", found):  # Markdown does not show these characters between backticks
         return f"<code>{escape_markdown(found)}</code>"
     return f"`{found}`"
 
 
 def code_block(lines: list[str], language: str) -> str:
-    """A block of code whose fence is longer than any in it."""
+    """Return a Markdown code block with a fence longer than any fence in the code."""
     longest = max((len(run) for text in lines for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table in columns, two blanks apart."""
+    """Return the lines of a plain-text table with two blanks between columns."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
@@ -85,32 +92,36 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
 def markdown_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], ruler: Sequence[str] | None = None
 ) -> str:
-    """A Markdown table; the cells are Markdown already."""
+    """Return a Markdown table. The cells must be Markdown already."""
     lines = [head, ruler or ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 PACKAGE = Path(__file__).resolve().parent
-ROOT = PACKAGE.parent  # of a checkout
-INSTALLED = (PACKAGE / "recipes").is_dir()  # a wheel holds recipes/ inside the package
-# -P: a module in the working directory must not take the place of a library's
+ROOT = PACKAGE.parent  # folder of a checkout
+INSTALLED = (PACKAGE / "recipes").is_dir()  # in a wheel, recipes/ is inside the package
+# -P: a module in the working directory must not replace a library's module of the same name
 PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
-# Fewer images than this are too few to tell by: at 50% the 95% interval of an accuracy on 100 of
-# them reaches 9.8 points to each side
+# Accuracies on fewer images than this are too uncertain: at 50%, the 95% interval of an accuracy on
+# 100 images reaches 9.8 points to each side
 FEW_IMAGES = 100
-TEST_SHARE = 0.2  # of the images, where there is no test split
-NAMED = 4  # names that a note lists
-SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}  # ... images
+TEST_SHARE = 0.2  # share of the images to test on if there is no test split
+NAMED = 4  # number of names that a note lists
+# followed by "images"
+SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}
 
 
 def shell_command(*words: Any) -> str:
-    """A command line, quoted for a shell."""
+    """Return words as a command line, quoted for a shell."""
     return shlex.join(map(str, words))
 
 
 def tool_command(name: str) -> list[str]:
-    """What follows `python` or `accelerate launch` to start a tool: its file in a checkout
-    (relative where the working directory is the checkout), else the installed package."""
+    """Return the words that follow `python` or `accelerate launch` to start a tool.
+
+    In a checkout, this is the file of the tool, relative if the working directory is the checkout.
+    Otherwise it is the installed package.
+    """
     if INSTALLED:
         return ["-m", PACKAGE.name, name]
     path = ROOT / "tools" / f"{name}.py"
@@ -118,13 +129,15 @@ def tool_command(name: str) -> list[str]:
 
 
 def process_command(tool: str, *options: str) -> list[str]:
-    """The command of a tool as a child process, in a checkout and installed alike."""
+    """Return the command that runs a tool as a child process, in a checkout or installed."""
     return [*PROGRAM, tool, *options]
 
 
 def process_environment() -> dict[str, str]:
-    """The environment for `process_command`: of a checkout, which may not be installed, the package
-    is found through PYTHONPATH."""
+    """Return the environment for `process_command`.
+
+    A checkout may not be installed, so child processes find the package through PYTHONPATH.
+    """
     if INSTALLED:
         return dict(os.environ)
     before = os.environ.get("PYTHONPATH")
@@ -133,7 +146,7 @@ def process_environment() -> dict[str, str]:
 
 
 def option_text(value: Any) -> str:
-    """A key's value as it is typed: true, null, [0.5,0.5], {layers: [1,1]}."""
+    """Return a value as the user types it: true, null, [0.5,0.5], {layers: [1,1]}."""
     if isinstance(value, Mapping):
         pairs = (f"{name}: {option_text(one)}" for name, one in value.items())
         return f"{{{', '.join(pairs)}}}"
@@ -145,45 +158,52 @@ def option_text(value: Any) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A key's value for readers, in few characters: [0.9, 1] for [0.9, 1.0]."""
+    """Return a value for readers, in few characters: [0.9, 1] for [0.9, 1.0]."""
     if isinstance(value, list):
         return f"[{', '.join(map(format_value, value))}]"
     if not isinstance(value, float):
         return option_text(value)
     short = f"{value:g}"
-    return short if float(short) == value else repr(value)  # two values must not look the same
+    # two different values must not look the same
+    return short if float(short) == value else repr(value)
 
 
 def pixel_text(channels: int, pixel_range: tuple[int, int]) -> str:
-    """What pixels are: their channels and range."""
+    """Return the channels and the range of pixels in words."""
     lowest, highest = pixel_range
     count = "1 channel" if channels == 1 else f"{channels} channels"
     return f"{count}, {lowest:,} to {highest:,}"
 
 
 def crop_text(mode: str, crop: float) -> str:
-    """How an evaluation cuts a square of an image (data.eval_mode=, data.eval_crop=)."""
+    """Return in words how an evaluation cuts a square out of an image (data.eval_mode=,
+    data.eval_crop=).
+    """
     return "squashed to a square" if mode == "squash" else f"centre crop {crop:g}"
 
 
 def feature_text(pool: str, layer: int | None) -> str:
-    """Which feature of an image is read (probe.pool=, probe.layer=)."""
+    """Return in words which feature of an image is read (probe.pool=, probe.layer=)."""
     pooled = {"token": "class token", "avg": "mean of the patches"}.get(pool, pool)
     return f"{pooled}, after {f'block {layer}' if layer else 'the final norm'}"
 
 
 def format_share(share: float) -> str:
-    """A share in percent, with three digits at most."""
+    """Return a share in percent, with at most three digits."""
     return f"{100 * share:.3g}%"
 
 
 def format_exaflop(value: float | None, precision: int = 3) -> str:
-    """0.123 exaFLOP, or that they are not counted: a plugin does not declare its work."""
+    """Return 0.123 exaFLOP, or say that operations are not counted, because a plugin does not
+    declare its work.
+    """
     return f"exaFLOP {NOT_COUNTED}" if value is None else f"{value:.{precision}g} exaFLOP"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: 45 s, 4 min 10 s, 3 h 05 min; those that cannot be as they are."""
+    """Return seconds for people: 45 s, 4 min 10 s, 3 h 05 min. Infinite or NaN seconds stay
+    unchanged.
+    """
     if not math.isfinite(seconds):
         return f"{seconds} s"
     seconds = round(seconds)
@@ -195,32 +215,33 @@ def duration(seconds: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Bytes for people: 14.2 MiB."""
+    """Return a number of bytes for people: 14.2 MiB."""
     for unit in BYTES[:-1]:
-        if size < 999.5:  # else three digits are 1e+03
+        if size < 999.5:  # otherwise three digits would print as 1e+03
             return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} {BYTES[-1]}"
 
 
 def rounded_count(count: int) -> str:
-    """A count in words: 19.3 thousand, 86.6 million."""
+    """Return a count in words: 19.3 thousand, 86.6 million."""
     sizes = {"billion": 1e9, "million": 1e6, "thousand": 1e3}
     for name, size in sizes.items():
-        if count >= 0.9995 * size:  # else three digits of the smaller unit are 1e+03
+        # otherwise three digits of the smaller unit would print as 1e+03
+        if count >= 0.9995 * size:
             return f"{count / size:.3g} {name}"
     return str(count)
 
 
 def count_of(count: int, things: str) -> str:
-    """A number of things, which are given in the plural: "2 .txt files", "1 .txt file"."""
+    """Return a number of things, given in the plural: "2 .txt files", "1 .txt file"."""
     if count == 1:
         things = re.sub(r"(.*\b(?:image|file|folder|tar))s\b", r"\1", things)
     return f"{count:,} {things}"
 
 
 def some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -230,8 +251,9 @@ def count_of_images(count: int) -> str:
 
 
 def copies_text(copies: Any) -> str:
-    """Say how many images are distinct (a `Copies`), to follow their number; empty where all
-    are."""
+    """Return how many images are distinct (a `Copies`), to follow the number of images, or an empty
+    string if all are.
+    """
     if copies is None:
         return ""
     text = f", {copies.distinct:,} distinct"
@@ -239,8 +261,11 @@ def copies_text(copies: Any) -> str:
 
 
 def format_held_out(measured_on: Mapping[str, int] | None) -> str:
-    """The held-out images in words, with their number where `measured_on` (as for few_images) has
-    it: runs of older versions have none."""
+    """Return the held-out images in words, with the number if `measured_on` (as for few_images)
+    says how many.
+
+    Runs of older versions did not record the number.
+    """
     count = (measured_on or {}).get("validation")
     return f"{count:,} held-out images" if count else "held-out images"
 
@@ -251,13 +276,15 @@ def few_images(
     remedy: str = "",
     group: str | None = None,
 ) -> list[str]:
-    """A caution for each split on which fewer than FEW_IMAGES images were measured, and for images
-    that lie in groups.
+    """Return cautions about uncertain results.
+
+    There is a caution for each split with fewer than FEW_IMAGES measured images, and a caution for
+    images that lie in groups.
 
     Args:
-        measured_on: {split: images}, as environment.json has it.
-        chosen: what is chosen on those that are not the test split's.
-        remedy: the option that would hold out more of those.
+        measured_on: {split: number of images}, as in environment.json.
+        chosen: What is chosen on images outside the test split.
+        remedy: Option that would hold out more of those images.
         group: data.group of the images.
     """
     found = []
@@ -277,7 +304,7 @@ def few_images(
 
 
 def sharded(facts: Mapping[str, Any]) -> str:
-    """How weights are distributed over processes: "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
+    """Return how weights are distributed, such as "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
     if facts["strategy"] == "none":
         return "not sharded"
     details = [f"DeepSpeed {facts['deepspeed']}"] if "deepspeed" in facts else []

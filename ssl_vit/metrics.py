@@ -1,5 +1,8 @@
-"""What each metric and baseline is: one row, read by terminal, pages, index, card and reports. What
-has no row is shown by its name. No torch here."""
+"""Describe each metric and baseline in a row that the terminal, pages, the index, model cards and
+reports read.
+
+A metric without a row is shown by its name. This module does not import torch.
+"""
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -8,37 +11,39 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-SHARE = "share"  # of independent cases, in per cent: it has an interval
-PIXEL_SHARE = "share of pixels"  # in per cent; pixels of an image are no independent cases
+SHARE = "share"  # share of independent cases, in percent; has an interval
+# in percent; pixels of an image are not independent, so there is no interval
+PIXEL_SHARE = "share of pixels"
 LOSS = "loss"
-NUMBER = "number"  # says how training goes: runs are not compared by it
-COUNT = "count"  # what a row of metrics.jsonl counts beside its metrics
-HELD_OUT = "validation/"  # begins the name of a metric of held-out images, in metrics.jsonl
-# Begins that of a probe while a run trains, in metrics.jsonl and in result.json
+NUMBER = "number"  # describes the course of training; runs are not compared by it
+COUNT = "count"  # a count in a row of metrics.jsonl, not a metric
+HELD_OUT = "validation/"  # prefix of metrics of held-out images in metrics.jsonl
+# Prefixes of a probe during training, in metrics.jsonl and in result.json
 PROBE, PROBED = "probe/", "probe_"
 
-# Kinds of corrupted patches, at the end of a metric's name; arms are compared by the first
+# Kinds of corrupted patches, used as suffixes of metrics; arms are compared by the first kind
 KINDS = ("masked", "random", "kept")
 MASKED = KINDS[0]
-# Measured of a classifier on test images: nothing may be chosen by them
+# Metrics of a classifier on test images; nothing may be chosen by these
 TESTED = ("top1", "top5", "real")
-# Probes of a frozen encoder in the one order in which they are shown. The first that was measured
-# heads reports, and has the verdict: few-shot depends on a draw of images, so it comes last
+# Probes of a frozen encoder, in the order in which they are always shown. The first measured probe
+# heads reports and gives the verdict. Few-shot accuracy depends on a random draw of images, so it
+# comes last.
 PROBES = ("linear", "attentive", "knn", "few_shot_5", "miou")
-# Which stand in lists of runs, and after these an objective's own shares. The first that a run has
-# stands in its line of the runs tool and in the first sentences of its page
+# Metrics in lists of runs; the shares that an objective declares follow. The first metric that a
+# run has appears in its line of the runs tool and in the first sentences of its page.
 MAIN = ("top1", *PROBES, "accuracy_masked", "accuracy")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric.
+    """Description of a metric.
 
     Attributes:
-        name: a `*` at its end stands for any text.
-        label: its name for readers, in which `*` is the text that the name's stands for; by
-            default the name in words.
-        higher: whether higher values are better.
+        name: Name of the metric; a `*` at the end stands for any text.
+        label: Name for readers; a `*` in it is replaced by the text that the `*` in `name` stands
+            for. Default: the name in words.
+        higher: Whether higher values are better.
         unit: SHARE, PIXEL_SHARE, LOSS, NUMBER or COUNT.
     """
 
@@ -61,18 +66,18 @@ class Metric:
 
     @property
     def kind(self) -> str:
-        """Of which kind of corrupted patches it is; empty where of all."""
+        """Kind of corrupted patches that the metric covers, or an empty string for all patches."""
         last = self.name.rpartition("_")[2]
         return last if last in KINDS else ""
 
     @property
     def compared(self) -> bool:
-        """Whether a report compares arms by it."""
+        """Return whether a report compares arms by this metric."""
         whole = not self.kind or (self.kind == MASKED and self.unit != LOSS)
         return whole and self.unit in (SHARE, PIXEL_SHARE, LOSS)
 
     def text(self, value: float, page: bool = False) -> str:
-        """A value on the terminal, where lines stay as long as they are, or on a page."""
+        """Return a value as text, with the digits that suit the terminal or a page."""
         if self.in_per_cent:
             return f"{value:.2%}" if page else f"{value:.1%}"
         return f"{value:.4g}" if page else f"{value:#.4g}".rstrip(".")
@@ -80,12 +85,13 @@ class Metric:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A prediction without learning, measured under a name of its own.
+    """Prediction without learning, measured under a separate name.
 
     Attributes:
-        name: of its metric.
-        called: what it predicts, its name for readers.
-        compared_with: metrics; the model's is the first of these that was measured.
+        name: Name under which the baseline is measured.
+        called: Name for readers, which says what the baseline predicts.
+        compared_with: Names of metrics. The baseline is compared with the first of them that was
+            measured.
     """
 
     name: str
@@ -93,8 +99,9 @@ class Baseline:
     compared_with: tuple[str, ...]
 
 
-# What begins the name of a probe's baseline: what is measured in the encoder's place, on the same
-# images; and its name for readers. Without an encoder always the commonest class of these images
+# Prefixes of the baselines of a probe, with names for readers. Each baseline replaces the encoder
+# and is measured on the same images. Without an encoder, the prediction is always the commonest
+# class of these images.
 FRESH, START, PIXELS, COMMONEST = "fresh_", "start_", "pixels_", "commonest_"
 COMMONEST_CLASS = "the commonest class"
 PROBE_BASELINES = {
@@ -105,19 +112,20 @@ PROBE_BASELINES = {
 }
 
 Row = Metric | Baseline
-# The package's rows, by name
+# Rows of the package, by name
 _metrics: dict[str, Metric] = {}
 _baselines: dict[str, Baseline] = {}
-# Rows of plugins that come before the package's, by name; None where plugins disagree on a name
+# Rows of plugins, by name, which are looked up before rows of the package; None if plugins disagree
+# on a name
 NO_ROWS: Mapping[str, Row | None] = MappingProxyType({})
 _scope: ContextVar[Mapping[str, Row | None]] = ContextVar("rows of plugins", default=NO_ROWS)
 
 
 def register(*rows: Row) -> None:
-    """Add rows to the package's; the same row again is no error.
+    """Add rows to the rows of the package. Adding the same row twice is no error.
 
     Raises:
-        ValueError: the name is another row's.
+        ValueError: Another row has the same name.
     """
     for row in rows:
         before = _metrics.get(row.name) or _baselines.get(row.name)
@@ -131,12 +139,12 @@ def register(*rows: Row) -> None:
 
 @contextmanager
 def own_rows(*runs: Iterable[Row]) -> Iterator[None]:
-    """Look names up among the rows of plugins first, then among the package's.
+    """Look up names among the rows of plugins first, then among the rows of the package.
 
-    A name has no row where runs disagree on it: the row of one run would be wrong for another one.
+    A name has no row if runs disagree on it, because the row of one run would be wrong for another.
 
     Args:
-        runs: the rows that are known by name in each run (`rows_of_run`).
+        runs: For each run, the rows that are known by name in it (`rows_of_run`).
     """
     found: dict[str, Row | None] = {}
     for rows in runs:
@@ -150,12 +158,14 @@ def own_rows(*runs: Iterable[Row]) -> Iterator[None]:
 
 
 def rows_of_run(own: Sequence[Row], measured: Iterable[str]) -> list[Row]:
-    """Return the rows of a run: those that its plugin declares, and the package's rows of what else
-    it has measured, so that `own_rows` sees where two runs mean different things by a name.
+    """Return the rows of a run: rows that the plugin declares, and the package's rows for the rest
+    of the measured names.
+
+    With both, `own_rows` sees where two runs mean different things by the same name.
 
     Args:
-        own: the rows that the run's plugin declares.
-        measured: names of the run's metrics and baselines.
+        own: Rows that the run's plugin declares.
+        measured: Names of the run's metrics and baselines.
     """
     named = {row.name for row in own}
     others = sorted({_last(name) for name in measured} - named)
@@ -172,20 +182,22 @@ def all_baselines() -> list[Baseline]:
 
 
 def _metric(name: str) -> Metric | None:
-    """Return the metric of exactly that name."""
+    """Return the metric with exactly this name, or None."""
     row = _scope.get().get(name, _metrics.get(name))
     return row if isinstance(row, Metric) else None
 
 
 def main_metrics() -> list[str]:
-    """Those that lists of runs show, the loss, which every objective has, last."""
+    """Return the metrics that lists of runs show. The loss, which every run has, comes last."""
     own = [row.name for row in all_metrics() if row.unit == SHARE and row not in _TASK_METRICS]
     return [*MAIN, *own, "loss"]
 
 
 def _ordered_as(name: str) -> str:
-    """Return the name by which a measure is ordered: any number of shots counts as 5-shot, and a
-    probe in a training run as the probe."""
+    """Return the name that decides the place of a measure in the order of measures.
+
+    Any number of shots counts as 5-shot, and a probe in a training run counts as the probe.
+    """
     if is_few_shot(name):
         return "few_shot_5"
     measure = _last(name).removeprefix(PROBED)
@@ -193,8 +205,10 @@ def _ordered_as(name: str) -> str:
 
 
 def place(name: str) -> float:
-    """Return the place of a measure in the one order of measures: that of MAIN, then all others.
-    More shots come before fewer: one shot is the noisiest measure."""
+    """Return the place of a measure in the order of MAIN. All measures outside MAIN come last.
+
+    More shots come before fewer, because one shot is the noisiest measure.
+    """
     measure = _ordered_as(name)
     if measure not in MAIN:
         return len(MAIN)
@@ -208,22 +222,25 @@ def is_few_shot(name: str) -> bool:
 
 
 def is_of_frozen(name: str) -> bool:
-    """Return whether a measure is a probe's of a frozen encoder, in a training run too. Such
-    measures compare between objectives."""
+    """Return whether a measure is a probe of a frozen encoder, including probes in a training run.
+
+    Such measures can be compared between objectives.
+    """
     return _ordered_as(name) in PROBES
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return the measures that lists of runs show, in the one order of measures; the loss comes
-    last."""
+    """Return the measures that lists of runs show, in the order of MAIN. The loss comes last."""
     order = main_metrics()
     shown = [name for name in names if _ordered_as(name) in order]
     return sorted(shown, key=lambda name: (order.index(_ordered_as(name)), place(name), name))
 
 
 def _find(name: str) -> Metric | None:
-    """The row of a name without its part; of a kind of patches, or of a probe in a training run,
-    that of the metric."""
+    """Return the row of a name without prefix, or None.
+
+    `accuracy_masked` gets the row of `accuracy`, and `probe_knn` the row of `knn`.
+    """
     if row := _metric(name):
         return row
     stem, _, kind = name.rpartition("_")
@@ -239,31 +256,36 @@ def _find(name: str) -> Metric | None:
 
 
 def find_metric(name: str) -> Metric:
-    """The row of a full name; of one that has none a number, or a loss if it begins so."""
+    """Return the row of a full name, such as `mpp/loss`.
+
+    Without a row, a name that starts with "loss" counts as a loss, and any other name as a number.
+    """
     last = _last(name)
     is_loss = last.startswith("loss")
     return _find(last) or Metric(last, higher=not is_loss, unit=LOSS if is_loss else NUMBER)
 
 
 def has_row(name: str) -> bool:
-    """Whether a full name is a registered metric's."""
+    """Return whether a full name belongs to a registered metric."""
     return _find(_last(name)) is not None
 
 
 def has_direction(name: str) -> bool:
-    """Whether it is known if higher values are better: of a metric with a row, and of any loss."""
+    """Return whether the better direction is known: true for any loss or metric with a row."""
     return has_row(name) or find_metric(name).unit == LOSS
 
 
 def score(name: str, value: float) -> float:
-    """A value of the metric, turned so that of two the larger is the better; -inf if not finite."""
+    """Return a value of a metric such that larger is better, or -inf for a value that is not
+    finite.
+    """
     if not math.isfinite(value):
         return -math.inf
     return value if find_metric(name).higher else -value
 
 
 def find_baseline(name: str) -> Baseline | None:
-    """The row of a full name; None for a metric's."""
+    """Return the row of a baseline's full name, or None for a metric."""
     last = _last(name)
     row = _scope.get().get(last)
     if row is None:
@@ -275,26 +297,40 @@ def find_baseline(name: str) -> Baseline | None:
 
 
 def is_of_model(name: str) -> bool:
-    """Whether it is a metric, neither a baseline nor a count."""
+    """Return whether a name belongs to a metric, and not to a baseline or a count."""
     return find_baseline(name) is None and find_metric(name).unit != COUNT
 
 
 def label(name: str) -> str:
-    """A full name for readers."""
+    """Return a full name for readers."""
     before = name.removesuffix(_last(name))
     return before.replace("_", " ") + find_metric(name).words
 
 
 def is_split(name: str, names: Container[str]) -> bool:
-    """Whether a metric stands among others by kind of patch, which are shown in its place; but a
-    loss, which is learned from as a whole, in theirs."""
+    """Return whether a metric is left out because more suitable metrics are shown.
+
+    Metrics by kind of patch are shown instead of the whole metric. A loss is shown as a whole,
+    because a model learns from the whole loss, and its metrics by kind of patch are left out.
+
+    For a loss the answer is true for the parts, because a model learns from the whole loss, which
+    is therefore shown.
+    """
     row = find_metric(name)
     return bool(row.kind) if row.unit == LOSS else f"{name}_{MASKED}" in names
 
 
 def compared_with(baseline: str, names: Container[str]) -> str | None:
-    """Which of the measured metrics a baseline is compared with: of its own part, else of the
-    whole; where that is split by kind of patch that of masked ones, which baselines are of."""
+    """Return the measured metric that a baseline is compared with, or None.
+
+    A metric of the same part of a joint objective comes before a metric of the whole. If the metric
+    is split by kind of patch, the baseline is compared with the masked patches, for which baselines
+    are measured.
+
+    Args:
+        baseline: Full name of the baseline.
+        names: Full names of the measured metrics.
+    """
     row, part = find_baseline(baseline), baseline.removesuffix(_last(baseline))
     known = row.compared_with if row else ()
     found = (name for stem in known for name in (part + stem, stem) if name in names)
@@ -307,9 +343,14 @@ def compared_with(baseline: str, names: Container[str]) -> str | None:
 def format_metrics(
     values: Mapping[str, float], baselines: Mapping[str, float] | None = None
 ) -> str:
-    """The metrics among `values` ({name: value}, in joint training mpp/loss) that have a row, as
-    text; of one that is split by kind of patch only the parts. With `baselines`, named alike, each
-    metric that has one stands beside the best of its own."""
+    """Return the metrics among `values` that have a row, as text.
+
+    A metric that is split by kind of patch is shown by its parts only.
+
+    Args:
+        values: {name: value}; in joint training, names are like mpp/loss.
+        baselines: {name: value}; a metric is followed by the best of its baselines.
+    """
     compared: dict[str, list[float]] = {}
     for name, value in (baselines or {}).items():
         if (metric := compared_with(name, values)) is not None:
@@ -331,8 +372,12 @@ def _format_metric(name: str, value: float, baselines: list[float]) -> str:
 
 
 def format_baselines(values: Mapping[str, float]) -> str:
-    """The baselines among `values` ({name: value}, in joint training mpp/entropy) as text: of each
-    the metric that it is compared with, its value and its name."""
+    """Return the baselines among `values` as text: the metric, the value and the name of each
+    baseline.
+
+    Args:
+        values: {name: value}; in joint training, names are like mpp/entropy.
+    """
     return ", ".join(
         f"{name.removesuffix(_last(name))}{metric.words} {metric.text(value)} ({row.called})"
         for name, value in values.items()
@@ -347,21 +392,22 @@ def _last(name: str) -> str:
 _TASK_METRICS = (
     Metric("top1", "top-1", unit=SHARE),
     Metric("top5", "top-5", unit=SHARE),
-    Metric("real", "ReaL top-1", unit=SHARE),  # by ImageNet-ReaL's labels
+    Metric("real", "ReaL top-1", unit=SHARE),  # measured with the labels of ImageNet-ReaL
     Metric("linear", unit=SHARE),
     Metric("attentive", unit=SHARE),
     Metric("few_shot_*", "*-shot", unit=SHARE),
     Metric("knn", "k-NN", unit=SHARE),
-    Metric("miou", "mIoU", unit=PIXEL_SHARE),  # of a linear segmentation probe
+    Metric("miou", "mIoU", unit=PIXEL_SHARE),  # measured by a linear segmentation probe
     Metric("pixel_accuracy", unit=PIXEL_SHARE),
     Metric("accuracy", unit=SHARE),
     Metric("loss", higher=False, unit=LOSS),
-    # RankMe: in how many directions features differ from their mean, and in how many they lie,
-    # which falls to 1 where their mean outweighs all
+    # RankMe: effective_rank counts the directions in which features differ from their mean. rank
+    # counts the directions of the features themselves, and falls to 1 if the mean outweighs all
+    # differences.
     Metric("effective_rank", "effective rank of features"),
     Metric("rank", "rank of the probes' features, with their mean"),
     Metric("mean_cosine", "mean cosine of two images' features", higher=False),
-    # what an image tells of its prototype: H(mean p) - mean H(p), of log K
+    # how much an image tells about its prototype: H(mean p) - mean H(p), at most log K
     Metric("information", "information of prototypes"),
     Metric("patch_information", "information of patches' prototypes"),
     Metric("lr", "learning rate"),
@@ -369,7 +415,7 @@ _TASK_METRICS = (
     Metric("images_per_s", "images per second"),
     Metric("data_wait", "share of time waiting for data"),
     Metric("memory_gib", "memory, GiB"),
-    # one file that is damaged is read once an epoch
+    # a single damaged file is read once per epoch
     Metric("unreadable", "reads of images that failed", higher=False),
     *(Metric(name, unit=COUNT) for name in ("step", "images", "seconds", "corrupted")),
 )

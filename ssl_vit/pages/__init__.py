@@ -1,1 +1,1 @@
-"""What pages are made of, as Markdown and HTML, and the page of one run. No torch here."""
+"""Build pages as Markdown and HTML, and the page of a single run. No module here imports torch."""

@@ -1,5 +1,8 @@
-"""What a page is made of (sections of text, tables, commands, figures and charts), and how it is
-written: as Markdown, and as one HTML page that needs no other file. No torch here."""
+"""Define the parts of a page (text, tables, commands, figures and charts), and write pages as
+Markdown or as a self-contained HTML file.
+
+This module does not import torch.
+"""
 
 import base64
 import functools
@@ -29,7 +32,7 @@ ASSETS = Path(__file__).with_name("assets")
 
 
 class Text(NamedTuple):
-    """A paragraph; a warning stands apart."""
+    """Paragraph, which a warning sets off from the text."""
 
     text: str
     warning: bool = False
@@ -40,15 +43,17 @@ class Listing(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A table's cell: a text, which may link to another page."""
+    """Cell of a table: text, which may link to another page."""
 
     text: str
     href: str = ""
 
 
 class Table(NamedTuple):
-    """The first `labels` columns are text, the others numbers. The HTML table has the columns whose
-    heads are `behind` as its last ones, so that a phone shows the others."""
+    """Table with text in the first `labels` columns and numbers in the rest.
+
+    The HTML table moves the columns named in `behind` to the end, so that a phone shows the rest.
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
@@ -61,8 +66,10 @@ class Commands(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a chart. `kind` is "line", "points" (few values, joined) or "level" (a constant,
-    dashed)."""
+    """Line of a chart.
+
+    `kind` is "line", "points" (few values, joined) or "level" (a constant, dashed).
+    """
 
     name: str
     steps: Sequence[float]
@@ -71,15 +78,19 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Lines by step, drawn by the page's script; they can be zoomed and read as a table."""
+    """Lines by step, drawn by the script of the page. Readers can zoom the chart or read the values
+    as a table.
+    """
 
     title: str
     lines: Sequence[Line]
 
 
 class Figure(NamedTuple):
-    """SVG text, of a file at `path` from the page's folder. One with a title is in the page's table
-    of contents."""
+    """Figure as SVG text, from the file at `path` relative to the page's folder.
+
+    A figure with a title is listed in the page's table of contents.
+    """
 
     path: str
     caption: str
@@ -88,7 +99,9 @@ class Figure(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A PNG; `alt` describes it to those who do not see it, and `href` links to the original."""
+    """PNG image: `alt` describes the image for people who cannot see, and `href` links to the
+    original.
+    """
 
     png: bytes
     caption: str
@@ -103,7 +116,7 @@ class Gallery(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Blocks that are shown once the reader opens them."""
+    """Blocks that are hidden until the reader unfolds the summary."""
 
     summary: str
     blocks: "list[Block]"
@@ -113,15 +126,18 @@ Block = Text | Listing | Table | Commands | Chart | Figure | Gallery | Fold
 
 
 class Section(NamedTuple):
-    """The first one of a page has no title."""
+    """Section of a page, without a title if it comes first."""
 
     title: str
     blocks: list[Block]
 
 
 def markdown(title: str, sections: list[Section]) -> str:
-    """A page as Markdown. Text is escaped, so that names of others cannot become markup. Blocks
-    that exist in HTML alone are left out."""
+    """Return a page as Markdown.
+
+    Text is escaped, so that names from other people cannot become markup. Blocks that exist only in
+    HTML are left out.
+    """
     parts = [f"# {escape_opening(title)}"]
     for section in sections:
         parts += [f"## {escape_opening(section.title)}"] if section.title else []
@@ -130,7 +146,7 @@ def markdown(title: str, sections: list[Section]) -> str:
 
 
 def block_markdown(block: Block) -> str:
-    """A block as Markdown; empty for one that only a browser draws."""
+    """Return a block as Markdown, or an empty string for a block that only a browser can draw."""
     match block:
         case Text(text, warning):
             return f"> **Note:** {escape_markdown(text)}" if warning else escape_opening(text)
@@ -156,17 +172,18 @@ def cell_of(cell: str | Cell) -> Cell:
 
 
 def html(title: str, sections: list[Section], above: str = "", refresh: int = 0) -> str:
-    """A page as HTML with its figures, scripts and styles inside; light or dark as the browser
+    """Return a page as HTML with figures, scripts and styles inside, light or dark as the browser
     prefers.
 
-    The page's policy lets the browser run these scripts and styles alone, and load nothing: even a
-    name that slipped through the escaping would do nothing.
+    The policy of the page lets the browser run only these scripts and styles and load nothing else.
+    Even a name that slipped through the escaping could do nothing.
 
     Args:
-        title: of the page, its first heading.
-        sections: in their order.
-        above: link to the page over this one, empty for none.
-        refresh: seconds after which the page is loaded again, as its runs go on; 0 for never.
+        title: Title of the page, used as the first heading.
+        sections: Sections in order.
+        above: Link to the page above this page; empty for none.
+        refresh: Seconds after which the browser loads the page again, while runs go on; 0 for
+            never.
     """
     scripts, styles = _assets()
     rendered = (
@@ -193,7 +210,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # what is marked as markup are the package's own files, and JSON
+        # only the package's own files and JSON are marked as markup
         finalize=lambda value: value if isinstance(value, Markup) else visible_text(value),
     )
     environment.filters["embedded"] = _embedded
@@ -206,12 +223,12 @@ def _environment() -> Environment:
 
 
 def _breakable(text: str) -> Markup:
-    """A text as markup that a narrow cell parts after an underscore or a slash."""
+    """Return text as markup that a narrow cell may break after an underscore or a slash."""
     return Markup(re.sub(r"(?<=\w)([_/])(?=\w)", r"\1<wbr>", str(escape(visible_text(text)))))
 
 
 def _in_page_order(table: Table) -> Table:
-    """The table with its columns that are behind as the last ones."""
+    """Return the table with the columns named in `behind` at the end."""
     order = sorted(range(len(table.head)), key=lambda i: table.head[i] in table.behind)
     return table._replace(
         head=[table.head[i] for i in order],
@@ -222,7 +239,10 @@ def _in_page_order(table: Table) -> Table:
 
 @functools.cache
 def _assets() -> tuple[list[str], list[str]]:
-    """Scripts and styles. uPlot's banner is replaced by its licence, which has to go along."""
+    """Return the scripts and the styles.
+
+    uPlot's banner is replaced with its licence, which must be passed on.
+    """
     licence = (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
     library = (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")
     banner, end, code = library.partition("*/")
@@ -234,7 +254,7 @@ def _assets() -> tuple[list[str], list[str]]:
 
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """The Content-Security-Policy of a page."""
+    """Return the Content-Security-Policy of a page."""
     hashes = [" ".join(map(_source, texts)) for texts in (scripts, styles)]
     return (
         f"default-src 'none'; img-src data:; script-src {hashes[0]}; style-src {hashes[1]}; "
@@ -248,14 +268,16 @@ def _source(text: str) -> str:
 
 
 def _embedded(content: str | bytes) -> str:
-    """An SVG text or a PNG as an address."""
+    """Return an SVG text or a PNG as a data URL."""
     kind = "png" if isinstance(content, bytes) else "svg+xml"
     raw = content if isinstance(content, bytes) else content.encode()
     return f"data:image/{kind};base64,{base64.b64encode(raw).decode()}"
 
 
 def _json(chart: Chart) -> Markup:
-    """A chart's data, for the script. No character in it can end the element."""
+    """Return the data of a chart for the script, without characters that could end the script
+    element.
+    """
     lines = [
         {
             "name": text_line(line.name),
@@ -273,12 +295,14 @@ def _json(chart: Chart) -> Markup:
 
 
 def _short(value: float) -> float | None:
-    """Six digits, more than a screen shows; what is not finite is a gap."""
+    """Return six digits of a value, more than a screen shows, or None (drawn as a gap) if the value
+    is not finite.
+    """
     if not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
 def quoted(name: str) -> str:
-    """A folder's or file's name as a part of a link."""
+    """Return the name of a folder or file as part of a link."""
     return urllib.parse.quote(os.fsencode(name), safe="")

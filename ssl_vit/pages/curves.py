@@ -1,5 +1,8 @@
-"""metrics.jsonl -> curves -> charts. A file is read once, row by row, and a page holds as many
-points of a curve as a screen shows. No torch here."""
+"""Turn metrics.jsonl into curves, and curves into charts.
+
+A file is read once, row by row, and a page holds only as many points of a curve as a screen shows.
+This module does not import torch.
+"""
 
 import itertools
 import math
@@ -23,22 +26,24 @@ from ..metrics import (
 from ..runs.folder import parse_row
 from .blocks import Chart, Line
 
-# Points of a line in a page: two for each of the screen's columns that a chart is wide
+# Points of a line on a page: two for each pixel column of a chart
 DRAWN = 600
-POINTS = 20  # values up to which each is drawn as a point
-# Charts that come first
+POINTS = 20  # a line with at most this many values has a point at each value
+# titles of the charts that come first
 FIRST = ("Loss", "Accuracy")
 
 
 class Curve(NamedTuple):
-    """A metric by step: steps (N,), rising, and values (N,)."""
+    """Metric by step: steps (N,), rising, and values (N,)."""
 
     steps: np.ndarray
     values: np.ndarray
 
     @property
     def is_constant(self) -> bool:
-        """Whether it was measured once, has the same value each time, or is never finite."""
+        """Return whether the metric was measured once, always has the same value, or is never
+        finite.
+        """
         finite = np.isfinite(self.values)
         return not finite.any() or bool(finite.all() and self.values.min() == self.values.max())
 
@@ -47,14 +52,14 @@ Curves = Mapping[str, Curve]
 
 
 class Rows(NamedTuple):
-    """What metrics.jsonl holds.
+    """Content of metrics.jsonl.
 
     Attributes:
-        steps: of its rows (R,), rising.
-        curves: {metric: its curve}, in the order of their first rows.
-        damaged: lines that are left out, as they are no rows, or of no later step than the row
-            before; but for a last one that is being written. A run that is resumed removes the rows
-            of steps that it makes again.
+        steps: Steps of the rows (R,), rising.
+        curves: {metric: curve}, in the order in which the metrics first appear.
+        damaged: Number of lines that are left out because they are no rows or have no later step
+            than the row before. An unfinished last line does not count. (A run that resumes removes
+            the rows of the steps that it repeats.)
     """
 
     steps: np.ndarray
@@ -63,10 +68,10 @@ class Rows(NamedTuple):
 
 
 def read(path: Path) -> Rows:
-    """The rows of a file; none of one that is not there or no regular file.
+    """Return the rows of a file, or no rows if the file does not exist or is not a regular file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: The file cannot be read.
     """
     steps = array("q")
     columns: dict[str, tuple[array[int], array[float]]] = {}
@@ -92,19 +97,21 @@ def read(path: Path) -> Rows:
 
 
 def of_model(curves: Curves) -> dict[str, Curve]:
-    """The curves of metrics, without baselines and counts."""
+    """Return the curves of metrics, without baselines and counts."""
     return {name: curve for name, curve in curves.items() if is_of_model(name)}
 
 
 def of_table(names: Container[str]) -> list[str]:
-    """Of these names of curves the held-out metrics that lists of runs show, in their order."""
+    """Return the held-out metrics among `names` that lists of runs show, in that order."""
     shown = (f"{HELD_OUT}{name}" for name in main_metrics())
     return [name for name in shown if name in names]
 
 
 def charts(curves: Curves) -> list[Chart]:
-    """All metrics of a run that have more than one value, the loss first. A metric of held-out
-    images is in the chart of its namesake in training."""
+    """Return charts of all metrics with several values, the loss first.
+
+    A metric of held-out images is drawn in the chart of the training metric with the same name.
+    """
     by_title: dict[str, list[Line]] = {title: [] for title in FIRST}
     for name, curve in of_model(curves).items():
         if not curve.is_constant:
@@ -118,8 +125,9 @@ def charts(curves: Curves) -> list[Chart]:
 
 
 def numbers(curves: Curves) -> list[list[str]]:
-    """The metrics that were measured once, or have the same value each time, as rows of a table:
-    name, value, first and last step."""
+    """Return the metrics that were measured once or are constant, as rows of a table: name, value,
+    first and last step.
+    """
     rows = []
     for name, (steps, values) in of_model(curves).items():
         if Curve(steps, values).is_constant:
@@ -130,33 +138,36 @@ def numbers(curves: Curves) -> list[list[str]]:
 
 
 def _title(name: str) -> str:
-    """The title of a metric's chart."""
+    """Return the title of a metric's chart."""
     stem = name.removeprefix(HELD_OUT)
     if stem.startswith(PROBE):
         return "Probes of the frozen features"
     if kind := find_metric(stem).kind:
         stem = stem.removesuffix(f"_{kind}")
     title = label(stem) + (" by kind of patch" if kind not in ("", MASKED) else "")
-    # a name that somebody has spelled stays as it is: k-NN, mIoU, a part of joint training
+    # A name with its own spelling stays unchanged: k-NN, mIoU, or a part of joint training.
     first = title.split()[0]
     spelled = "/" in title or first != first.lower()
     return title if spelled else title[0].upper() + title[1:]
 
 
 def line(name: str, curve: Curve) -> Line:
-    """A curve as a line of a chart; one of few values has a point at each."""
+    """Return a curve as a line of a chart, with a point at each value if there are few values."""
     kind = "points" if len(curve.steps) <= POINTS else "line"
     return Line(name, curve.steps.tolist(), curve.values.tolist(), kind)
 
 
 def written(name: str) -> str:
-    """A metric's name for readers."""
+    """Return the name of a metric for readers."""
     return label(name.removeprefix(HELD_OUT)) + (", held-out" if name.startswith(HELD_OUT) else "")
 
 
 def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
-    """The baselines with the titles of the charts of the metrics that they are compared with, as
-    constants over the run's steps; as curves those that move."""
+    """Yield each baseline with the title of every chart that shows a metric compared with the
+    baseline.
+
+    A constant baseline is a level over all steps of the run. A baseline that changes is a curve.
+    """
     for name, known in curves.items():
         baseline = find_baseline(name)
         if baseline is None or not name.startswith((HELD_OUT, PROBE)):
@@ -167,7 +178,7 @@ def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
         first = min(int(one.steps[0]) for one in curves.values())
         last = max(int(one.steps[-1]) for one in curves.values())
         called = f"baseline: {baseline.called}"
-        if name.startswith(PROBE):  # of several probes in one chart
+        if name.startswith(PROBE):  # several probes share one chart
             called += f", {label(baseline.compared_with[0])}"
         level = Line(called, [first, last], [value] * 2, "level")
         for title in dict.fromkeys(_title(f"{part}/{one}") for one in baseline.compared_with):
@@ -175,9 +186,12 @@ def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
 
 
 def thinned(curve: Curve, most: int = DRAWN) -> Curve:
-    """At most `most` points of a curve, more than 4: its ends, and of each stretch of equally many
-    points the lowest and the highest, so that no peak is lost; what is not finite counts as a peak
-    too."""
+    """Return at most `most` points of a curve (`most` is above 4), without losing a peak.
+
+    The first and last point stay. The points between are divided into stretches of equal length,
+    and the lowest and highest point of each stretch stay. A value that is not finite counts as a
+    peak.
+    """
     last = len(curve.steps) - 1
     if last < most:
         return curve

@@ -1,4 +1,6 @@
-"""Figures of a folder as blocks of a page, and a page of such a folder alone. No torch here."""
+"""Show the figures of a folder as blocks of a page, or on a separate page. This module does not
+import torch.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +19,13 @@ PAGE = "figures.html"
 
 
 class Shown(NamedTuple):
-    """What a figure of the figures tool shows.
+    """Description of what a figure of the figures tool shows.
 
     Attributes:
-        caption: in words.
-        uses_images: whether it is computed from images.
-        shows_images: whether pixels of images, or names of their classes, are in it. Such a figure
-            is uploaded only on request.
+        caption: Caption in words.
+        uses_images: Whether the figure is computed from images.
+        shows_images: Whether the figure contains pixels of images or names of classes. Such a
+            figure is uploaded only on request.
     """
 
     caption: str
@@ -60,15 +62,22 @@ SHOWN = {
         "images, what was corrupted, what is predicted of it and what is true, with the error"
     ),
 }
-PREDICTIONS = "predictions"  # which training draws of the run's own held-out images
-DECLARED_FIGURES = (PREDICTIONS, "predicted")  # figures that its declaration has the caption of
-# What the objective predicts comes first
+PREDICTIONS = "predictions"  # drawn by training from held-out images of the run
+# figures whose caption is in the declaration of the objective
+DECLARED_FIGURES = (PREDICTIONS, "predicted")
+# Order of figures: predictions of the objective come first
 ORDER = tuple(dict.fromkeys((PREDICTIONS, "reconstruction", "predicted", *FIGURES)))
 
 
 def predictions(values: Mapping[str, Any]) -> str:
-    """The caption of what the objective predicts, of {dotted key: value} of a recipe; empty where
-    it makes no figure or is not known here."""
+    """Return the caption of the objective's predictions.
+
+    Args:
+        values: {dotted key: value} of a recipe.
+
+    Returns:
+        The caption; empty if the objective draws no figure or is not known here.
+    """
     declared = declaration.known_or_bare(str(values.get("objective")))
     parts = (declared, *(declaration.objective(name) for name in declared.parts))
     caption = next((one.figure for one in parts if one.figure), "")
@@ -79,15 +88,15 @@ def predictions(values: Mapping[str, Any]) -> str:
 
 
 def write(folder: Path, about: Sequence[str], run: Path | None = None) -> Path:
-    """Write figures.html beside the figures of a folder; its path.
+    """Write figures.html into a folder of figures and return the path of the page.
 
     Args:
-        folder: of the figures.
-        about: a line for the images that were looked at, and one for each encoder.
-        run: whose own folder of figures it is.
+        folder: Folder of the figures.
+        about: A line about the images that were used, and a line for each encoder.
+        run: Folder of the run that the figures belong to, if any.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The page cannot be written.
     """
     objective = "" if run is None else predictions(read_run(run).values)
     figures = list(build(folder, objective, "a figure", math.inf))
@@ -97,18 +106,18 @@ def write(folder: Path, about: Sequence[str], run: Path | None = None) -> Path:
 
 
 def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator[Block]:
-    """The SVG files of a folder, what the objective predicts first.
+    """Yield the SVG files of a folder as blocks, predictions of the objective first.
 
     Args:
-        folder: of the figures.
-        objective: the caption of what the objective predicts; empty if it is not known.
-        otherwise: the caption of a figure that has none.
-        most: bytes of figures inside the page; those beyond it are named.
+        folder: Folder of the figures.
+        objective: Caption of the objective's predictions; empty if it is not known.
+        otherwise: Caption of a figure that has none.
+        most: Largest size in bytes of all figures inside the page; further figures are only named.
     """
     named = []
     try:
         recorded = records.read(folder / "figures.json", Figures).figures
-    except (OSError, ValueError):  # none, or damaged
+    except (OSError, ValueError):  # missing or damaged
         recorded = {}
     for path in sorted(folder.glob("*.svg"), key=_place):
         svg = _text(path)
@@ -132,8 +141,9 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
 
 
 def _text(path: Path) -> str | None:
-    """The text of a file; None of one that cannot be read or is no regular file, as reading a pipe
-    would block."""
+    """Return the text of a file, or None for an unreadable file and for anything but a regular file
+    (reading a pipe would block).
+    """
     try:
         return path.read_text(encoding="utf-8") if path.is_file() else None
     except (OSError, UnicodeDecodeError):

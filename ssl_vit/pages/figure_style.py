@@ -1,12 +1,15 @@
-"""The one style of figures, as matplotlib's settings: ink and a few colours on the ground of the
-page, light or dark. No torch and no matplotlib here."""
+"""Define the style of all figures as matplotlib settings: ink and a few colours that work on light
+and dark pages.
+
+This module imports neither torch nor matplotlib.
+"""
 
 from typing import Any
 
-# Of text and lines: a contrast of 4.2 with white and with the #14171c of dark pages alike, the most
-# that one colour can have with both
+# Colour of text and lines. Its contrast is 4.2 both with white and with the #14171c of dark pages,
+# the most that one colour can have with both.
 INK = "#7b7b7b"
-# Okabe and Ito's, which readers with any colour vision can distinguish
+# Colours of Okabe and Ito, which readers with any colour vision can distinguish
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "grid.color"), INK),
@@ -19,5 +22,5 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.wspace": 0.05,
     "legend.frameon": False,
     "savefig.dpi": 110,
-    "svg.hashsalt": "ssl_vit",  # else the names inside an SVG differ each time
+    "svg.hashsalt": "ssl_vit",  # otherwise the names inside an SVG differ each time
 }

@@ -1,4 +1,6 @@
-"""Metrics and baselines as tables and sentences of pages and model cards. No torch."""
+"""Show metrics and baselines as tables and sentences of pages and model cards. This module does not
+import torch.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,31 +28,33 @@ from ..recipe.records.run import Copies, Difference, Measured
 from ..stats import Interval
 from .blocks import Table
 
-Images = Mapping[str, int] | None  # {split: how many were measured on}, as result.json has it
+Images = Mapping[str, int] | None  # {split: number of images measured}, as in result.json
 
-# Why a difference may have no interval
+# Reasons why a difference may have no interval
 NO_VERDICT = "these images chose its weights, were trained on, lie in groups, or are too few"
-# Of a fine-tuned run, of which always naming one class says nothing
+# Sentence about a fine-tuned run: a comparison with the commonest class says nothing about
+# pre-training.
 NOT_KNOWN = "whether pre-training helped is not known"
 WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
-AHEAD = "is ahead, without an interval, of"  # as by a loss, which is not kept by image
+# for example by a loss, which is not recorded per image
+AHEAD = "is ahead, without an interval, of"
 FEW = "is measured on too few images to be compared with"
 NO_BETTER = f"no better than always naming {COMMONEST_CLASS}"
 
 
 class Reading(NamedTuple):
-    """A metric of the model as readers see it.
+    """Metric of the model as readers see it.
 
     Attributes:
-        name, value, split: of the metric; `row` what it is.
-        images: how many images it is of; 0 where that is not known.
-        copies: how often the same image is among these.
-        where: which images these are, as `9 held-out images`.
-        of_few: whether these are known to be fewer than FEW_IMAGES distinct ones.
-        interval: of a share, over distinct images and, of few-shot, over draws; None without
-            images, and for other metrics.
-        draws: of few-shot: how many draws of images it is the mean of; 0 of other metrics.
-        beside: the baselines that it is compared with, in the order of their measuring.
+        name, value, split: Name, value and split of the metric; `row` describes it.
+        images: Number of independent images measured; 0 if unknown.
+        copies: How many of these images are copies of each other.
+        where: The images in words, such as `9 held-out images`.
+        of_few: Whether fewer than FEW_IMAGES distinct images are known to be measured.
+        interval: Interval of a share over distinct images and, for few-shot, over draws; None for
+            other metrics or without images.
+        draws: Number of random draws that a few-shot accuracy averages; 0 for other metrics.
+        beside: Baselines that the metric is compared with, in the order of measuring.
     """
 
     name: str
@@ -67,18 +71,19 @@ class Reading(NamedTuple):
 
     @property
     def count_text(self) -> str:
-        """How many images it is of and, with copies, how many of these are distinct."""
+        """Number of images and, if there are copies, of distinct images."""
         return f"{self.images:,}{copies_text(self.copies)}"
 
 
 class Comparison(NamedTuple):
-    """A baseline of a reading.
+    """Comparison of a reading with a baseline.
 
     Attributes:
-        called: its name for readers.
-        place: which of PROBE_BASELINES it is, measured in the encoder's place; empty for others.
-        difference: the reading's value less the baseline's, in pairs, where that was measured.
-        verb: whether the model beats it.
+        called: Name of the baseline for readers.
+        place: Key of PROBE_BASELINES if the baseline replaces the encoder; otherwise empty.
+        value: Value of the baseline.
+        difference: Paired difference, the reading minus the baseline; None if it was not measured.
+        verb: Whether the model beats the baseline, in words.
     """
 
     called: str
@@ -89,9 +94,11 @@ class Comparison(NamedTuple):
 
 
 def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> list[Reading]:
-    """The model's metrics, each beside the measured baselines that are compared with it, of the
-    same split; the parts of a joint objective separately. What is not finite has no images, and
-    nothing is compared with it."""
+    """Return the metrics of the model, each with the measured baselines of the same split.
+
+    Parts of a joint objective are separate metrics. A metric that is not finite has no images and
+    no comparisons.
+    """
     found: dict[str, Reading] = {}
     for name, entry in metrics.items():
         if not is_of_model(name):
@@ -130,15 +137,22 @@ def _where(split: str, images: int) -> str:
 
 
 def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
-    """As how many independent cases n of a split count: of patches so many as there are images, as
-    those of one image are alike; all where the number of images is not recorded."""
+    """Return how many independent cases `n` cases of a split count as.
+
+    Patches count as the number of images, because patches of an image are alike. If the number of
+    images is not recorded, all cases count.
+    """
     return min(n or 0, (measured_on or {}).get(split, n or 0))
 
 
 def _verb(own: Reading, baseline: Measured) -> str:
-    """Whether a metric beats a baseline: by their difference in pairs where it was measured, OPEN
-    if its interval includes zero; else for a share OPEN if its interval contains the baseline. What
-    has no interval is FEW if it is of few images, and beats nothing."""
+    """Return whether a metric beats a baseline, in words.
+
+    A measured paired difference decides: the answer is OPEN if the interval of the difference
+    includes zero. Without one, a share is OPEN if its interval includes the baseline, and a metric
+    is OPEN if both values look the same on a page. A metric without an interval is FEW if few
+    images were measured, and otherwise at best AHEAD.
+    """
     row, there = own.row, baseline.value
     if (apart := baseline.difference) is not None:
         if apart.low <= 0 <= apart.high:
@@ -149,14 +163,14 @@ def _verb(own: Reading, baseline: Measured) -> str:
     if own.interval is not None and own.interval.low <= there <= own.interval.high:
         return OPEN
     if row.text(own.value, page=True) == row.text(there, page=True):
-        return OPEN  # as 4.136 against 4.136
+        return OPEN  # for example 4.136 against 4.136
     if (own.value > there) != row.higher:
         return LOST
     return AHEAD if own.interval is None else WON
 
 
 def results(found: Sequence[Reading]) -> Table:
-    """The model's metrics, without the baselines."""
+    """Return a table of the model's metrics, without the baselines."""
     rows = []
     for one in found:
         ends = f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else "-"
@@ -166,7 +180,9 @@ def results(found: Sequence[Reading]) -> Table:
 
 
 def baselines(found: Sequence[Reading]) -> Table:
-    """The baselines beside the model's metrics; without rows where nothing was compared."""
+    """Return a table that compares baselines with the model's metrics, without rows if nothing was
+    compared.
+    """
     rows = []
     for one in found:
         for other in one.beside:
@@ -181,7 +197,9 @@ def baselines(found: Sequence[Reading]) -> Table:
 
 
 def beside_text(one: Reading) -> str:
-    """A metric's value with its interval and, on the same images, what it is compared with."""
+    """Return the value of a metric with the interval, and the baselines measured on the same
+    images.
+    """
     text = one.row.text(one.value)
     if one.interval:
         text += f" ({one.interval.low:.1%} to {one.interval.high:.1%})"
@@ -199,20 +217,25 @@ def beside_text(one: Reading) -> str:
 
 
 def verdict(found: Sequence[Reading]) -> str:
-    """What the baselines say of a model: of its features against those of fresh weights, and of its
-    own task; empty where nothing was compared."""
+    """Return what the baselines say about a model, or an empty string if nothing was compared.
+
+    The verdict covers the features compared with fresh weights, the model's own task, and a
+    classifier.
+    """
     parts = (_features_verdict(found), _task_verdict(found), classifier_verdict(found))
     return " ".join(filter(None, parts))
 
 
 def _features_verdict(found: Sequence[Reading]) -> str:
-    """Say whether features of the encoder are better or worse than those of fresh weights, and
-    whether they are no better than always naming the commonest class, by the paired differences in
-    the first measure (`metrics.place`): of several, each at 95%, one is soon beyond zero by chance.
-    Empty where nothing was compared. There is no verdict where the images that are measured on
-    chose the weights."""
+    """Return whether features of the encoder are better or worse than features of fresh weights,
+    and whether always naming the commonest class does as well.
+
+    The verdict uses the paired differences in the first measure (`metrics.place`): with several
+    measures, each at 95%, one is soon beyond zero by chance. The text is empty if nothing was
+    compared. There is no verdict if the measured images chose the weights.
+    """
     probed = [one for one in found if any(other.place for other in one.beside)]
-    # an encoder with fresh weights is compared with the commonest class alone
+    # An encoder with fresh weights is compared with the commonest class only.
     compared = [one for one in probed if any(other.place == FRESH for other in one.beside)]
     if not probed:
         return ""
@@ -228,7 +251,8 @@ def _features_verdict(found: Sequence[Reading]) -> str:
             return f"No verdict on its features: {NO_VERDICT}."
         claims.append(said[fresh.verb])
     if is_no_better(one):
-        # untrained ones that are below the commonest class are easily beaten
+        # Untrained features below the commonest class are easily beaten, so a win over them is not
+        # reported.
         claims = [*(claim for claim in claims if claim != said[WON]), f"are {NO_BETTER}"]
     if not claims:
         return ""
@@ -244,7 +268,10 @@ def _features_verdict(found: Sequence[Reading]) -> str:
 
 def is_no_better(one: Reading) -> bool:
     """Return whether a classifier or probe is measured to be no better than always naming the
-    commonest class: the interval of the difference includes zero or lies below."""
+    commonest class.
+
+    The interval of the difference includes zero or lies below zero.
+    """
     return any(
         other.called.endswith(COMMONEST_CLASS) and other.verb in (OPEN, LOST)
         for other in one.beside
@@ -252,16 +279,21 @@ def is_no_better(one: Reading) -> bool:
 
 
 def classifier_verdict(found: Sequence[Reading]) -> str:
-    """Say that a classifier is no better on test images than always naming the commonest class;
-    empty where it is."""
+    """Return a sentence if a classifier is no better on test images than always naming the
+    commonest class.
+
+    Otherwise return an empty string.
+    """
     top1 = [one for one in found if one.name == TESTED[0] and is_no_better(one)]
     return f"{top1[0].row.words} is {NO_BETTER} ({top1[0].where})." if top1 else ""
 
 
 def _task_verdict(found: Sequence[Reading]) -> str:
-    """Which baselines of its own task the model beats, and which it does not; of few images, and of
-    several sets of them, also on which. None where a metric of that task is not finite: of such a
-    network the others say nothing."""
+    """Return which baselines of the model's own task the model beats, and which not.
+
+    The images are named if they are few, or if several splits were measured. There is no verdict if
+    a metric of that task is not finite, because the other metrics of such a network mean nothing.
+    """
     for one in found:
         if not math.isfinite(one.value) and not one.name.startswith(PROBED):
             return f"No verdict on its own task: {label(one.name)} is not finite."
@@ -279,7 +311,11 @@ def _task_verdict(found: Sequence[Reading]) -> str:
 
 
 def probe_place(name: str) -> str:
-    """Of which of PROBE_BASELINES a metric is; empty where of none, as of the encoder itself."""
+    """Return the key of PROBE_BASELINES that a metric belongs to, or an empty string for all other
+    metrics.
+
+    A metric of the encoder itself belongs to none.
+    """
     last = name.rpartition("/")[2]
     return next((start for start in PROBE_BASELINES if last.startswith(start)), "")
 

@@ -1,4 +1,4 @@
-"""The page of one run, made of what its folder holds. No torch here."""
+"""Write the page of a run from the content of its folder. This module does not import torch."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,21 +31,25 @@ from .run_wording import machine, sentences
 
 PAGE = "report.html"
 INDEX = "index.html"
-WARNINGS = 50  # lines of log.txt that are shown, the last ones
-STEPS = 20  # skipped updates that are named
-EMBEDDED = 3 * 2**20  # bytes of figures inside a page; 4 MiB as base64
-REFRESH = 60  # seconds after which the page of a run that goes on is loaded again
+WARNINGS = 50  # number of last warnings in log.txt that the page shows
+STEPS = 20  # number of skipped updates that the page names
+EMBEDDED = 3 * 2**20  # largest size in bytes of figures inside a page; 4 MiB as base64
+REFRESH = 60  # seconds after which the page of a running run is loaded again
 TRANSFORM = """\
 config = timm.data.resolve_model_data_config({})
 transform = timm.data.create_transform(**config, is_training=False)"""
 
 
 def write(folder: Path, record: RunRecord | None = None, running: bool = False) -> RunRecord:
-    """Write report.html into a run's folder, from what is there of it, or from its record; a
-    process that is `running` the run itself says so, whose lock does not tell it.
+    """Write report.html into a run's folder.
+
+    Args:
+        folder: Folder of the run.
+        record: Content of the folder, if it has been read already.
+        running: Whether the calling process is the run itself, which its own lock does not reveal.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The page cannot be written.
     """
     record = record or read_run(folder)
     if running:
@@ -56,20 +60,20 @@ def write(folder: Path, record: RunRecord | None = None, running: bool = False) 
 
 
 def render(record: RunRecord, above: str = "") -> str:
-    """The page as text; `above` as blocks.html."""
+    """Return the page as HTML, with `above` as in blocks.html."""
     refresh = REFRESH if record.state == "running" else 0
     return blocks.html(record.name, build(record), above, refresh)
 
 
 def build(record: RunRecord) -> list[Section]:
-    """All that the page says; sections without content are left out."""
+    """Return the sections of the page without empty sections."""
     with own_rows(record.environment.own_rows):
         found = [Section(title, list(of_record(record))) for title, of_record in SECTIONS]
     return [section for section in found if section.blocks]
 
 
 def first(record: RunRecord) -> Iterator[Block]:
-    """Three sentences: what the run is, how it went, what came of it."""
+    """Yield three sentences (what the run is, the course, the result) and cautions."""
     yield Text(" ".join(sentences(record)))
     if record.state == "running" and record.updated:
         text = f"As of {record.updated:%Y-%m-%d %H:%M:%S} UTC; this page is loaded again"
@@ -82,7 +86,7 @@ def first(record: RunRecord) -> Iterator[Block]:
 
 
 def warnings(record: RunRecord) -> Iterator[Block]:
-    """Damaged files, skipped updates and what log.txt warns of."""
+    """Yield damaged files, skipped updates and the warnings in log.txt."""
     if record.problems:
         yield Listing([f"{problem}." for problem in record.problems])
     if steps := record.steps_of_bad_loss:
@@ -103,10 +107,11 @@ def warnings(record: RunRecord) -> Iterator[Block]:
 
 
 def results(record: RunRecord) -> Iterator[Block]:
-    """Every metric with its interval, and the baselines."""
+    """Yield every metric with an interval, and the baselines."""
     recipe = record.recipe
     readings = metric_tables.readings(record.metrics(), record.measured_on)
-    if record.result is None:  # copies of images are recorded at the end
+    # copies of images are recorded only at the end, so there are no intervals yet
+    if record.result is None:
         readings = [reading._replace(interval=None) for reading in readings]
     table = metric_tables.results(readings)
     if not table.rows:
@@ -136,7 +141,7 @@ def results(record: RunRecord) -> Iterator[Block]:
 
 
 def learning_curves(record: RunRecord) -> Iterator[Block]:
-    """A chart for each group of metrics; those that have one value as numbers."""
+    """Yield a chart for each group of metrics, and a table of metrics with a single value."""
     yield from curves.charts(record.rows.curves)
     if numbers := curves.numbers(record.rows.curves):
         yield Text("Measured once, or the same each time:")
@@ -147,20 +152,22 @@ def learning_curves(record: RunRecord) -> Iterator[Block]:
 
 
 def figures(record: RunRecord) -> Iterator[Block]:
-    """The SVG files of figures/, predictions first; those beyond EMBEDDED bytes are named."""
+    """Yield the SVG files of figures/, predictions first, and the names of figures beyond EMBEDDED
+    bytes.
+    """
     caption = figure_blocks.predictions(record.values)
     otherwise = f"a figure of the run {record.name}"
     yield from figure_blocks.build(record.folder / "figures", caption, otherwise, EMBEDDED)
 
 
 def recipe(record: RunRecord) -> Iterator[Block]:
-    """What the run changed of its recipe file, and every key."""
+    """Yield what the run changed in the recipe file, and every key."""
     values = record.values
     if not values:
         return
     if origin := record.environment.recipe_file:
         before, source = origin.differs, f"recipe={origin.name}"
-    else:  # made in Python without a recipe file
+    else:  # the run was made in Python without a recipe file
         before = {key: value for key, value in defaults().items() if counts(key)}
         source = "the defaults"
     rows = [
@@ -176,7 +183,7 @@ def recipe(record: RunRecord) -> Iterator[Block]:
 
 
 def how(record: RunRecord) -> Iterator[Block]:
-    """What the run cost and how fast it was; machine, versions and images."""
+    """Yield the cost and speed of the run, and the machine, versions and images."""
     found, result = record.environment, record.result
     if not found.model_fields_set and result is None:
         return
@@ -211,7 +218,7 @@ def how(record: RunRecord) -> Iterator[Block]:
         ("steps of gradient accumulation", found.accumulation or ""),
         *((f"images of {name}", n) for name, n in found.images.items() if name in found.data),
     ]
-    prints: dict[str, list[str]] = {}  # shares of a split have that of the whole
+    prints: dict[str, list[str]] = {}  # shares of a split have the fingerprint of the whole split
     for name, text in found.data.items():
         prints.setdefault(str(text), []).append(name)
     for text, of in prints.items():
@@ -230,7 +237,7 @@ def _number(value: float | None, form: str = ",.4g") -> str:
 
 
 def load(record: RunRecord) -> Iterator[Block]:
-    """How to use the encoder, where it has been exported."""
+    """Yield how to load an exported encoder."""
     folder, recipe = record.folder.absolute(), record.recipe
     if not (folder / "export" / "config.json").exists():
         return
@@ -239,7 +246,7 @@ def load(record: RunRecord) -> Iterator[Block]:
     yield Text(f"In Python, with this package, and {without} timm and transformers:")
     name, kind = "encoder", "AutoModel"
     classes: list[str] = []
-    with suppress(OSError, ValueError):  # a damaged one
+    with suppress(OSError, ValueError):  # the file may be damaged
         classes = export_files.read(folder / "export").get("label_names") or []
     if classes:
         name, kind = "classifier", "AutoModelForImageClassification"
@@ -256,7 +263,7 @@ def load(record: RunRecord) -> Iterator[Block]:
 
 
 def go_on(record: RunRecord) -> Iterator[Block]:
-    """The command that continues the run, or those that use it."""
+    """Yield the command that continues an unfinished run, or commands that use a finished run."""
     folder, recipe = record.folder.absolute(), record.recipe
     if recipe is None or not is_name(folder.name):
         return
@@ -275,7 +282,7 @@ def go_on(record: RunRecord) -> Iterator[Block]:
         yield Commands([step.command])
 
 
-# The page, in this order; the first one has no title
+# sections of the page in order; the first section has no title
 SECTIONS = (
     ("", first),
     ("Results", results),

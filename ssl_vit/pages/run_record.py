@@ -1,5 +1,8 @@
-"""Reads one run's folder as far as it is there: a run that is going on, was cut off or lost files
-has a page too. No torch here."""
+"""Read the folder of a run as far as possible: a run that is running, was cut off or lost files has
+a page, too.
+
+This module does not import torch.
+"""
 
 import re
 from collections import Counter
@@ -26,24 +29,24 @@ from .curves import Curve, Rows
 FILES = ("recipe.yaml", "environment.json", "metrics.jsonl", "result.json")
 WARNING = re.compile(r"\S+ \S+ warning: (.*)")
 STARTED = re.compile(r"(\S+ \S+) started at step (\d+)")
-LOG_END = 2**20  # bytes of log.txt that are read, from its end
+LOG_END = 2**20  # bytes at the end of log.txt that are read
 
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """What a run's folder holds.
+    """Content of a run's folder.
 
     Attributes:
-        values: {dotted key: value} of recipe.yaml; empty where it cannot be read.
-        environment: environment.json; empty where it cannot be read.
-        result: result.json; None unless the run has finished.
-        rows: of metrics.jsonl, as `steps` (R,) and `curves`: {metric: its steps and values}.
-        running: whether a process writes the folder.
-        started: the times at which the run was started, as log.txt has them.
-        warnings: {one of the last of log.txt: how often it is there}.
-        not_finite: steps whose update was skipped.
-        problems: files that are missing or damaged.
-        updated: when the newest of its files was written.
+        values: {dotted key: value} of recipe.yaml; empty if the file cannot be read.
+        environment: Content of environment.json; empty if the file cannot be read.
+        result: Content of result.json; None unless the run has finished.
+        rows: Content of metrics.jsonl: `steps` (R,) and `curves`, {metric: steps and values}.
+        running: Whether a process is writing to the folder.
+        started: Times at which the run was started, as written in log.txt.
+        warnings: {warning: how often it occurs}, from the end of log.txt.
+        not_finite: Steps whose update was skipped.
+        problems: Files that are missing or damaged, in words.
+        updated: Time at which the newest file was written.
     """
 
     folder: Path
@@ -70,25 +73,25 @@ class RunRecord:
 
     @property
     def saved_step(self) -> int:
-        """The step of its newest checkpoint, after which it resumes; 0 without one."""
+        """Step of the newest checkpoint, after which the run resumes, or 0 without a checkpoint."""
         return max(map(step_of, list_checkpoints(self.folder / "checkpoints")), default=0)
 
     @property
     def step(self) -> int:
-        """The last step that a row or a checkpoint is of; 0 without any."""
+        """Last step of a row or a checkpoint, or 0 without any."""
         logged = int(self.rows.steps[-1]) if len(self.rows.steps) else 0
         return max(logged, self.saved_step)
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        """The recipe of recipe.yaml; None where this version cannot read it."""
+        """Recipe in recipe.yaml, or None if this version cannot read the file."""
         with suppress(UserError):
             return recipe_files.read(self.folder / "recipe.yaml") if self.values else None
         return None
 
     @cached_property
     def steps_of_bad_loss(self) -> list[int]:
-        """The steps of the rows whose loss, in training or held out, is not finite."""
+        """Steps of the rows in which the loss, in training or held out, is not finite."""
         losses = (self.rows.curves.get(name) for name in ("loss", f"{HELD_OUT}loss"))
         bad = [one.steps[~np.isfinite(one.values)] for one in losses if one]
         return [int(step) for step in np.unique(np.concatenate(bad))] if bad else []
@@ -100,7 +103,7 @@ class RunRecord:
 
     @property
     def steps(self) -> int | None:
-        """The steps that it is to make, 0 of an evaluation; None where that is not known."""
+        """Number of steps that the run is to make: 0 for an evaluation, None if unknown."""
         if self.values.get("objective") == "probe":
             return 0
         steps = self.values.get("optim.steps")
@@ -108,17 +111,20 @@ class RunRecord:
 
     @property
     def measured_on(self) -> dict[str, int]:
-        """{split: how many of its images metrics are measured on}."""
+        """Number of measured images of each split, as {split: number}."""
         of_result = self.result.measured_on if self.result else None
         return of_result or self.environment.measured_on or {}
 
     @property
     def seen(self) -> list[SeenImages]:
-        """Which of these images it and the runs before it were trained on."""
+        """Measured images that this run and the runs before it were trained on."""
         return seen_text.recorded(self.result, self.environment)
 
     def latest(self) -> tuple[int, dict[str, float]]:
-        """The last row with held-out metrics: its step and {name: value}; (0, {}) without one."""
+        """Return the step and the values, {name: value}, of the last row with held-out metrics.
+
+        Return (0, {}) without such a row.
+        """
         known = {
             name.removeprefix(HELD_OUT): (int(one.steps[-1]), float(one.values[-1]))
             for name, one in self.rows.curves.items()
@@ -128,8 +134,11 @@ class RunRecord:
         return last, {name: value for name, (step, value) in known.items() if step == last}
 
     def metrics(self) -> dict[str, Measured]:
-        """Those of result.json; of a run that has not finished those of
-        its last row with held-out metrics, whose n are images."""
+        """Return the metrics in result.json.
+
+        For an unfinished run, return the metrics of the last row with held-out metrics; their `n`
+        counts images.
+        """
         if self.result is not None:
             return self.result.metrics
         _, values = self.latest()
@@ -140,7 +149,7 @@ class RunRecord:
         }
 
     def finite(self, name: str) -> np.ndarray:
-        """The finite values of a curve, none of one that is not there."""
+        """Return the finite values of a curve, or an empty array if the curve does not exist."""
         values = self.rows.curves.get(name, NO_CURVE).values
         return values[np.isfinite(values)]
 
@@ -149,14 +158,18 @@ NO_CURVE = Curve(np.empty(0, np.int64), np.empty(0))
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run's, or what is left of one."""
+    """Return whether a folder is the folder of a run or holds the remains of a run."""
     study = (folder / "study.json").exists()
     return not study and any((folder / name).is_file() for name in FILES)
 
 
 def read_run(folder: Path, result: Result | None = None) -> RunRecord:
-    """The run in a folder; what cannot be read is named in `problems`. Of a run that has just ended
-    with that result it is not read again."""
+    """Return the content of a run's folder, with unreadable files named in `problems`.
+
+    Args:
+        folder: Folder of the run.
+        result: Result of a run that has just ended, which is then not read again.
+    """
     problems: list[str] = []
     values: Values = {}
     if (folder / "recipe.yaml").exists():

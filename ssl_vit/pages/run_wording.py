@@ -1,4 +1,4 @@
-"""A run in three sentences. No torch here."""
+"""Describe a run in three sentences. This module does not import torch."""
 
 import math
 from datetime import UTC, datetime
@@ -13,13 +13,13 @@ from .run_record import RunRecord
 
 
 def sentences(record: RunRecord) -> list[str]:
-    """What the run is, how it went, what came of it; fewer where that is not known."""
+    """Return what the run is, the course of the run and the result, leaving out unknown parts."""
     found = (what(record), course(record), outcome(record))
     return [sentence for sentence in found if sentence]
 
 
 def what(record: RunRecord) -> str:
-    """What the run is."""
+    """Return a sentence about what the run is."""
     values, recipe = record.values, record.recipe
     if not values:
         return "A run whose recipe cannot be read."
@@ -38,7 +38,7 @@ def what(record: RunRecord) -> str:
 
 
 def course(record: RunRecord) -> str:
-    """How far the run is, and how long it took."""
+    """Return a sentence about how far the run is, and how long the run took."""
     resumed = len(record.started) - 1
     times = "" if resumed < 1 else f", resumed {'once' if resumed == 1 else f'{resumed} times'}"
     if (result := record.result) is not None:
@@ -60,7 +60,7 @@ def course(record: RunRecord) -> str:
 
 
 def _chosen(result: Result) -> str:
-    """Of which step the weights are, where checkpoint.best has chosen it."""
+    """Return which step the weights are from, if checkpoint.best has chosen the weights."""
     best = result.best
     if best is None or best.step is None:
         return ""
@@ -70,7 +70,7 @@ def _chosen(result: Result) -> str:
 
 
 def _when(text: str) -> str:
-    """A time of result.json to the minute."""
+    """Return a time of result.json to the minute."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -86,7 +86,9 @@ def _time_left(record: RunRecord) -> str:
 
 
 def outcome(record: RunRecord) -> str:
-    """The result beside its baselines; of a run that goes on, its last measured values."""
+    """Return the result compared with the baselines, or the last measured values of an unfinished
+    run.
+    """
     with own_rows(record.environment.own_rows):
         return _outcome(record)
 
@@ -103,7 +105,8 @@ def _outcome(record: RunRecord) -> str:
         baselines = format_baselines(values)
         return f"{text}{format_metrics(values)}{f'; to beat: {baselines}' if baselines else ''}."
     readings = metric_tables.readings(metrics, record.measured_on)
-    # of a training run held-out ones stand beside their baselines
+    # For a training run, only test metrics come first; held-out metrics are compared with baselines
+    # below.
     probed = record.values.get("objective") == "probe"
     first = {one.name: one for one in readings if probed or one.split == "test"}
     main = [first[name] for name in in_order([*first])]
@@ -124,7 +127,7 @@ def _outcome(record: RunRecord) -> str:
 
 
 def machine(environment: Environment) -> str:
-    """Where a run was made and with what, from its environment.json."""
+    """Return where a run was made and with which software, from environment.json."""
     cpu = (environment.host or {}).get("cpu", "unknown processor")
     device = f"{environment.processes or 1} x {environment.device or 'unknown device'} ({cpu})"
     if environment.sharding:

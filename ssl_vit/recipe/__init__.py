@@ -1,2 +1,5 @@
-"""Recipes: the keys and what they may be, how words and files become a recipe, what the identity
-of a run is, where initial weights come from. No torch."""
+"""Recipes: keys and allowed values, how words and files become a checked recipe, what identifies a
+run, and where initial weights come from.
+
+No module in this package imports torch at import time.
+"""

@@ -1,8 +1,9 @@
-"""Relations between keys: what a recipe must not be, and which keys it would ignore. Those of one
-objective stand in its declaration. No torch here.
+"""Check relations between keys: combinations that a recipe must not have, and keys that the recipe
+would ignore.
 
-A function for each subject, called in the order in which a reader would ask; the first relation
-that does not hold is the error.
+Each subject has one function. `check` calls the functions in the order in which a reader would ask,
+and the first relation that fails is the error. Relations that concern a single objective are
+checked in the declaration of that objective. This module does not import torch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ from .schema import (
 from .shared_groups import CorruptionOptions
 from .split_counts import fewer_than, selected_count
 
-# Keys that a convolutional network has not
+# Keys that have no meaning for a convolutional network
 TRANSFORMER_KEYS = (
     *("optim.dropout", "optim.layer_decay", "probe.pool", "probe.layer", "model.registers"),
     *("model.layer_scale", "model.qk_norm", "model.activation", "model.positions"),
@@ -35,17 +36,17 @@ LABEL_KEYS = ("data.classes", "data.label_column")
 COLUMN_KEYS = ("data.label_column", "data.image_column", "data.group", "data.mask_column")
 MASK_KEYS = ("data.mask_column", "data.mask_ignore", "data.mask_classes", "probe.mask_images")
 ONLINE_PROBE_KEYS = ("probe.every", "probe.images")
-TRAINING_KEYS = (  # keys and groups of keys
+TRAINING_KEYS = (  # single keys and whole groups
     *("optim", "checkpoint", "log", "hub", *MIXING),
     *("eval.every", "eval.images", "eval.collapse", "eval.test"),
 )
 
 
 def check(recipe: Recipe) -> None:
-    """Check the relations between values.
+    """Check the relations between the values of a recipe.
 
     Raises:
-        UserError: the first that does not hold.
+        UserError: The first relation that does not hold.
     """
     for relation in (
         *(_model, _channels, _args, _encoder, _class_token),
@@ -59,10 +60,13 @@ def check(recipe: Recipe) -> None:
 
 
 def check_used(recipe: Recipe, given: Mapping[str, str]) -> None:
-    """Check that the recipe uses every given key, {key: text}.
+    """Check that the recipe uses every key that the user gave.
+
+    Args:
+        given: {dotted key: text as typed}.
 
     Raises:
-        UserError: the first that it would ignore.
+        UserError: The first key that the recipe would ignore.
     """
     for key, text in given.items():
         if reason := why_unused(recipe, key):
@@ -70,10 +74,10 @@ def check_used(recipe: Recipe, given: Mapping[str, str]) -> None:
 
 
 def check_place(data: Data) -> None:
-    """Check that the data set has one place, and that it is there.
+    """Check that the data set has a single location and that the location exists.
 
     Raises:
-        UserError: it has none, or nothing is there.
+        UserError: The data set has no location, or its path does not exist.
     """
     if data.name == EMBEDDED and (data.path or data.hub):
         raise UserError(
@@ -89,7 +93,7 @@ def check_place(data: Data) -> None:
 
 
 def _given(recipe: Recipe, keys: Iterable[str]) -> str:
-    """The first of some keys that has not its default; empty where all have."""
+    """Return the first of `keys` with a value other than the default, or an empty string."""
     changed = (key for key in keys if recipe.value(key) != all_keys()[key].default)
     return next(changed, "")
 
@@ -101,7 +105,8 @@ def _model(r: Recipe) -> None:
     r.refuse("model", none, predicts and model.convolutional, model.name)
     if model.convolutional and (key := _given(r, TRANSFORMER_KEYS)):
         raise r.error(key, f"model={model.name} has no use for it")
-    # a cell of the ResNet's feature map has seen its neighbours, so the masked pixels leak
+    # Each cell of the ResNet's feature map has already seen neighbouring pixels, so masked pixels
+    # would leak.
     text = f"{text} of pixels, not of a ResNet's feature map"
     r.refuse("model", text, predicts and model.hybrid, model.name)
     multiple = declaration.target(r.target).patch_multiple if predicts else 1
@@ -114,7 +119,7 @@ def _channels(r: Recipe) -> None:
     beside = f"beside data.channels={data.channels}"
     for key in ("data.mean", "data.std"):
         others = len(r.value(key)) != data.channels
-        # the default of three is measured for others
+        # For other channel counts, the default of three numbers is replaced by measured values.
         r.refuse(key, f"expected {data.channels} numbers {beside}", others and _given(r, [key]))
     resnet = r.model.convolutional or r.model.hybrid
     text = f"model={r.model.name} begins with a ResNet, which takes 3"
@@ -151,7 +156,7 @@ def _encoder(r: Recipe) -> None:
 
 
 def _class_token(r: Recipe) -> None:
-    """What reads the class token of an encoder that has none."""
+    """Refuse pooling by class token for an encoder that has no class token."""
     if r.model.class_token:
         return
     named = f"model={r.model.name or r.model.timm}"
@@ -176,13 +181,18 @@ def _mixing(r: Recipe) -> None:
 
 
 def _cuts_held_out(r: Recipe) -> bool:
-    """Whether the held-out images are a share of the training images, as they may be by default."""
+    """Return whether the held-out images are a share of the training images.
+
+    `data.validation=null` counts as a share, because the default may cut one off.
+    """
     validation = r.data.validation
     return validation is None or (isinstance(validation, float) and validation > 0)
 
 
 def _stream(r: Recipe) -> None:
-    """A stream shows the next image alone, and is trained on whole."""
+    """Refuse what a stream cannot do: a stream shows only the next image, and training uses every
+    image of it.
+    """
     data, beside, only = r.data, "beside data.stream=true", "data.stream=true is for training only"
     if not data.stream:
         return
@@ -190,7 +200,8 @@ def _stream(r: Recipe) -> None:
     r.refuse("data.stream", f"data={data.name} is generated, not read", drawn)
     r.refuse("objective", only, not r.trains)
     r.refuse("eval.test", f"{only}; expected eval.test=false", r.eval.test)
-    # which images a share has depends on their number, known only after reading all
+    # The images of a share depend on the total number, which is known only after reading all
+    # images.
     r.refuse("data.share", f"expected 1 {beside}", data.share != 1)
     cuts = data.validation is not None and _cuts_held_out(r)
     r.refuse("data.validation", f"expected a split, or 0 for none, {beside}", cuts)
@@ -285,20 +296,23 @@ def _views(r: Recipe) -> None:
 
 
 def check_patches(r: Recipe) -> None:
-    """Check that the model's patches are of pixels.
+    """Check that the patches of the model are patches of pixels.
 
     Raises:
-        UserError: it has none, or those of a feature map.
+        UserError: The model has no patches, or its patches are cells of a feature map.
     """
     text = f"objective={r.objective} needs patches of pixels; model={r.model.name} has none"
     r.refuse("model", text, r.model.convolutional or r.model.hybrid, r.model.name)
 
 
 def check_decoder(r: Recipe, group: str) -> None:
-    """Check the sizes of a small transformer beside the encoder, `GROUP.width` and `GROUP.heads`.
+    """Check the sizes of a small transformer that an objective adds to the encoder.
+
+    Args:
+        group: Group of keys with the sizes, `GROUP.width` and `GROUP.heads`.
 
     Raises:
-        UserError: they do not fit.
+        UserError: The width is no multiple of the number of heads or of 4.
     """
     key, width, heads = f"{group}.width", r.value(f"{group}.width"), r.value(f"{group}.heads")
     r.refuse(key, f"no multiple of {group}.heads={heads}", width % heads)
@@ -337,7 +351,10 @@ def _lengths(r: Recipe) -> None:
 
 
 def _trunk(r: Recipe) -> None:
-    """That the steps before the one that it begins at are those of its own length, to the bit."""
+    """Refuse `resume=RUN@STEP` if the steps before STEP would differ from a run of this length.
+
+    The shared steps must be equal to the bit, so nothing in them may depend on the run's length.
+    """
     if r.trunk is None:
         return
     schedule = r.optim.schedule
@@ -357,10 +374,14 @@ def _trunk(r: Recipe) -> None:
 
 
 def check_stable(recipe: Recipe, other: Recipe) -> None:
-    """Check that a recipe's trunk is left before the decay of one of the two runs.
+    """Check that a recipe leaves the trunk before the learning rate of a run begins to decay.
+
+    Args:
+        recipe: Recipe with a trunk (`resume=RUN@STEP`).
+        other: Recipe whose decay counts: `recipe` itself, or the run that provides the trunk.
 
     Raises:
-        UserError: it is not.
+        UserError: The step of the trunk lies within the decay.
     """
     assert recipe.trunk is not None
     own = f"optim.steps={other.optim.steps} optim.decay={other.optim.decay:g}"
@@ -369,12 +390,12 @@ def check_stable(recipe: Recipe, other: Recipe) -> None:
 
 
 def has_use(recipe: Recipe, key: str) -> bool:
-    """Whether the recipe uses a dotted key."""
+    """Return whether the recipe uses a dotted key."""
     return not why_unused(recipe, key)
 
 
 def why_unused(r: Recipe, key: str) -> str:
-    """Why the recipe has no use for a dotted key; empty where it has one."""
+    """Return why the recipe has no use for a dotted key, or an empty string for a key in use."""
     top, objective = key.split(".")[0], f"objective={r.objective}"
     probes = r.objective == "probe"
     targets = declaration.targets().items()
@@ -384,7 +405,7 @@ def why_unused(r: Recipe, key: str) -> str:
     if not _has_group(r, top) or (key in LABEL_KEYS and not _reads_labels(r)):
         trained = {part.name for part in r.declared.trained(r)}
         left = [part for part in r.declared.parts if part not in trained]
-        untrained = f" with {r.objective}.{left[0]}=0" if left else ""  # of a sum of objectives
+        untrained = f" with {r.objective}.{left[0]}=0" if left else ""  # for a sum of objectives
         return f"{objective} has no use for it{untrained}"
     if key in COLUMN_KEYS and r.data.name == EMBEDDED:
         return f"data={EMBEDDED} is generated and has no columns"
@@ -409,7 +430,10 @@ def why_unused(r: Recipe, key: str) -> str:
 
 
 def _has_group(r: Recipe, top: str) -> bool:
-    """Whether the objective uses a group of keys."""
+    """Return whether the recipe uses the group of keys `top`.
+
+    Keys outside optional groups count as used.
+    """
     if top == "probe":
         return r.objective == "probe" or r.probe.every is not None
     if top not in {one.name for one in all_groups()} | {"target"}:
@@ -420,7 +444,7 @@ def _has_group(r: Recipe, top: str) -> bool:
 
 
 def _reads_labels(r: Recipe) -> bool:
-    if not isinstance(r.data.test, str):  # a share of each class
+    if not isinstance(r.data.test, str):  # each class contributes a share
         return True
     if r.data.share_seed is not None or (r.trains and r.eval.knn):
         return True

@@ -1,9 +1,9 @@
-"""What an objective or a target declares of itself, and where declarations are found. No torch.
+"""Declare objectives and targets: what a declaration says, and where declarations are found.
 
-An objective is a folder of ssl_vit/objectives/ whose `__init__.py` has a `DECLARATION`, or a
-plugin that calls `declare`. All that the workbench does for an objective (options and their help,
-checks, pages, cards, which runs compare) reads the declaration. Its network is imported when
-it is built.
+An objective is a folder of ssl_vit/objectives/ whose `__init__.py` has a `DECLARATION`, or a plugin
+that calls `declare`. Everything that the workbench does for an objective (options and help, checks,
+pages, model cards, which runs are compared) reads the declaration. The network of the objective is
+imported only when it is built, so this module does not import torch.
 """
 
 import functools
@@ -23,28 +23,39 @@ if TYPE_CHECKING:
 
 G = TypeVar("G")
 FOUND_IN = "ssl_vit.objectives"
-ADDED = "plugin=FILE.py adds others"  # ends errors of names
-# What several objectives use: `corruption.` of those that corrupt patches, `target` of those that
-# predict them, `views.` of those that compare two random views of an image, `views.local` of those
-# that see smaller ones beside them, `data.mixup` (and data.cutmix) of those that learn from images
-# blended in pairs (Batch.partner_label), `probe.` of the evaluation.
+ADDED = "plugin=FILE.py adds others"  # added to errors about unknown names
+# What several objectives use:
+# `corruption`: the group of keys for objectives that corrupt patches.
+# `target`: for objectives that predict patches.
+# `views`: the group of keys for objectives that compare two random views of an image.
+# `views.local`: for objectives that also see smaller, local views.
+# `data.mixup` (and data.cutmix): for objectives that learn from images blended in pairs
+# (Batch.partner_label).
+# `probe`: the group of keys for the evaluation.
 SHARED = ("corruption", "target", "views", "views.local", "data.mixup", "probe")
 POOLS = ("token", "avg")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Keys `NAME.FIELD`, and their model, whose docstring begins with what they are about."""
+    """Named group of keys: `name` is the prefix in `NAME.FIELD`, `kind` the pydantic model.
+
+    The first paragraph of the docstring of `kind` is the description of the group in --help.
+    """
 
     name: str
     kind: type[Keys]
 
 
 def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
-    """Of {name: group of keys} the one of a type.
+    """Return the group of keys that has the given type.
+
+    Args:
+        groups: {name: group of keys}.
+        kind: Class of the wanted group.
 
     Raises:
-        KeyError: there is none; the objective does not use it.
+        KeyError: No group has this type, because the objective does not use it.
     """
     for one in groups.values():
         if isinstance(one, kind):
@@ -53,26 +64,30 @@ def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
 
 
 class ObjectiveDeclaration:
-    """An objective, `objective=NAME`: what of it is known without its network.
+    """Everything known about an objective (`objective=NAME`) without building the network.
 
     Attributes:
-        name: its folder's; a plugin gives it. Also its tag on the Hub.
-        title: what it is, as the first words of a page.
-        paper: where it is from, for the model card.
-        cite: the BibTeX entry of that paper; empty where it is the Vision Transformer's.
-        figure: the caption of the pictures that its network makes of images (`panels`); empty where
-            it makes none.
-        options: its own group of keys.
-        shared: what of SHARED it uses.
-        labels: learns labels; one that starts from trained weights is a fine-tuning.
-        pool: an image's feature in the exported encoder: token (the class token) or avg (the mean
-            of the patches); of one whose own group of keys has a `pool`, that is it.
-        metrics: its own metrics and baselines (metrics.py).
-        any_length: no step depends on the share of the run that is done (`start_step`, `averages`),
-            so that runs of other lengths can share their beginning (resume=RUN@STEP).
-        no_measure: names of metrics whose best value may be that of collapsed features; no
-            checkpoint is chosen and no runs are ranked by them.
-        parts: the objectives that it is a sum of.
+        name: Name of the objective: the name of its folder, or the name that a plugin gives. Also
+            used as a tag on the Hub.
+        title: What the objective is, used as the first words of a page.
+        paper: The paper that the objective comes from, for the model card.
+        cite: BibTeX entry of that paper; empty if it is the Vision Transformer paper.
+        figure: Caption of the pictures that the network makes of images (`panels`); empty if it
+            makes none.
+        options: Group of keys that belongs to this objective alone.
+        shared: Names from SHARED that the objective uses.
+        labels: Whether the objective learns labels. A run that learns labels from trained weights
+            is a fine-tuning.
+        pool: How the exported encoder pools its tokens into one feature per image: `"token"` (the
+            class token) or `"avg"` (the mean of the patch tokens). If `options` has a key `pool`,
+            the value of that key counts instead.
+        metrics: Metrics and baselines that the objective adds (metrics.py).
+        any_length: Whether no step depends on the share of the run that is done (`start_step`,
+            `averages`). Runs of different lengths can then share their first steps
+            (resume=RUN@STEP).
+        no_measure: Names of metrics that collapsed features may optimise. No checkpoint is chosen
+            and no runs are ranked by these metrics.
+        parts: Names of the objectives that this objective is the sum of.
     """
 
     name: str = ""
@@ -90,59 +105,74 @@ class ObjectiveDeclaration:
     parts: tuple[str, ...] = ()
 
     def build(self, settings: Any, encoder: Any, classes: int) -> Any:
-        """Its network (objectives.base.Objective) around an encoder: by default what `build` of
-        `network.py` beside the declaration gives. Torch is imported here at the earliest.
+        """Build the network of the objective (objectives.base.Objective) around an encoder.
+
+        By default, call `build` of the file `network.py` in the folder of the declaration. Torch is
+        imported here at the earliest.
 
         Args:
             settings: objectives.building.Settings.
             encoder: models.encoder.Encoder, or another Backbone.
-            classes: of the labels; 0 of an objective that learns none.
+            classes: Number of classes of the labels; 0 if the objective learns no labels.
         """
         network = importlib.import_module(".network", type(self).__module__)
         return network.build(settings, encoder, classes)
 
     def check(self, recipe: "Recipe") -> None:
-        """Check the relations between its keys and the rest of the recipe.
+        """Check the relations between the objective's keys and the rest of the recipe.
 
         Raises:
-            UserError: one does not hold (`recipe.error`).
+            UserError: A relation does not hold (`recipe.error`).
         """
 
     def check_pass(self, recipe: "Recipe", images: int) -> None:
-        """Check that the images of a pass suit it, of which a process has so many.
+        """Check that the objective can work with this number of images per forward and backward
+        pass.
+
+        Args:
+            images: Images that one process sees in a pass.
 
         Raises:
-            UserError: they do not (`recipe.error`).
+            UserError: The number does not suit the objective (`recipe.error`).
         """
 
     def check_label_lists(self, recipe: "Recipe", found: str) -> None:
-        """Check that it learns from images with a list of labels each, as `found` says of them.
+        """Check that the objective can learn from images with a list of labels each.
+
+        Args:
+            found: Sentence that says where the lists were found, for the error.
 
         Raises:
-            UserError: it does not, as most.
+            UserError: The objective needs a single label per image, as most objectives do.
         """
         raise UserError(f"objective={self.name}: {found}; expected a column of one label")
 
     def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
-        """The objectives that are trained: itself, or its parts whose weight is not 0."""
+        """Return the objectives that are trained: this objective, or all parts with a weight above
+        0.
+        """
         return [self]
 
     @property
     def says_pool(self) -> bool:
-        """Whether its class says what `pool` is."""
+        """Return whether a subclass sets `pool` and does not leave the default."""
         classes = type(self).__mro__
         return any("pool" in vars(one) for one in classes[: classes.index(ObjectiveDeclaration)])
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Names of the groups of keys that it uses, its own and shared ones."""
+        """Names of the groups of keys that the objective uses: shared groups, groups of the parts,
+        and last the objective's own group.
+        """
         own = (self.options.name,) if self.options else ()
         shared = (name for name in self.shared if "." not in name)
         of_parts = (group for part in self.parts for group in objective(part).groups)
         return tuple(dict.fromkeys((*shared, *of_parts, *own)))
 
     def groups_with(self, target_name: str) -> tuple[str, ...]:
-        """`groups`, and that of what is predicted of a patch, where it is known here."""
+        """Return `groups` together with the group of the target, if the objective predicts patches
+        and the target is known.
+        """
         own = targets()[target_name].options if target_name in targets() else None
         return (*self.groups, own.name) if own and self.predicts_patches else self.groups
 
@@ -152,18 +182,19 @@ class ObjectiveDeclaration:
 
 
 class TargetDeclaration(ABC):
-    """What is predicted of a patch: `target=NAME`.
+    """Description of what is predicted for each patch: `target=NAME`.
 
     Attributes:
-        sentence: what is predicted, for --help: "of each patch the encoder predicts SENTENCE".
-        cite: the BibTeX entry of the paper that it is from; empty where none is cited for it.
-        drawn: how its values are drawn, where they are not the patch's own colours: ends captions.
-        options: its own group of keys.
-        patch_multiple: model.patch is a multiple of it.
-        any_channels: whether it is for images other than RGB of 8 bits: of any number of channels,
-            the length of mean and std, and any range of values.
-        any_length: as of an objective: of one with a teacher (`averages`) often not so.
-        metrics, no_measure: as of an objective.
+        sentence: What is predicted, for --help: "of each patch the encoder predicts SENTENCE".
+        cite: BibTeX entry of the paper that the target comes from; empty if there is none to cite.
+        drawn: End of figure captions: how the values of the target are drawn, if not as the colours
+            of the patch.
+        options: Group of keys that belongs to this target alone.
+        patch_multiple: Number of which model.patch must be a multiple.
+        any_channels: Whether the target works for images other than 8-bit RGB: any number of
+            channels (the length of mean and std) and any range of values.
+        any_length: As for an objective. Often false for a target that has a teacher (`averages`).
+        metrics, no_measure: As for an objective.
     """
 
     name: str = ""
@@ -179,7 +210,9 @@ class TargetDeclaration(ABC):
 
     @abstractmethod
     def build(self, settings: Any, encoder: Any) -> Any:
-        """It as a module (objectives.targets.patch_targets.Target) of the encoder's patches.
+        """Build the target as a module (objectives.targets.patch_targets.Target) for the patches of
+        an encoder.
+
         Torch is imported here at the earliest.
 
         Args:
@@ -191,7 +224,8 @@ class TargetDeclaration(ABC):
 D = TypeVar("D", ObjectiveDeclaration, TargetDeclaration)
 _OBJECTIVES: dict[str, ObjectiveDeclaration] = {}
 _TARGETS: dict[str, TargetDeclaration] = {}
-# What runs of plugins have recorded of their objectives, and of their targets `no_measure`
+# What runs with plugins recorded: the declarations of their objectives, and `no_measure` of their
+# targets
 _RECORDED: dict[str, ObjectiveDeclaration] = {}
 _RECORDED_TARGETS: dict[str, tuple[str, ...]] = {}
 RECORDED = (
@@ -201,16 +235,16 @@ RECORDED = (
     "figure",
     "labels",
     "no_measure",
-)  # attributes that these have
+)  # attributes that are recorded
 
 
 def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
-    """Add an objective or a target.
+    """Register an objective or a target.
 
     Raises:
-        UserError: it is a class or something else, another one has its name, it has none, `shared`
-            names what is not shared, `pool` is no pool, or a baseline is compared with what has no
-            row.
+        UserError: `found` is a class or another object, the name is missing or already taken,
+            `shared` has an unknown name, `pool` is neither "token" nor "avg", two rows of metrics
+            have the same name, or a baseline is compared with a metric that has no row.
     """
     if not isinstance(found, ObjectiveDeclaration | TargetDeclaration):
         called = getattr(found, "__name__", type(found).__name__)
@@ -243,19 +277,23 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
 
 
 def own_rows(objective_name: str, target_name: str) -> list[Row]:
-    """Return the rows that an objective and a target of plugins declare: names in a run of them
-    mean these rows first."""
+    """Return the rows of metrics that the plugins of an objective and a target declare.
+
+    In a run of this objective and target, the name of a metric means one of these rows first.
+    """
     found = (objectives().get(objective_name), targets().get(target_name))
     return [row for one in found if one and is_plugins(type(one)) for row in one.metrics]
 
 
 def is_plugins(kind: type) -> bool:
-    """Whether a class is not the package's own."""
+    """Return whether a class comes from a plugin and not from this package."""
     return not kind.__module__.startswith(FOUND_IN)
 
 
 def withdraw(name: str) -> None:
-    """Take back what a plugin has declared of that name, as one that fails after it."""
+    """Remove the objective and target that a plugin declared under this name, because the plugin
+    failed later.
+    """
     all_known: tuple[dict[str, Any], ...] = (_OBJECTIVES, _TARGETS)
     for known in all_known:
         if name in known and is_plugins(type(known[name])):
@@ -264,18 +302,22 @@ def withdraw(name: str) -> None:
 
 @functools.cache
 def _find_own() -> None:
-    """Declare what the package has: by name, as the folder stands above what reads recipes."""
+    """Declare the objectives and targets of this package.
+
+    The import is by name, because the package of objectives builds on the modules that read
+    recipes.
+    """
     importlib.import_module(FOUND_IN).declare_all()
 
 
 def objectives() -> Mapping[str, ObjectiveDeclaration]:
-    """{name: objective}, those of plugins that ran included."""
+    """Return {name: objective}, including the objectives of plugins that ran."""
     _find_own()
     return _OBJECTIVES
 
 
 def targets() -> Mapping[str, TargetDeclaration]:
-    """{name: target}."""
+    """Return {name: target}, including the targets of plugins that ran."""
     _find_own()
     return _TARGETS
 
@@ -285,22 +327,29 @@ def all_declared() -> list[ObjectiveDeclaration | TargetDeclaration]:
 
 
 def objective(name: str) -> ObjectiveDeclaration:
-    """The objective of that name.
+    """Return the objective with this name.
 
     Raises:
-        UserError: there is none.
+        UserError: No objective has this name.
     """
     return _named("objective", name, objectives())
 
 
 def target(name: str) -> TargetDeclaration:
-    """The target of that name. Raises as `objective`."""
+    """Return the target with this name.
+
+    Raises:
+        UserError: No target has this name.
+    """
     return _named("target", name, targets())
 
 
 def known_or_bare(name: str) -> ObjectiveDeclaration:
-    """The objective of that name; of one that is not known here, as a plugin's, what its runs have
-    recorded of it, else a declaration of its name and nothing else."""
+    """Return the objective with this name, even for an unknown name.
+
+    For an unknown objective, such as a plugin's that has not run, return what its runs recorded, or
+    else a declaration that has nothing but the name.
+    """
     found = objectives().get(name) or _RECORDED.get(name)
     if found is None:
         found = ObjectiveDeclaration()
@@ -309,25 +358,28 @@ def known_or_bare(name: str) -> ObjectiveDeclaration:
 
 
 def tells_nothing(metric: str, objective_name: str, target_name: str) -> bool:
-    """Whether the best value of a metric may be that of collapsed features (`no_measure`)."""
+    """Return whether collapsed features may reach the best value of a metric (`no_measure`)."""
     part, _, last = metric.rpartition("/")
     name = part or objective_name
     found = known_or_bare(name)
     if last in found.no_measure:
         return True
     if name in objectives() and not found.predicts_patches:
-        return False  # such as the labels' part of a sum
+        return False  # for example, the part of a sum that learns labels
     predicted = targets().get(target_name)
     recorded = _RECORDED_TARGETS.get(target_name, ())
     return last in (predicted.no_measure if predicted else recorded)
 
 
 def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
-    """What pages, lists and reports have to know of a plugin's objective and target, which they do
-    not run: `adopt` reads it from environment.json.
+    """Return what pages, lists and reports need to know about an objective and a target of a
+    plugin.
+
+    Pages, lists and reports do not run plugins. They read this record from environment.json with
+    `adopt`.
 
     Raises:
-        UserError: there is no such objective.
+        UserError: No objective has this name.
     """
     found = objective(objective_name)
     predicted = targets().get(target_name or "")
@@ -343,7 +395,9 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
 
 
 def adopt(recorded: "Declared") -> None:
-    """Know what `to_record` has written of an objective and a target that are not known here."""
+    """Remember what `to_record` wrote about an objective and a target that are not known in this
+    process.
+    """
     found = ObjectiveDeclaration()
     for key in RECORDED:
         setattr(found, key, recorded[key])
@@ -354,7 +408,7 @@ def adopt(recorded: "Declared") -> None:
 
 
 def describe_targets() -> str:
-    """What each target predicts of a patch, for the help of `target`."""
+    """Return the help of `target`: what each target predicts for a patch."""
     found = (f"{name}: {one.sentence}" for name, one in targets().items() if one.sentence)
     return f"What is predicted of a patch. {'; '.join(found)}."
 
@@ -366,5 +420,9 @@ def _named(key: str, name: str, known: Mapping[str, D]) -> D:
 
 
 def groups() -> list[Group]:
-    """The groups of keys of all objectives and targets, each once: a plugin may take another's."""
+    """Return the groups of keys of all objectives and targets, each group once.
+
+    A plugin may use the group of another objective, so the same group can be declared several
+    times.
+    """
     return list(dict.fromkeys(one.options for one in all_declared() if one.options))

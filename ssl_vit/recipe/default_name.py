@@ -1,4 +1,4 @@
-"""The name that a run has where its options give none. No torch here."""
+"""Choose the name of a run if the options give none. This module does not import torch."""
 
 import hashlib
 from typing import Any
@@ -7,16 +7,26 @@ from . import schema
 from .identity import computed_values
 from .schema import Recipe
 
-LONGEST_DEFAULT_NAME = 120  # characters; of bytes, which file systems count, twice as many
+# characters; the limit in bytes, which file systems count, is twice this number
+LONGEST_DEFAULT_NAME = 120
 
 
 def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
-    """The name of a run: the recipe's, the presets', and each option that changes what is computed,
-    sorted, since their order does not matter. Long ones end in a hash."""
+    """Return the default name of a run: the names of the recipe and the presets, then each option
+    that changes what is computed.
+
+    The options are sorted, because their order does not matter. A long name is cut and ends in a
+    hash.
+
+    Args:
+        parts: Names of the recipe and the presets, and short names of initial weights.
+        before: The recipe before the user's options are applied.
+        recipe: The recipe of the run.
+    """
     was = computed_values(before)
     now = computed_values(recipe)
     default = schema.defaults()
-    apart = {"data.hub"}  # of what `parts` has
+    apart = {"data.hub"}  # keys that `parts` already covers
     for key, source in recipe.sources().items():
         apart |= {key, source.network_key}
     changed = sorted(
@@ -33,7 +43,9 @@ def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
 
 
 def _name_text(value: Any) -> str:
-    """A value without what a shell or a file system gives a meaning, as brackets and quotes."""
+    """Return a value as text without characters that mean something to a shell or file system, such
+    as brackets and quotes.
+    """
     if isinstance(value, dict):
         value = [f"{name}={_name_text(one)}" for name, one in sorted(value.items())]
     if isinstance(value, list):

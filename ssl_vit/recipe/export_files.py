@@ -1,5 +1,8 @@
-"""What an export's config.json and preprocessor_config.json (timm's or transformers') say of its
-model and preprocessing. No torch here."""
+"""Read an export's config.json and preprocessor_config.json, in the format of timm or transformers:
+the model and the preprocessing.
+
+This module does not import torch.
+"""
 
 import hashlib
 import math
@@ -13,8 +16,8 @@ from .keys import Values
 from .model import Model
 from .records import export
 
-WRITTEN = ("config.json", "model.safetensors", "heads.safetensors")  # the files of an export
-# The model's keys in a config.json of transformers' ViT
+WRITTEN = ("config.json", "model.safetensors", "heads.safetensors")  # files of an export
+# Keys of the model -> their names in the config.json of a transformers ViT
 VIT_KEYS = {
     "patch": "patch_size",
     "width": "hidden_size",
@@ -22,27 +25,28 @@ VIT_KEYS = {
     "heads": "num_attention_heads",
     "mlp": "intermediate_size",
 }
-# Values of a transformers ViT that timm's ViT shares; also the defaults where config.json has none
+# Values that a transformers ViT must have to equal timm's ViT. They are also the defaults if
+# config.json does not name them.
 VIT_VALUES = {"hidden_act": "gelu", "qkv_bias": True}
-# Of a model, what its timm arguments do not show in the recipe's terms; an export names those that
-# are not the default under `encoder`
+# Keys of a model whose values the timm arguments do not show in the recipe's terms. An export names
+# them under `encoder` if the model is not the default one.
 ENCODER_KEYS = (
     *("timm", "mlp", "args"),
     *("registers", "layer_scale", "qk_norm", "activation", "positions"),
 )
 TIMM_ARGS = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
-POOL_ARGS = ("global_pool", "fc_norm")  # of timm's arguments, what `InitSource.pooling` tells
+POOL_ARGS = ("global_pool", "fc_norm")  # timm arguments that `InitSource.pooling` covers
 CROP_MODE = "center"  # timm's default
-DIGESTS = "sha256"  # in config.json: {name: SHA-256} of the files of weights beside it
-EPS = 1e-12  # of transformers' layer norms, where a config.json does not say
+DIGESTS = "sha256"  # in config.json: {name: SHA-256} of the weight files in the same folder
+EPS = 1e-12  # default of transformers' layer norms if config.json has none
 SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of an export that this project made.
+    """Return the config.json of an export that this project made.
 
     Raises:
-        UserError: it is damaged, or another program's.
+        UserError: The file is damaged, or another program wrote it.
     """
     try:
         return read(folder, own=True)
@@ -52,36 +56,46 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read(folder: Path, own: bool = False) -> dict[str, Any]:
-    """config.json of an export: the keys that this package reads have the types that it expects.
+    """Return the config.json of an export, after checking the types of the keys that this package
+    reads.
 
     Args:
-        own: whether it has to have all that this package writes.
+        folder: Folder of the export.
+        own: Whether the file must have every key that this package writes.
 
     Raises:
-        OSError, ValueError: it is missing or damaged.
+        OSError, ValueError: The file is missing or damaged.
     """
     kind = export.OwnExportConfig if own else export.ExportConfig
     return records.read(folder / "config.json", kind).content()
 
 
 def with_digests(config: dict[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The content of a config.json with the digests of the files {name: content} beside it; timm
-    and transformers ignore the key."""
+    """Return the content of a config.json with the digests of the files that lie in the same
+    folder.
+
+    timm and transformers ignore the added key.
+
+    Args:
+        config: Content of the config.json.
+        files: {file name: content}.
+    """
     return config | {DIGESTS: {name: hashlib.sha256(files[name]).hexdigest() for name in files}}
 
 
 def check_digest(folder: Path, name: str, prefix: str) -> None:
-    """Check that a file of an export is the one that was written. What config.json has no digest
-    of, as in exports that other programs made, passes.
+    """Check that a file of an export has not changed since it was written.
+
+    A file without a recorded digest passes, for example in an export that another program made.
 
     Args:
-        folder: of the export.
-        name: of a file in it.
-        prefix: of the error, such as `init=runs/mpp`.
+        folder: Folder of the export.
+        name: Name of a file in that folder.
+        prefix: Start of the error, such as `init=runs/mpp`.
 
     Raises:
-        UserError: the file was damaged or replaced.
-        OSError, ValueError: it or config.json is missing or damaged.
+        UserError: The file was damaged or replaced.
+        OSError, ValueError: The file or config.json is missing or damaged.
     """
     expected = (read(folder).get(DIGESTS) or {}).get(name)
     if expected is None:
@@ -93,16 +107,16 @@ def check_digest(folder: Path, name: str, prefix: str) -> None:
 
 
 def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy") -> None:
-    """Check that a file of weights is the one that was written, and that all weights are finite.
+    """Check that a file of weights is the file that was written, and that all weights are finite.
 
     Args:
-        folder, name, prefix: as in `check_digest`.
-        framework: which reads the weights: "numpy", without an import of torch, or "pt", also of 16
-            bits.
+        folder, name, prefix: As in `check_digest`.
+        framework: Library that reads the weights: "numpy", which needs no torch, or "pt", which
+            also reads 16-bit weights.
 
     Raises:
-        UserError: it is not, or they are not.
-        OSError, ValueError: as `check_digest`.
+        UserError: The file was damaged or replaced, or a weight is NaN or infinite.
+        OSError, ValueError: As in `check_digest`.
     """
     check_digest(folder, name, prefix)
     if damaged := nonfinite_weight(folder / name, framework):
@@ -110,8 +124,10 @@ def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy"
 
 
 def nonfinite_weight(path: Path, framework: str = "numpy") -> str:
-    """Return the name of the first tensor in a file of weights that has NaN or infinite values;
-    empty without one."""
+    """Return the name of the first tensor with NaN or infinite values in a file of weights.
+
+    Return an empty string if all tensors are finite.
+    """
     from safetensors import safe_open
 
     with safe_open(path, framework) as file:
@@ -120,7 +136,9 @@ def nonfinite_weight(path: Path, framework: str = "numpy") -> str:
 
 
 def first_nonfinite(tensors: Iterable[tuple[str, Any]]) -> str:
-    """Return the name of the first tensor that has NaN or infinite values; empty without one."""
+    """Return the name of the first tensor with NaN or infinite values, or an empty string if all
+    are finite.
+    """
     for name, value in tensors:
         if not ((value > -math.inf) & (value < math.inf)).all():
             return name
@@ -128,8 +146,9 @@ def first_nonfinite(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def unsupported(config: dict[str, Any]) -> str | None:
-    """Why an encoder with this config.json cannot be loaded; None where nothing in it prevents
-    it."""
+    """Return why an encoder with this config.json cannot be loaded, or None if config.json allows
+    it.
+    """
     if config.get("model_type") != "vit":
         if "architecture" in config:
             return None
@@ -145,14 +164,15 @@ def unsupported(config: dict[str, Any]) -> str | None:
 
 
 def normalisation(folder: Path) -> dict[str, list[float]]:
-    """Return mean and std of the pixels, as far as the export's files give them.
+    """Return the mean and std of the pixels, as far as the files of the export give them.
 
     Raises:
-        OSError, ValueError: a file is damaged, or pixels cannot be normalised by these numbers.
+        OSError, ValueError: A file is damaged, or pixels cannot be normalised by these numbers.
     """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
-        # of what no image processor reads, `to_transformers` writes them here
+        # If no image processor can read the pixels, `to_transformers` writes the values to
+        # `pixels`.
         known = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
         found = _of_image_processor(known, config.get("num_channels", 3))
     else:
@@ -162,8 +182,11 @@ def normalisation(folder: Path) -> dict[str, list[float]]:
 
 
 def _of_image_processor(known: Mapping[str, Any], channels: int) -> dict[str, list[float]]:
-    """Mean and std as shares of white, which is 255, that do what transformers' image processor
-    does: (factor x - image_mean) / image_std, where neither step is switched off."""
+    """Return the mean and std that normalise like transformers' image processor.
+
+    The processor computes (factor x - image_mean) / image_std, and either step can be switched off.
+    The returned numbers are shares of white (255).
+    """
     factor = known.get("rescale_factor", 1 / 255) if known.get("do_rescale", True) else 1
     if not known.get("do_normalize", True):
         known = {"mean": [0.0] * channels, "std": [1.0] * channels}
@@ -177,8 +200,10 @@ def _of_image_processor(known: Mapping[str, Any], channels: int) -> dict[str, li
 
 
 def pixel_values(folder: Path) -> dict[str, Any]:
-    """The channels of images and the range of their values, where they are not RGB of 8 bits; of
-    others' exports the range is not known."""
+    """Return the number of channels and the range of pixel values, if images are not 8-bit RGB.
+
+    The range is unknown for exports that another program made.
+    """
     config = _read(folder, "config.json")
     if found := config.get("pixels"):
         return {"channels": found["channels"], "range": found["range"]}
@@ -188,8 +213,11 @@ def pixel_values(folder: Path) -> dict[str, Any]:
 
 
 def evaluation(folder: Path) -> dict[str, Any]:
-    """eval_mode and eval_crop that do what the export's own evaluation does; empty where they
-    cannot, as for a border, or a crop after squashing."""
+    """Return the eval_mode and eval_crop that prepare images as the export's own evaluation does.
+
+    Return an empty dictionary if no values do, for example if the export pads with a border or
+    crops after squashing.
+    """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
         return of_processor(_read(folder, "preprocessor_config.json"))
@@ -197,7 +225,7 @@ def evaluation(folder: Path) -> dict[str, Any]:
 
 
 def of_pretrained_cfg(pretrained: Mapping[str, Any]) -> dict[str, Any]:
-    """`evaluation` from timm's description of weights."""
+    """Return `evaluation` for timm's description of weights."""
     crop = pretrained.get("crop_pct")
     mode = pretrained.get("crop_mode") or CROP_MODE
     if mode == "squash" and crop == 1:
@@ -206,13 +234,15 @@ def of_pretrained_cfg(pretrained: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_processor(processor: dict[str, Any]) -> dict[str, Any]:
-    """`evaluation` from the content of a preprocessor_config.json: a square `size` squashes,
-    `shortest_edge` with a centre crop crops."""
+    """Return `evaluation` for the content of a preprocessor_config.json.
+
+    A square `size` means squashing; `shortest_edge` together with a centre crop means cropping.
+    """
     size = processor.get("size")
     crops = processor.get("do_center_crop")
     if not processor.get("do_resize", True):
         return {}
-    if isinstance(size, int):  # files of before 2023
+    if isinstance(size, int):  # files written before 2023
         size = {"height": size, "width": size}
     if not isinstance(size, dict):
         return {}
@@ -224,25 +254,31 @@ def of_processor(processor: dict[str, Any]) -> dict[str, Any]:
     if not (crops and side and short and side <= short):
         return {}
     share = side / short
-    # The image is resized to floor(side / share), which a float's rounding can leave one short
+    # The image is resized to floor(side / share), which rounding of floats can make one pixel too
+    # small.
     if math.floor(side / share) < short:
         share = math.nextafter(share, 0)
     return _centre_crop(share)
 
 
 def _centre_crop(share: float) -> dict[str, Any]:
-    """Within bounds: a tiny share in a file written by others would resize images to gigabytes."""
+    """Return the options of a centre crop, or nothing if the share is out of bounds.
+
+    A tiny share in a file from another program would resize images to gigabytes.
+    """
     return {"eval_mode": "crop", "eval_crop": share} if SMALLEST_CROP <= share <= 1 else {}
 
 
 def is_timms(config: Values) -> bool:
-    """Whether a config.json is in timm's format, and timm's own or another program's."""
+    """Return whether a config.json is in timm's format but was not written by this package."""
     return "architecture" in config and not {DIGESTS, "encoder"} & config.keys()
 
 
 def model_values(config: Values) -> Values:
-    """{key of Model: value} of what a config.json of this package or of transformers describes;
-    empty where it does not describe it whole."""
+    """Return {key of Model: value} for a config.json of this package or of transformers.
+
+    Return an empty dictionary if the file does not describe the whole model.
+    """
     if config.get("model_type") == "vit":
         sizes = {key: config[name] for key, name in VIT_KEYS.items()}
         if isinstance(sizes["patch"], list):
@@ -260,7 +296,7 @@ def model_values(config: Values) -> Values:
             "heads": args["num_heads"],
             "mlp": round(args["mlp_ratio"] * args["embed_dim"]),
         }
-    # named after its size: the architecture's own name would promise another
+    # named after its size, because the architecture's own name would promise another size
     name = f"vit_{sizes['width']}x{sizes['depth']}_p{sizes['patch']}"
     named = config.get("encoder") or {}
     options = {key: named[key] for key in ENCODER_KEYS if key in named}
@@ -268,8 +304,10 @@ def model_values(config: Values) -> Values:
 
 
 def encoder_options(model: Model) -> dict[str, Any]:
-    """What an export's config.json says under `encoder`: ENCODER_KEYS of a model that is not the
-    classic one; empty for that."""
+    """Return what an export's config.json says under `encoder`: the keys ENCODER_KEYS.
+
+    Return an empty dictionary for a classic Vision Transformer, which needs none of these keys.
+    """
     default = Model()
     options = ENCODER_KEYS[2:]
     if all(getattr(model, key) == getattr(default, key) for key in options):
@@ -278,15 +316,19 @@ def encoder_options(model: Model) -> dict[str, Any]:
 
 
 def preprocessing_values(folder: Path) -> Values:
-    """{dotted key: value} of the channels, their range and normalisation, and the evaluation's
-    resizing and cropping."""
+    """Return {dotted key: value} for the channels, the range and normalisation of pixels, and the
+    evaluation's resizing and cropping.
+    """
     values = pixel_values(folder) | normalisation(folder) | evaluation(folder)
     return {f"data.{key}": value for key, value in values.items()}
 
 
 def feature_values(folder: Path) -> dict[str, Any]:
-    """{name: value} of what config.json says of the architecture beside `model_values` and
-    `preprocessing_values`, which a recipe has as keys."""
+    """Return what config.json says about the architecture in addition to `model_values` and
+    `preprocessing_values`.
+
+    The result is {"architecture": name, "model_args": {argument: value}}.
+    """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
         args = {name: config.get(name) for name in (*VIT_KEYS.values(), "layer_norm_eps")}
@@ -298,28 +340,37 @@ def feature_values(folder: Path) -> dict[str, Any]:
 
 
 def norm_eps(config: Values) -> float | None:
-    """The eps of the layer norms of a transformers ViT; None of timm's, where its architecture says
-    it."""
+    """Return the eps of the layer norms of a transformers ViT, or None for timm, where the
+    architecture implies eps.
+    """
     return config.get("layer_norm_eps", EPS) if config.get("model_type") == "vit" else None
 
 
 def pooling(folder: Path) -> str:
-    """What the export gives as an image's feature: "avg" (the mean of the patches) where it says
-    so, else "token"."""
+    """Return how the export pools tokens into a feature: "avg" (the mean of the patch tokens) or
+    "token".
+
+    The result is "token" unless config.json says otherwise.
+    """
     config = _read(folder, "config.json")
     args = config if config.get("model_type") == "vit" else config.get("model_args") or {}
     return "avg" if args.get("global_pool") == "avg" else "token"
 
 
 def image_size(folder: Path) -> int | None:
-    """The side in pixels of the images that the export was made for, where its config.json says."""
+    """Return the side in pixels of the images that the export was made for, or None if config.json
+    does not say.
+    """
     side = next(reversed(image_sides(read(folder))), None)
     return side if isinstance(side, int) else None
 
 
 def image_sides(config: Values) -> list[int]:
-    """The sides in pixels, one or two, of the images that weights have positions for; empty where
-    that is not said."""
+    """Return the sides in pixels (one number or two) of the images that the weights have positions
+    for.
+
+    Return an empty list if config.json does not say it.
+    """
     size = (config.get("model_args") or {}).get("img_size", config.get("image_size"))
     if size is None:
         size = config.get("pretrained_cfg", config).get("input_size", [])[1:]
@@ -327,7 +378,9 @@ def image_sides(config: Values) -> list[int]:
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON file of the export; a missing preprocessor_config.json is empty."""
+    """Return a JSON file of the export, or an empty dictionary for a missing
+    preprocessor_config.json.
+    """
     if name == "config.json":
         return read(folder)
     path = folder / name

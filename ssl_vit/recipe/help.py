@@ -1,4 +1,4 @@
-"""What --help and docs/options.md say of options. No torch here."""
+"""Write what --help and docs/options.md say about options. This module does not import torch."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -12,12 +12,15 @@ from .schema import Recipe, all_groups, all_keys
 from .tool import ALL, ALSO, ToolOptions, option_name
 
 WIDTH = 100
-EVERY = "all"  # the word after --help for every key of recipes
-A_STUDY = f"recipe={recipe_files.STUDIES}/"  # is no recipe's, whose values --help could have
+EVERY = "all"  # the word after --help that asks for every key of recipes
+# a study is no recipe, so --help cannot show its values
+A_STUDY = f"recipe={recipe_files.STUDIES}/"
 
 
 def groups() -> dict[str, str]:
-    """{name: help} of each group of keys; the keys outside of groups come first, as ''."""
+    """Return {name of a group of keys: help of the group}, with the empty name first for keys
+    outside groups.
+    """
     found = {"": "The run."}
     for name, info in Recipe.model_fields.items():
         if name == "target":
@@ -28,13 +31,13 @@ def groups() -> dict[str, str]:
 
 
 def members(group: str) -> list[Key]:
-    """The keys of a group, those first that make another experiment."""
+    """Return the keys of a group, starting with the keys that define the experiment."""
     found = [one for key, one in all_keys().items() if key.rpartition(".")[0] == group]
     return sorted(found, key=lambda one: one.effect != "compute")
 
 
 def meaning(option: Key) -> str:
-    """What an option means."""
+    """Return the help of an option, including any option that must be set for an effect."""
     if option.name == "target":
         return declaration.describe_targets()
     if option.requires:
@@ -44,7 +47,9 @@ def meaning(option: Key) -> str:
 
 
 def allowed(option: Key) -> str:
-    """The values that an option may have; empty of a tool's option whose meaning says it."""
+    """Return the values that an option may have, in words, or an empty string if the option's
+    meaning says enough.
+    """
     if option.form == FLAG:
         return ""
     bounded = option.choices is not None or bool in option.types
@@ -56,7 +61,9 @@ def allowed(option: Key) -> str:
 
 
 def heading(option: Key) -> str:
-    """How an option is typed: with its default, or where it has none with a word for its value."""
+    """Return how an option is typed: with the default, or with a placeholder if there is no
+    default.
+    """
     if option.form == FLAG:
         return option_name(option)
     if option.form == WORD:
@@ -66,21 +73,24 @@ def heading(option: Key) -> str:
 
 
 def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
-    """The tool's purpose, examples and options; of keys of recipes those that its users turn most,
-    with the values of the recipe that the arguments name, if they do.
+    """Return the --help of a tool: purpose, examples and options.
+
+    For a tool that runs recipes, list the keys that people change most often, with the values of
+    the recipe that the arguments name.
 
     Args:
-        kind: the tool's options.
-        arguments: the other words of the command line: key=value, and names of groups of keys whose
-            keys are listed in place of those; EVERY for all groups.
+        kind: Options of the tool.
+        arguments: Other words of the command line: key=value, and names of groups. If groups are
+            named, their keys are listed instead; EVERY names all groups.
 
     Raises:
-        UserError: an argument is wrong.
+        UserError: An argument is wrong.
     """
     named = [word for word in arguments if "=" not in word]
     if kind.recipes == ALSO and any(word.startswith(A_STUDY) for word in arguments):
         arguments = named
-    # A study's file is no recipe either. A plugin that is named has groups of its own from here on.
+    # A study's file is no recipe either. A plugin among the arguments runs here, and its groups are
+    # known from here on.
     values = _values(arguments) if kind.recipes == ALL or (kind.recipes and named) else {}
     chosen = [word for word in named if word in groups() or word == EVERY]
     others = [word for word in named if word not in chosen]
@@ -112,7 +122,7 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
 
 
 def _recipe_keys(title: str, values: dict[str, object], wanted: Sequence[str]) -> str:
-    """The keys of some groups that a recipe of these values has."""
+    """List the keys of the wanted groups that a recipe with these values has."""
     lines = [title]
     for group in wanted:
         used = [option for option in members(group) if option.name in values]
@@ -123,7 +133,7 @@ def _recipe_keys(title: str, values: dict[str, object], wanted: Sequence[str]) -
 
 
 def _values(arguments: Sequence[str]) -> dict[str, object]:
-    """{dotted key: value} of the recipe that the arguments name, else the defaults."""
+    """Return {dotted key: value} of the recipe that the arguments name, or else the defaults."""
     overrides = [argument for argument in arguments if "=" in argument]
     return resolve(overrides, here=False).values() if overrides else schema.defaults()
 
@@ -143,7 +153,7 @@ def _key_heading(option: Key, values: dict[str, object]) -> str:
 
 
 def _lines(options: Iterable[tuple[Key, str]]) -> list[str]:
-    """Options of --help: a heading with the allowed values, and the meaning."""
+    """Return the lines of --help for options: a heading with allowed values, then the meaning."""
     found = []
     for option, text in options:
         if values := allowed(option):
@@ -157,5 +167,5 @@ def _heading_lines(text: str) -> list[str]:
 
 
 def _indented(text: str) -> list[str]:
-    """What stands below a heading."""
+    """Return text wrapped and indented, to be printed below a heading."""
     return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)

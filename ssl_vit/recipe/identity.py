@@ -1,8 +1,9 @@
-"""What a run is computed from, and in what two runs differ. No torch here.
+"""Define what a run is computed from, and how two runs differ. This module does not import torch.
 
-It is one mapping: the keys that count, {dotted key: value}, and facts of the files that they name,
-{"KIND:NAME": hash or value}, with the kinds of FACTS. A run folder records the keys in recipe.yaml
-and the facts in environment.json, under their kind.
+The identity of a run is one mapping. It holds {dotted key: value} for the keys that change what is
+computed, and {"KIND:NAME": hash or value} for facts about the files that those keys name; FACTS
+lists the kinds. A run folder records the keys in recipe.yaml and the facts in environment.json,
+under their kind.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,13 +12,20 @@ from typing import Any, NamedTuple
 from .keys import Effect, Values
 from .schema import Recipe, all_keys, defaults
 
-# Of images, initial weights, the weights of a teacher and a plugin
+# Kinds of facts: about images, initial weights, the weights of a teacher, and a plugin
 FACTS = ("data", "init", "teacher", "plugin")
-UNKNOWN = "not known"  # the value of a key that a side lacks and that has no default
+# stands for the value of a key that is missing on one side and has no default
+UNKNOWN = "not known"
 
 
 class Difference(NamedTuple):
-    """A key, or a fact, and its two values."""
+    """Key or fact that differs between two runs, with the two values.
+
+    Attributes:
+        key: Dotted key, or KIND:NAME of a fact.
+        there: Value in the run that exists.
+        here: Value in the run that is wanted.
+    """
 
     key: str
     there: Any
@@ -28,41 +36,44 @@ class Difference(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The fact's kind; empty for a key."""
+        """Kind of the fact, or an empty string for a key."""
         kind, colon, _ = self.key.partition(":")
         return kind if colon else ""
 
     @property
     def name(self) -> str:
-        """The fact's name, or the key."""
+        """Name of the fact without the kind, or the key."""
         return self.key.rpartition(":")[2]
 
 
 def counts(key: str, free: Collection[str] = ()) -> bool:
-    """Whether another value of a dotted key is another experiment.
+    """Return whether another value of a dotted key makes another experiment.
 
     Args:
-        key: the key.
-        free: keys that do not, as a run recorded of those that are none here without its plugin.
+        key: Dotted key.
+        free: Keys that make no other experiment, as recorded by a run whose plugin is not loaded
+            here.
     """
     found = all_keys().get(key)
     return key not in free if found is None else found.effect == "compute"
 
 
 def of_effect(effect: Effect) -> list[str]:
-    """The dotted keys of an effect."""
+    """Return the dotted keys that have an effect."""
     return [key for key, one in all_keys().items() if one.effect == effect]
 
 
 def computed_values(recipe: Recipe) -> Values:
-    """{dotted key: value} of the keys that change what is computed."""
+    """Return {dotted key: value} for the keys that change what is computed."""
     other = {key for key, one in all_keys().items() if one.effect != "compute"}
     return {key: value for key, value in recipe.values().items() if key not in other}
 
 
 def facts(kind: str, found: Mapping[str, Any] | None) -> dict[str, Any]:
-    """{"KIND:NAME": value} of what environment.json has under a kind. Whether a run has a plugin is
-    a fact too."""
+    """Return {"KIND:NAME": value} for the facts that environment.json has under a kind.
+
+    Whether a run has a plugin is a fact too.
+    """
     named = {f"{kind}:{name}": value for name, value in (found or {}).items()}
     return named | ({"plugin:": bool(found)} if kind == "plugin" else {})
 
@@ -70,15 +81,16 @@ def facts(kind: str, found: Mapping[str, Any] | None) -> dict[str, Any]:
 def differences(
     there: Mapping[str, Any], here: Mapping[str, Any], undecided: Collection[str] = ()
 ) -> list[Difference]:
-    """In what two mappings differ.
+    """Return how two identities differ.
 
-    A key that one side lacks has its default there: keys come and go with versions, and with what
-    an objective uses. A fact compares where both sides have it: earlier versions recorded fewer,
-    and of files that are gone there are none.
+    A key that is missing on one side counts with its default: keys come and go with versions and
+    with objectives. A fact is compared only if both sides have it: earlier versions recorded fewer
+    facts, and deleted files have none.
 
     Args:
-        there, here: of what was made, and of what is wanted.
-        undecided: keys that do not count.
+        there: Identity of the run that exists.
+        here: Identity of the run that is wanted.
+        undecided: Keys to leave out of the comparison.
     """
     default = defaults()
     found = (

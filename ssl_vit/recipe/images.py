@@ -1,4 +1,4 @@
-"""The keys on the images and their preprocessing. No torch here."""
+"""Keys for the images and their preprocessing. This module does not import torch."""
 
 from typing import Annotated, Literal
 
@@ -9,24 +9,26 @@ from .names import PathText, SplitName
 
 EMBEDDED = "shapes"
 SPLITS = ("train", "validation", "test")
-BYTES = (0, 255)  # values of a pixel of 8 bits
-SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}  # of the embedded set
+BYTES = (0, 255)  # lowest and highest value of an 8-bit pixel
+# number of images in each split of the embedded data set
+SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}
 
-# What the keys of a recipe's data are about; the others say how images are mixed
-PLACE = ("data.name", "data.path", "data.hub")  # where they are
-PART = ("data.share", "data.share_seed", "data.validation_from")  # which of them a run trains on
-PIXEL_KEYS = ("channels", "range", "mean", "std")  # what a pixel is
-CROPPING = ("data.eval_mode", "data.eval_crop")  # how an evaluation cuts a square of an image
+# What the keys of the group `data` describe. MIXING has the keys for how training mixes images.
+PLACE = ("data.name", "data.path", "data.hub")  # where the images are
+# which of the images a run trains on
+PART = ("data.share", "data.share_seed", "data.validation_from")
+PIXEL_KEYS = ("channels", "range", "mean", "std")  # what the values of a pixel mean
+CROPPING = ("data.eval_mode", "data.eval_crop")  # how an evaluation cuts a square out of an image
 PREPROCESSING = (
     *("data.size", "data.crop_area", "data.flip"),
     *CROPPING,
     *(f"data.{key}" for key in PIXEL_KEYS),
 )
 MIXING = ("data.mixup", "data.cutmix")
-# how files are read, on which a fingerprint of images may depend: the embedded set is drawn at
-# data.size
+# Keys for how files are read. A fingerprint of the images may depend on these keys: for example,
+# the embedded data set is drawn at data.size.
 READING = ("data.size", "data.stream", "data.mask_column", "data.channels")
-# which images and labels the training split has, and those that all splits depend on
+# Keys that decide which images and labels the training split has, and then those for all splits
 TRAIN_SPLIT_KEYS = (*PLACE, "data.train", "data.labels", "data.image_column", "data.label_column")
 SPLIT_KEYS = (*TRAIN_SPLIT_KEYS, "data.validation", "data.test", "data.group")
 
@@ -36,64 +38,74 @@ PixelRange = Annotated[
     Only(lambda v: v[0] < v[1], "the lowest and the highest value, from 0 to 65535"),
 ]
 Channels = Annotated[int, Field(gt=0, le=100)]
-# Of pixels as shares of data.range. Values beyond these bounds are slips: normalised pixels would
-# overflow float32 in the network. The smallest std that 16 bits of 512 images can have is 1e-10.
+# Bounds of mean and std, for pixels as shares of data.range. Values beyond these bounds are slips:
+# normalised pixels would overflow float32 in the network. The smallest std that 512 images of 16
+# bits can have is 1e-10.
 Mean = Annotated[float, Field(ge=-1000, le=1000)]
 Std = Annotated[float, Field(ge=1e-12, le=1e6)]
 
 
 class Data(Keys):
-    """Images and their preprocessing; data=NAME: recipes/tables/datasets.yaml.
+    """Images and their preprocessing. `data=NAME` takes a row of recipes/tables/datasets.yaml.
 
     Attributes:
-        name: Name of the data set; data=NAME sets it.
-        path: Local copy of the data set, or any image folder, parquet files or tars.
-        hub: Data set on the Hugging Face Hub.
-        size: Side of the training image in pixels.
-        stream: Read the shards of the Hub's data set, or of parquet files, one after the other
-            without a copy; a run resumes only on the same number of processes.
-        train: Split to train on.
-        share: Share of the training images: a fixed random subset, smaller ones inside larger ones.
-        share_seed: Draw of data.share: null: the fixed random one; a number: a draw of its own,
-            with each class's share of it.
-        validation: Held-out images: a split, or the share cut off data.train (0: none); null: the
-            validation split, if there is one besides data.train and a test split, else 1%.
-        validation_from: What a share of data.validation is cut off: share (the images of
-            data.share), train (all training images, before data.share is taken: the same for
-            every share) or labelled (as train, of those with a label alone).
-        labels: false: no labels are used, such as those that folders are taken for.
-        test: Test images: a split (without a test split the validation split), or the share cut off
-            data.train before all else, of a folder by the names of its files; no run with that
-            share and the same data.label_column and data.group trains on it.
-        group: Column (of an image folder also folder: the folder of an image) whose values are
-            groups of images, as of one patient or place: a held-out or test share has none or all
-            of a group.
-        image_column: Column of the images; null: found.
-        label_column: Column of the labels; null: found, unless it holds lists of them.
-        mask_column: Column of the masks, images with a class per pixel; null: found.
-        mask_ignore: Value of a mask's pixels that are not counted.
-        mask_classes: Number of classes of the masks; null: counted.
-        classes: Number of classes; null: counted.
-        unreadable: Share of images that may be unreadable, and in training are replaced; above it
-            the run stops. Fewer than 1,000 images count as 1,000, so 0.01 allows ten.
-        crop_area: Smallest share of the image that a training crop covers.
+        name: Name of the data set. Set it with data=NAME.
+        path: Local copy of the data set: an image folder, parquet files or tars.
+        hub: Name of a data set on the Hugging Face Hub, to read instead of local files.
+        size: Side of a training image in pixels.
+        stream: Read the shards of a Hub data set, or of parquet files, one after the other without
+            making a local copy. Use it for data that does not fit on the disk. A streaming run can
+            be resumed only with the same number of processes.
+        train: Name of the split to train on.
+        share: Share of the training images to use, drawn at random but always the same. A smaller
+            share is a subset of every larger share.
+        share_seed: Seed for drawing data.share. null: the default draw, which ignores labels. With
+            a number, each seed draws other images, the same share from each class.
+        validation: Held-out images: the name of a split, or the share to cut off data.train (0 for
+            none). null: the validation split if the data set has one as well as a test split,
+            otherwise 1% of data.train.
+        validation_from: Images that a share in data.validation is cut off: share (the images that
+            data.share keeps), train (all training images before data.share is applied, so that
+            every share has the same held-out images) or labelled (like train, but only images with
+            a label).
+        labels: Use the labels of the data set. Choose false if they mean nothing, for example when
+            folder names are no classes.
+        test: Test images: the name of a split, or the share to cut off data.train first. If the
+            data set has no test split, its validation split is used. In a folder, the names of the
+            files decide which images belong to a share. No run with the same share,
+            data.label_column and data.group trains on those images.
+        group: Column whose values group images that belong together, such as those of one patient
+            or place. In an image folder, `folder` groups by folder. A held-out or test share gets
+            all images of a group or none.
+        image_column: Column with the images. null: detect it.
+        label_column: Column with the labels. null: detect it, unless the column holds lists of
+            labels.
+        mask_column: Column with the masks (images with one class per pixel). null: detect it.
+        mask_ignore: Pixel value that marks pixels of a mask to leave out.
+        mask_classes: Number of classes in the masks. null: count them.
+        classes: Number of classes. null: count them.
+        unreadable: Largest share of images that may be unreadable. Training replaces unreadable
+            images, and the run stops above this share. Data sets with fewer than 1,000 images count
+            as 1,000, so 0.01 allows ten.
+        crop_area: Smallest share of the image's area that a random training crop may cover.
         flip: Flip training images horizontally at random.
-        mixup: Mixup: blend images and labels in pairs, with a share from Beta(mixup, mixup); 0:
-            never.
-        cutmix: CutMix: paste a box of another image, with an area share from Beta(cutmix, cutmix);
-            with data.mixup, each image uses one of them.
-        eval_mode: Evaluation: crop (the centre, after resizing the shorter side) or squash (the
-            whole image to a square).
-        eval_crop: Side of the centre crop over the resized shorter side, as timm's crop_pct.
-        channels: Channels of an image; 3: RGB of 8 bits, whatever the files hold, unless data.range
-            is given; others: as the files have them (TIFF, .npy, arrays in parquet), of 8 or 16
-            bits.
-        range: Lowest and highest value of a pixel: values beyond are clipped, those between stand
-            for 0 to 1; null: 0 to 255 of 8 bits; images of 16 bits need it, and a run without it
-            proposes one.
-        mean: Mean that pixels are normalised with, of each channel as a share of data.range; where
-            there are not 3 channels, measured on training images unless given.
-        std: Standard deviation that pixels are normalised with; as data.mean.
+        mixup: Mixup: blend images and labels in pairs, with a weight drawn from Beta(mixup, mixup).
+            0: off.
+        cutmix: CutMix: paste a box from another image, with an area share drawn from Beta(cutmix,
+            cutmix). 0: off. Together with data.mixup, each image gets one of the two.
+        eval_mode: How evaluations make an image square: crop (resize the shorter side, then take
+            the centre) or squash (resize the whole image to a square).
+        eval_crop: Side of the centre crop divided by the resized shorter side, like timm's
+            crop_pct.
+        channels: Number of channels of an image. With 3, images are converted to 8-bit RGB, unless
+            data.range is given. With any other number, images are read as they are (TIFF, .npy or
+            arrays in parquet, 8 or 16 bits).
+        range: Lowest and highest pixel value, mapped to 0 and 1; values outside are clipped. null:
+            0 to 255, for 8-bit images. 16-bit images need a range, and a run without one suggests
+            values.
+        mean: Mean for normalising pixels, one number per channel, as a share of data.range. If the
+            images do not have 3 channels and you give no mean, it is measured on training images.
+        std: Standard deviation for normalising pixels, given or measured like data.mean.
     """
 
     name: str = key("shapes")
@@ -129,31 +141,34 @@ class Data(Keys):
 
     @property
     def place(self) -> str:
-        """Where the images are, in words."""
+        """Location of the images in words: the path, the name on the Hub, or the data set."""
         return self.path or self.hub or f"data={self.name}"
 
     @property
     def location(self) -> str:
-        """Where the images are, as the option that names them."""
+        """Location of the images as an option, such as `data.path=photos`."""
         if self.path:
             return f"data.path={self.path}"
         return f"data.hub={self.hub}" if self.hub else f"data={self.name}"
 
     @property
     def is_rgb(self) -> bool:
-        """Whether images are RGB of 8 bits, to which others are brought."""
+        """Return whether images are 8-bit RGB, or are converted to that format."""
         return self.channels == 3 and self.range is None
 
     @property
     def pixel_range(self) -> tuple[int, int]:
-        """The lowest and the highest value of a pixel."""
+        """Lowest and highest value of a pixel."""
         lowest, highest = self.range or BYTES
         return lowest, highest
 
 
 def unmeasured(data: Data) -> list[str]:
-    """The keys of images of other than 3 channels that are left to be measured on training images:
-    mean and std, where they are not given. For RGB they have defaults."""
+    """Return which of "mean" and "std" must be measured on training images.
+
+    For 3 channels both have defaults. For another number of channels, values that the recipe does
+    not give are measured.
+    """
     if data.channels == 3:
         return []
     return [key for key in ("mean", "std") if len(getattr(data, key)) != data.channels]

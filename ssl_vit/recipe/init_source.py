@@ -1,4 +1,8 @@
-"""init=: where initial weights come from. No torch here; models/weights.py reads them."""
+"""Find initial weights (`init=`) and read what the files next to them say. This module does not
+import torch.
+
+The weights themselves are read in models/weights.py.
+"""
 
 import hashlib
 import shlex
@@ -20,10 +24,11 @@ from .records.run import Result
 
 SCRATCH = "scratch"
 TIMM = "timm:"
-DESCRIBED = "a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME"  # their own models
+# sources that describe their own model
+DESCRIBED = "a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME"
 CHOICES = f"choices: scratch, {DESCRIBED}, a Google .npz file"
 COSTS = ("exaflop", "device_hours")
-# A shell's command; two paths follow
+# Shell command; the paths of the input and the output file follow
 CONVERT = (
     'python -c "import sys, torch, safetensors.torch as s;'
     " s.save_file(torch.load(sys.argv[1], weights_only=True, map_location='cpu'), sys.argv[2])\""
@@ -31,8 +36,12 @@ CONVERT = (
 
 
 class LocalWeights(NamedTuple):
-    """Where weights lie on this machine: the export's folder, None for a .npz file; and the folder
-    of the run that made the export, None where no run did."""
+    """Folders on this machine that hold weights.
+
+    Attributes:
+        export: Folder of the export; None for a .npz file.
+        run: Folder of the run that made the export; None if no run made it.
+    """
 
     export: Path | None = None
     run: Path | None = None
@@ -40,14 +49,15 @@ class LocalWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class InitSource:
-    """Weights as `init=` names them: scratch, timm:NAME, hf-hub:USER/NAME, a file or a folder.
+    """Source of weights, named in `init=`: scratch, timm:NAME, hf-hub:USER/NAME, a file or a
+    folder.
+
+    Files are looked up only when a method needs them. A run that resumes from a checkpoint no
+    longer needs its initial weights, and the files may be gone.
 
     Attributes:
-        place: that name.
-        key: the key of the recipe whose value it is.
-
-    Files are looked up when a method needs them, not before: a run that resumes from a checkpoint
-    needs its initial weights no more, and they may be gone.
+        place: Value of the option, such as `runs/mpp` or `timm:NAME`.
+        key: Dotted key of the recipe with this value.
     """
 
     place: str
@@ -55,12 +65,12 @@ class InitSource:
 
     @property
     def option(self) -> str:
-        """As it is given; opens errors."""
+        """Option as the user types it, which starts error messages."""
         return f"{self.key}={self.place}"
 
     @property
     def kind(self) -> str:
-        """Of its facts (recipe/identity.py): the key without its group."""
+        """Kind of facts about the weights (recipe/identity.py): the key without the group."""
         return self.key.rpartition(".")[2]
 
     @property
@@ -77,18 +87,21 @@ class InitSource:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a file or folder of this machine."""
+        """Return whether the weights are a file or folder on this machine."""
         return not (self.is_scratch or self.is_timm or self.is_on_hub)
 
     @property
     def public_name(self) -> str:
-        """The place without what is private: of a local path, the last name alone."""
+        """Name of the place without private parts: for a local path, only the last part."""
         return Path(self.place).name if self.is_local else self.place
 
     @property
     def short_name(self) -> str:
-        """The weights in the default name of a run: the last part of the place, or of an export's
-        folder the run."""
+        """Name of the weights for a run's default name.
+
+        It is the last part of the place, or the name of the run if the place is a run's export
+        folder.
+        """
         path = Path(self.place.split(":")[-1])
         return path.parent.name if path.name == "export" and path.parent.name else path.name
 
@@ -98,16 +111,20 @@ class InitSource:
 
     @property
     def network_key(self) -> str:
-        """The key that gets `network_values`; empty of init, whose the recipe's model is."""
+        """Key that receives `network_values`.
+
+        The key is empty for `init`, because the group `model` describes the network of the initial
+        weights.
+        """
         group = self.key.rpartition(".")[0]
         return group and f"{group}.network"
 
     def locate(self) -> LocalWeights:
-        """Check the place, and that there are weights if it is local.
+        """Return the folders of local weights, after checking that the place is valid.
 
         Raises:
-            UserError: there is nothing; the folder is a run that has not finished, or holds no
-                encoder; or the text after timm: is no model's name.
+            UserError: The place does not exist, the folder is a run that has not finished, the
+                folder holds no encoder, or the text after timm: is not the name of a model.
         """
         prefix = self.option
         if self.is_timm and not PLAIN_NAME.fullmatch(self.timm_name):
@@ -147,12 +164,14 @@ class InitSource:
         raise UserError(f"{self.option}: that run has not finished: it has no export yet; {again}")
 
     def fetch_export(self, *names: str) -> Path | None:
-        """The folder of the export; of one on the Hub, those files of it are downloaded. None for
-        scratch, timm: and .npz files.
+        """Return the folder of the export, or None for scratch, timm: and .npz files.
+
+        Args:
+            names: Files to download if the export is on the Hub.
 
         Raises:
-            UserError: the Hub has no such repository or revision, or it holds no encoder that can
-                be loaded; as `locate`.
+            UserError: The Hub has no such repository or revision, the repository holds no encoder
+                that can be loaded, or an error of `locate`.
         """
         prefix = self.option
         folder = self.locate().export
@@ -165,22 +184,24 @@ class InitSource:
         try:
             config = export_files.read(folder)
             reason = export_files.unsupported(config)
-        except Exception as error:  # whatever a file written by others causes
+        except Exception as error:  # any error that a foreign file can cause
             raise UserError(f"{prefix}: its config.json cannot be read: {error!r}") from None
         if reason:
             raise UserError(f"{prefix}: its config.json says {reason}")
         return folder
 
     def described_values(self, model: bool = True) -> Values:
-        """{dotted key: value} of the model that the weights were made with, their normalisation and
-        their evaluation's resizing and cropping, as far as their folder or timm says.
+        """Return {dotted key: value} of what the folder of the weights, or timm, says about the
+        weights.
+
+        The values cover the model, the normalisation, and how the evaluation resizes and crops.
 
         Args:
-            model: whether the model of weights in timm's format is asked for.
+            model: Whether to describe the model of weights in timm's format, too.
 
         Raises:
-            UserError: its files cannot be read, or name no Vision Transformer of timm that this
-                package can train; as `fetch_export`.
+            UserError: The files cannot be read or name no Vision Transformer of timm that this
+                package can train, or an error of `fetch_export`.
         """
         of_model: Values = {}
         if self.is_timm:
@@ -204,12 +225,14 @@ class InitSource:
         return {f"model.{key}": value for key, value in of_model.items()} | found
 
     def network_values(self) -> Values:
-        """What a network is built from before its weights are read: `described_values` of the model
-        and the pixels, `pool` as `pooling`, and `eps` of its layer norms where a config.json says
-        it.
+        """Return everything needed to build the network before reading the weights.
+
+        The values are the model and the pixels from `described_values`, `pool` from `pooling`, and
+        `eps` of the layer norms if a config.json says it.
 
         Raises:
-            UserError: it is scratch, or nothing says what it is; as `described_values`.
+            UserError: The source is scratch, nothing describes the network, or an error of
+                `described_values`.
         """
         found = {} if self.is_scratch else self.described_values()
         if "model.width" not in found:
@@ -222,7 +245,7 @@ class InitSource:
         return values
 
     def _published(self) -> Any:
-        """What timm knows of the weights of timm:NAME; a UserError where it has none."""
+        """Return timm's PretrainedCfg for timm:NAME, or raise UserError if timm has none."""
         self.locate()
         try:
             return timm_models.published(self.timm_name)
@@ -231,15 +254,15 @@ class InitSource:
 
     @property
     def _folder_hint(self) -> str:
-        """Ends errors of a timm:NAME that is a folder's."""
+        """End of errors about timm:NAME if a folder on this machine is called NAME."""
         name = self.timm_name
         return f"; a folder of this machine is {self.key}={name}" if Path(name).is_dir() else ""
 
     def _built_by_timm(self) -> timm_models.Described:
-        """The network that weights in timm's format are of.
+        """Return the network that weights in timm's format belong to.
 
         Raises:
-            UserError: it is no Vision Transformer or Eva that an encoder can be.
+            UserError: The network is no Vision Transformer or Eva that can serve as an encoder.
         """
         name, args = self.timm_name.partition(".")[0], Values()
         if not self.is_timm and (folder := self.fetch_export("config.json")):
@@ -252,12 +275,13 @@ class InitSource:
             raise UserError(f"{self.option}: {error}{hint}") from None
 
     def feature_values(self) -> dict[str, Any]:
-        """{name: value} of what decides a feature beside the weights and the keys of a recipe, as
-        far as their folder says: what an image's feature is and the arguments of the architecture;
-        of a run the feature that its head reads.
+        """Return what decides a feature in addition to the weights and the keys of a recipe.
+
+        As far as the folder says: how tokens are pooled, the arguments of the architecture and, for
+        a run, the feature that its head reads.
 
         Raises:
-            UserError: as `described_values`.
+            UserError: As in `described_values`.
         """
         folder = self.fetch_export("config.json")
         if folder is None:
@@ -272,20 +296,21 @@ class InitSource:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Turn errors of the files that describe the weights into one line."""
+        """Turn errors in the files that describe the weights into a UserError of one line."""
         try:
             yield
-        except Exception as error:  # whatever a file written by others causes
+        except Exception as error:  # any error that a foreign file can cause
             raise UserError(
                 f"{self.option}: its config.json or recipe.yaml cannot be read: {error!r}"
             ) from None
 
     def images(self) -> Values:
-        """{dotted key: value} of the `data` that the run was made with whose weights these are;
-        empty where no run's folder is at hand.
+        """Return {dotted key: value} of the group `data` of the run that made the weights.
+
+        Return an empty dictionary if the folder of that run is not available.
 
         Raises:
-            UserError: its recipe.yaml cannot be read; as `locate`.
+            UserError: The run's recipe.yaml cannot be read, or an error of `locate`.
         """
         run = self.locate().run
         if run is None:
@@ -296,20 +321,23 @@ class InitSource:
         return {f"data.{key}": value for key, value in data.items()}
 
     def pooling(self) -> str:
-        """What the weights' network gives as an image's feature: "avg" (the mean of the patches)
-        where its folder or timm says so, else "token"."""
+        """Return how the network pools tokens into a feature: "avg" (the mean of the patch tokens)
+        or "token".
+
+        The result is "token" unless the folder of the weights, or timm, says "avg".
+        """
         folder = self.fetch_export("config.json")
         if self.is_timm or (folder and export_files.is_timms(export_files.read(folder))):
-            with suppress(UserError):  # of a network without patches
+            with suppress(UserError):  # the network has no patches
                 return self._built_by_timm().pool
         return "token" if folder is None else export_files.pooling(folder)
 
     def image_size(self) -> int | None:
-        """The side in pixels of the images that the weights were made for; None where that is not
-        known.
+        """Return the side in pixels of the images that the weights were made for, or None if
+        unknown.
 
         Raises:
-            UserError: as `described_values`.
+            UserError: As in `described_values`.
         """
         if self.is_timm:
             return int(self._published().input_size[-1])
@@ -317,7 +345,9 @@ class InitSource:
         return None if folder is None else export_files.image_size(folder)
 
     def weights_hash(self) -> str | None:
-        """A hash of the file of local weights; None of other places, and where it is gone."""
+        """Return a hash of the file of local weights, or None if the weights are not local or are
+        gone.
+        """
         if not self.is_local:
             return None
         try:
@@ -327,12 +357,14 @@ class InitSource:
         return file_hash(Path(self.place) if export is None else export / "model.safetensors")
 
     def identity(self) -> dict[str, Any]:
-        """What environment.json records of local weights, to notice a change of what they give:
-        hashes of their files, and `feature_values`. Empty for other places, and where they are
-        gone.
+        """Return what environment.json records about local weights, so that later changes are
+        noticed.
+
+        The record holds hashes of the files and `feature_values`. It is empty if the weights are
+        not local or are gone.
 
         Raises:
-            UserError: as `feature_values`.
+            UserError: As in `feature_values`.
         """
         file = self.weights_hash()
         if file is None:
@@ -342,11 +374,15 @@ class InitSource:
         return {"file": file} | ({"heads": heads} if heads else {}) | self.feature_values()
 
     def upstream_cost(self) -> dict[str, float | None]:
-        """What the run that made the weights took, with what its own initial weights took: exaflop
-        and device_hours, 0 if unknown; exaflop is None where they were not counted.
+        """Return the cost of the run that made the weights, including the cost of that run's own
+        initial weights.
+
+        Returns:
+            {"exaflop": ..., "device_hours": ...}: 0 if unknown; exaflop is None if operations were
+            not counted.
 
         Raises:
-            UserError: its result.json is damaged; as `locate`.
+            UserError: The run's result.json is damaged, or an error of `locate`.
         """
         run = self.locate().run
         if run is None or not (run / "result.json").exists():
@@ -359,7 +395,7 @@ class InitSource:
 
 
 def file_hash(path: Path) -> str | None:
-    """A hash of a file's content; None where there is no file that can be read."""
+    """Return a hash of a file's content, or None if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -1,7 +1,8 @@
-"""The keys of a recipe and the options of a tool: fields of pydantic models. No torch here.
+"""Define the keys of a recipe and the options of a tool, as fields of pydantic models. This module
+does not import torch.
 
-A field has its type, its default, its bounds and its effect, and its meaning in the docstring of
-its class; what --help, docs/options.md and errors say of it comes from these.
+A field declares its type, default, bounds and effect; its meaning is in the docstring of its class.
+--help, docs/options.md and error messages are generated from these.
 """
 
 import inspect
@@ -22,22 +23,23 @@ from pydantic_core import PydanticUndefined, core_schema
 from ..errors import UserError, suggest
 from ..formatting import option_text
 
-# What another value of a key makes: another experiment; another measurement of the same weights;
-# neither, as it is about the machine, the person or the output
+# What changes with the value of a key. "compute": the experiment. "result": how the same weights
+# are measured. "run": neither, because the key is about the machine, the user or the output.
 Effect = Literal["compute", "result", "run"]
-Values = dict[str, Any]  # {dotted key: value} of a recipe
-LONGEST_LIST = 100  # values of a list
-LONGEST_SHOWN = 200  # characters of a value that an error shows
-LARGEST_SHOWN = 2**30  # of bounds: those beyond are there against slips
+Values = dict[str, Any]  # a recipe as {dotted key: value}
+LONGEST_LIST = 100  # largest number of values in a list
+LONGEST_SHOWN = 200  # longest value that an error shows, in characters
+# largest bound that help texts mention; larger bounds only guard against slips
+LARGEST_SHOWN = 2**30
 FLAG, WORD = "flag", "word"
-# Bounds that many keys have. A maximum lies far above what anybody trains with: what exceeds it is
-# a slip that would fill the memory.
+# Types with bounds that many keys share. Each maximum lies far above what anybody trains with: a
+# larger value is a slip that would fill the memory.
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0, le=2**31)]
 Steps = Annotated[int, Field(gt=0, le=2**40)]
-Width = Annotated[int, Field(gt=0, le=2**14)]  # a square matrix of it takes 1 GiB
+Width = Annotated[int, Field(gt=0, le=2**14)]  # a square matrix of this width takes 1 GiB
 Depth = Annotated[int, Field(gt=0, le=1000)]
 TYPES = {
     "integer": "a whole number",
@@ -56,12 +58,15 @@ BOUNDS = {
 
 
 class Keys(BaseModel):
-    """A group of keys. A text is no number, true is no 1, and an unknown key is an error. What each
-    means stands under `Attributes` in the docstring of its class, or in `key`.
+    """Group of keys, strictly typed: a text is not converted to a number, true is not 1, and an
+    unknown key is an error.
+
+    The meaning of each key is in the section `Attributes` of the docstring of its class, or in
+    `key`.
 
     Attributes:
-        effect: of the keys that do not say theirs.
-        from_init: the same, whether initial weights bring the key (`init=`).
+        effect: Effect of the keys that do not set their own.
+        from_init: Whether initial weights (`init=`) set the keys, unless a key says otherwise.
     """
 
     model_config = ConfigDict(
@@ -78,17 +83,19 @@ class Keys(BaseModel):
 
 
 def summary(kind: type) -> str:
-    """A class's docstring up to its first blank line."""
+    """Return the first paragraph of a class's docstring as one line."""
     return " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
 
 
 def section(kind: type, title: str) -> str:
-    """What stands under a title of a class's docstring, or of that which it inherits; indented."""
+    """Return a section of the docstring of a class or of the parent class, indented as in the
+    docstring.
+    """
     return (inspect.getdoc(kind) or "").partition(f"\n{title}:\n")[2].partition("\n\n")[0]
 
 
 def attributes(kind: type) -> dict[str, str]:
-    """{attribute: what it is} of a class, as its docstring says."""
+    """Return {attribute: meaning} from the section `Attributes` of a class's docstring."""
     parts = re.split(r"^ {4}(\w+): ", section(kind, "Attributes"), flags=re.MULTILINE)
     return {
         name: " ".join(text.split()) for name, text in zip(parts[1::2], parts[2::2], strict=True)
@@ -107,20 +114,20 @@ def key(
     metavar: str = "",
     **facts: Any,
 ) -> Any:
-    """A field.
+    """Return the pydantic field of a key or option.
 
     Args:
-        default: its value where none is given; `...`: it has to be given.
-        help: what it means, where no docstring says it.
-        effect, from_init: as of Keys.
-        names_weights: whether its value names weights, as `init` does. Another one is a group's
-            `teacher`, beside a key `network`, which gets `InitSource.network_values`.
-        requires: (dotted key, value) without which it has no effect.
-        form: how a tool's option is typed, where not as key=VALUE: FLAG (--key) or WORD (VALUE
-            alone).
-        metavar: of a tool's option: stands in --help for a value without a default.
-        facts: bounds, as pydantic.Field takes them (gt, ge, le, lt; min_length and max_length of a
-            list).
+        default: Value if none is given; `...` if the user must give one.
+        help: Meaning of the key, if no docstring says it.
+        effect, from_init: As in Keys.
+        names_weights: Whether the value names weights, as `init` does. The other such key is
+            `teacher` of a group, which comes with a key `network` that receives
+            `InitSource.network_values`.
+        requires: (dotted key, value): the key has an effect only if that key has this value.
+        form: How a tool's option is typed, if not as key=VALUE: FLAG (--key) or WORD (VALUE alone).
+        metavar: Placeholder in --help for the value of a tool's option without a default.
+        facts: Bounds, as arguments of pydantic.Field (gt, ge, le, lt; min_length and max_length of
+            a list).
     """
     own = {"effect": effect, "from_init": from_init, "requires": requires}
     own["names_weights"] = names_weights or None
@@ -138,11 +145,11 @@ def key(
 
 @dataclass(eq=False)
 class Only:
-    """Which values a type has: Annotated[str, Only(is_path, "a path")].
+    """Restriction of a type to some values: Annotated[str, Only(is_path, "a path")].
 
     Attributes:
-        check: whether a value is one.
-        expected: what is, in words.
+        check: Return whether a value is allowed.
+        expected: Allowed values, in words.
     """
 
     check: Callable[[Any], bool]
@@ -161,11 +168,11 @@ class Only:
 
 
 class OneOf(Only):
-    """That a text is one of the names that are known when it is looked at.
+    """Restriction of a text to names that are looked up when a value is checked.
 
     Attributes:
-        names: the names.
-        hint: ends the error.
+        names: Return the allowed names.
+        hint: End of the error about an unknown name.
     """
 
     def __init__(self, names: Callable[[], Iterable[str]], hint: str = "") -> None:
@@ -179,12 +186,12 @@ class OneOf(Only):
 
 @dataclass(frozen=True, eq=False)
 class Key:
-    """A field with the dotted key that it has in a recipe, or the name of a tool's option.
+    """Field together with the dotted key in a recipe, or with the name of a tool's option.
 
     Attributes:
-        group, field, info: where it is declared.
-        effect, from_init: as of Keys.
-        names_weights, requires, form, metavar: as `key` was given them.
+        group, field, info: Where the key is declared.
+        effect, from_init: As in Keys.
+        names_weights, requires, form, metavar: Arguments of `key`.
     """
 
     name: str
@@ -204,7 +211,7 @@ class Key:
 
     @property
     def default(self) -> Any:
-        """Its default; None of one that has to be given."""
+        """Default value, or None if the user must give a value."""
         found = self.info.get_default(call_default_factory=True)
         return None if found is PydanticUndefined else found
 
@@ -214,7 +221,7 @@ class Key:
 
     @property
     def types(self) -> frozenset[Any]:
-        """The types of its value, of a list those of its elements."""
+        """Types of the value, or of the elements if the value is a list."""
         return frozenset(_atoms(self.info.annotation))
 
     @property
@@ -224,30 +231,32 @@ class Key:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What may be its value, as JSON Schema has it."""
+        """JSON Schema of the value."""
         found: dict[str, Any] = _properties(self.group)[self.info.alias or self.field]
         return found
 
     @property
     def expected(self) -> str:
-        """The values that it may have, in words."""
+        """Allowed values, in words."""
         return describe(self.schema, LARGEST_SHOWN)
 
     @property
     def choices(self) -> list[str] | None:
-        """The texts that it may have, of a list its elements; None of another key."""
+        """Texts that the value, or each element of a list, may be, or None if the key has no fixed
+        choices.
+        """
         return _choices(self.schema)
 
 
 @cache
 def _properties(group: type[Keys]) -> dict[str, Any]:
-    """{field: its JSON Schema}, built once."""
+    """Return {field: JSON Schema} for a group, cached because building the schema is slow."""
     found: dict[str, Any] = group.model_json_schema()["properties"]
     return found
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """The members of a union; the type itself."""
+    """Return the members of a union, or the type itself."""
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     if isinstance(annotation, types.UnionType) or (typing.get_origin(annotation) is typing.Union):
@@ -269,10 +278,10 @@ def _atoms(annotation: Any) -> Iterator[Any]:
 
 
 def keys_of(group: type[Keys], prefix: str = "") -> dict[str, Key]:
-    """{name: key} of a group, in the order in which they are declared."""
+    """Return {name: key} for a group, in the order of declaration."""
     found: dict[str, Key] = {}
     for field, info in group.model_fields.items():
-        own: Any = info.json_schema_extra or {}  # of `key`
+        own: Any = info.json_schema_extra or {}  # set by `key`
         name = f"{prefix}{info.alias or field}"
         facts = {"effect": group.effect, "from_init": group.from_init} | own
         found[name] = Key(name, group, field, info, **facts)
@@ -280,8 +289,12 @@ def keys_of(group: type[Keys], prefix: str = "") -> dict[str, Key]:
 
 
 def describe(schema: Mapping[str, Any], largest: float = math.inf) -> str:
-    """A JSON Schema in words: `a whole number above 0 and at most 16,384`; without bounds whose
-    size is above `largest`."""
+    """Return a JSON Schema in words, such as `a whole number above 0 and at most 16,384`.
+
+    Args:
+        schema: JSON Schema of a value.
+        largest: Bounds whose absolute value is larger are left out.
+    """
     options = schema.get("anyOf", [schema])
     texts = [_describe_one(one, largest) for one in options if one.get("type") != "null"]
     null = [TYPES["null"]] if len(texts) < len(options) else []
@@ -335,23 +348,23 @@ def validated(
     where: str = "",
     typed: Mapping[str, str] | None = None,
 ) -> Any:
-    """A model with values; groups of keys are mappings in the mapping.
+    """Build a model from nested values.
 
     Args:
-        model: the model.
-        nested: its values.
-        known: {name: key} of its keys.
-        where: opens the error of a value that was not typed.
-        typed: {name: text} of values as they were typed, which the error shows.
+        model: Class of the model.
+        nested: Values; a group of keys is a mapping inside the mapping.
+        known: {name: key} for the keys of the model.
+        where: Start of the error about a value that was not typed, such as the path of a file.
+        typed: {name: text} for values that the user typed; the error shows this text.
 
     Raises:
-        UserError: a value is not what its key expects, in one line.
+        UserError: A value is not what its key expects. The error has one line.
     """
     try:
         return model.model_validate(nested)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    parts = [str(one) for one in first["loc"]]  # the names of groups, the key, and types of a union
+    parts = [str(one) for one in first["loc"]]  # names of groups, the key, then types of a union
     names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     found = [known[name] for name in names if name in known]
     if not found:
@@ -365,8 +378,15 @@ def validated(
 
 
 def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:
-    """The error of a value that a key cannot have; `typed` is its text, if it was typed."""
-    if typed is None:  # a text that is no number shows its quotes
+    """Return the error about a value that a key cannot have.
+
+    Args:
+        key: The key.
+        value: The value.
+        where: Start of the error, such as the path of a file.
+        typed: Text as the user typed it, if the value was typed.
+    """
+    if typed is None:  # Quotes show that the value is a text where a number is expected.
         typed = f'"{value}"' if isinstance(value, str) and str not in key.types else None
     text = option_text(value) if typed is None else typed
     text = " ".join(text.split()) or text
@@ -386,18 +406,23 @@ def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> 
 
 
 class OddNumber(int):
-    """A whole number of a file whose digits are another text than it has: 007 is a name, too."""
+    """Whole number from a file that is written differently from the number itself: 007 may also be
+    a name.
+    """
 
     text: str
 
 
 def convert(key: Key, value: Any) -> Any:
-    """A value of a file or of Python as its key takes it: of a key that is a whole number 1e6 as
-    1,000,000, of one that is a text a name such as 2024 as a text, a path as a text."""
+    """Return a value from a file or from Python in the type that the key takes.
+
+    1e6 becomes 1,000,000 for a key that takes whole numbers. 2024 becomes a text for a key that
+    takes texts, and so does a path.
+    """
     if isinstance(value, list | tuple):
         return [convert(key, one) for one in value]
     types = key.types
-    if getattr(value, "shape", None) == ():  # a number of NumPy, float32's with its own digits
+    if getattr(value, "shape", None) == ():  # a NumPy number; str keeps the digits of a float32
         value = float(str(value)) if "float" in type(value).__name__ else value.item()
     if isinstance(value, float) and value.is_integer() and int in types and float not in types:
         return int(value)

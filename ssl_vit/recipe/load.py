@@ -1,10 +1,11 @@
-"""From the words of a command line to a checked recipe. No torch here.
+"""Turn the words of a command line into a checked recipe. This module does not import torch.
 
-Layers, later ones win: the defaults, the presets that the recipe file names (rows of models.yaml
-and datasets.yaml), the file's own values, presets named on the command line (which replace the
-whole group, but for how training mixes images), all other words in any order. They are merged as
-{dotted key: value} and validated once. What initial weights bring (their model, normalisation and,
-of a run, its images) stands over the file and below the words.
+Values come in layers, and later layers win: the defaults; the presets that the recipe file names
+(rows of models.yaml and datasets.yaml); the values in the file itself; presets named on the command
+line, which replace the whole group except for how training mixes images; and all other words, in
+any order. The layers are merged as {dotted key: value} and validated once. What initial weights
+bring (their model, normalisation and, for a run, its images) lies above the file and below the
+words.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,22 +32,23 @@ from .which_images import (
     without_images,
 )
 
-POOL = "supervised.pool"  # the feature of an image that fine-tuning learns from
+POOL = "supervised.pool"  # how fine-tuning pools tokens into the feature that it learns from
 
 
 def resolve(options: Iterable[str], here: bool = True) -> Recipe:
-    """The checked recipe that the words of a command line mean.
+    """Return the checked recipe that the words of a command line describe.
 
     Args:
-        options: key=value.
-        here: check that its images are on this machine.
+        options: Words of the form key=value.
+        here: Whether to check that the images exist on this machine.
 
     Raises:
-        UserError: an unknown key, preset or recipe, a value of the wrong type or out of bounds.
+        UserError: A key, preset or recipe is unknown, or a value has the wrong type or is out of
+            bounds.
     """
     options = list(options)
     texts = words.parse(options)
-    run_plugin(texts.get("plugin"))  # whose keys are known from here on
+    run_plugin(texts.get("plugin"))  # the keys of the plugin are known from here on
     named = {key: texts.pop(key, None) for key in words.NAMED}
     given = words.typed(texts)
     if given.get("data.path") and given.get("data.hub"):
@@ -68,13 +70,15 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     where = "" if start else f"{path}: "  # with init=, a wrong value need not be the file's
     recipe = schema.build(known | given, where, typed=texts)
     if recipe.fine_tunes and POOL not in known and not recipe.model.convolutional:
-        known |= {POOL: recipe.init_source.pooling()}  # which the weights were trained to give
+        # the feature that the weights were trained to give
+        known |= {POOL: recipe.init_source.pooling()}
         recipe = schema.build(known | given, typed=texts)
     if networks := _networks(recipe, given):
         recipe = schema.build(known | given | networks, typed=texts)
     check_used(recipe, texts)
     if "optim.warmup" not in given and recipe.optim.warmup >= recipe.optim.steps:
-        recipe.optim.warmup = recipe.optim.steps // 10  # people shorten recipes
+        # users shorten recipes and forget the warm-up
+        recipe.optim.warmup = recipe.optim.steps // 10
     _check_normalisation(recipe, start)
     if "name" not in given:
         sources = recipe.sources()
@@ -90,11 +94,13 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
 
 
 def _networks(recipe: Recipe, given: Values) -> Values:
-    """{dotted key: network} of what weights are of that keys beside `init` name: of those that the
-    words name, and where the recipe's file does not have it. Others may be gone by now.
+    """Return {dotted key: network} for weights named by a key such as `teacher`, not by `init`.
+
+    Weights are read only if the words name them or the recipe file does not describe their network.
+    Other weights may be gone by now.
 
     Raises:
-        UserError: as `InitSource.network_values`.
+        UserError: As in `InitSource.network_values`.
     """
     found: Values = {}
     for key, source in recipe.sources().items():
@@ -112,9 +118,12 @@ def _with_data(
     name: str | None,
     file: recipe_files.FileValues,
 ) -> tuple[str | None, Values]:
-    """The name of the images where the words choose them, and the values with those images: of the
-    preset that is named, of a place that no preset describes, or of the run that made the initial
-    weights."""
+    """Return the name of the images if the words choose the images, and the values with the chosen
+    images.
+
+    The images are those of a preset that is named, of a place that no preset describes, or of the
+    run that made the initial weights.
+    """
     place = given.get("data.path") or given.get("data.hub")
     source = InitSource((known | given).get("init", SCRATCH))
     if name is not None:
@@ -131,12 +140,14 @@ def _with_data(
 
 
 def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """A line that says that the warm-up was cut with the steps, or that it was not and takes more
-    than a tenth of them now; else None.
+    """Return a line about the warm-up of a shortened recipe, or None if there is nothing to say.
+
+    The line says that the warm-up was cut along with the steps, or that it was kept and now takes
+    more than a tenth of them.
 
     Args:
-        options: those that `resolve` made the recipe of.
-        recipe: that recipe.
+        options: Options that `resolve` made the recipe from.
+        recipe: That recipe.
     """
     given = words.parse(options)
     known = recipe_files.file_values(recipe_files.find_recipe(given["recipe"]))
@@ -152,10 +163,11 @@ def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
 
 
 def _described(source: InitSource, model: bool) -> Values:
-    """What the folder of initial weights says of them; as `InitSource.described_values`.
+    """Return `InitSource.described_values` after checking that the keys exist.
 
     Raises:
-        UserError: besides, its recipe.yaml has a key of the model that is none.
+        UserError: The recipe.yaml of the weights has an unknown key of the model, or an error of
+            `InitSource.described_values`.
     """
     found = source.described_values(model)
     for key in found.keys() - schema.all_keys().keys():
@@ -165,36 +177,37 @@ def _described(source: InitSource, model: bool) -> Values:
 
 
 def resolve_encoder(place: str, options: Mapping[str, str]) -> Recipe:
-    """The recipe of an encoder without a task: its images are those that the options name, else
-    the embedded ones, which nobody reads.
+    """Return a recipe for loading an encoder without a task.
+
+    The images are those that the options name, or else the embedded ones, which are never read.
 
     Args:
-        place: as `init=`.
+        place: Value of `init=`.
         options: {key: text}.
 
     Raises:
-        UserError: as `resolve`.
+        UserError: As in `resolve`.
     """
     images = {} if gives_images(options) else {"data": EMBEDDED}
     others = {key: text for key, text in options.items() if key != "data.labels"}
     given = [f"{key}={text}" for key, text in {**images, **others}.items()]
     recipe = resolve(["recipe=evaluate", f"init={place}", *given], here=False)
-    if labels := options.get("data.labels"):  # which nothing is measured on here
+    if labels := options.get("data.labels"):  # nothing is measured on labels here
         recipe.data.labels = schema.build(words.typed({"data.labels": labels})).data.labels
     return recipe
 
 
 def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
-    """What environment.json records about the recipe file that a run's options name.
+    """Return what environment.json records about the recipe file that the options name.
 
     Args:
-        options: those that `resolve` made the recipe of.
-        recipe: that recipe.
+        options: Options that `resolve` made the recipe from.
+        recipe: That recipe.
 
     Returns:
-        `name`, without the folder of a file that is not one of recipes/; and `differs`: {dotted
-        key: the file's value} of the keys that the run has another value of, but for its name and
-        what belongs to one machine or one person.
+        `name`: the recipe's name; for a file outside recipes/, the file name without its folder.
+            `differs`: {dotted key: the file's value} for the keys that have another value in the
+            run, except the run's name and keys that describe the machine or the user.
     """
     name = words.parse(options)["recipe"]
     before = schema.build(recipe_files.file_values(recipe_files.find_recipe(name))).values()
@@ -211,11 +224,18 @@ def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
 
 
 def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
-    """The public part of a recipe file that others wrote, checked except for its images, which may
-    not be here.
+    """Return the public part of a recipe file that somebody else wrote, with all checks except
+    those of the images.
+
+    The images may not exist on this machine.
+
+    Args:
+        path: Recipe file.
+        out: Folder that holds the runs.
+        name: Name of the run; None: the recipe's own.
 
     Raises:
-        UserError: as `resolve`.
+        UserError: As in `resolve`.
     """
     recipe = schema.without_private(recipe_files.read(path))
     values = recipe.values() | {"out": out, "name": name or recipe.name.replace("/", "_")}
@@ -225,8 +245,9 @@ def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
 
 
 def _with_model(known: Values, name: str | None, start: Values) -> Values:
-    """The values with the model named on the command line, else with that of the initial
-    weights."""
+    """Return the values with the model named on the command line, or else with the model of the
+    initial weights.
+    """
     model = {key: value for key, value in start.items() if key.startswith("model.")}
     if name is not None:
         model = recipe_files.preset("model", name)
@@ -234,8 +255,10 @@ def _with_model(known: Values, name: str | None, start: Values) -> Values:
 
 
 def _check_normalisation(recipe: Recipe, start: Values) -> None:
-    """Check that images have the channels that the initial weights expect, or that these are
-    adapted to them, and are normalised as they expect."""
+    """Check that images have the channels and the normalisation that the initial weights expect.
+
+    Other channels are allowed if the weights can be adapted to them (model.adapt_channels).
+    """
     channels, made = start.get("data.channels", 3), f"init={recipe.init} was made with"
     if start and channels != recipe.data.channels:
         here = f"data.channels={recipe.data.channels}: {made} {channels}"
@@ -249,7 +272,7 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
         found = getattr(recipe.data, key)
         if expected is not None and list(expected) != found:
             raise UserError(f"data.{key}={found}: {made} {list(expected)}; leave it out")
-    # a frozen encoder knows bytes; one that is trained may learn another range
+    # A frozen encoder only knows bytes, but an encoder that is trained may learn another range.
     given = recipe.data.range
     bytes_expected = start and start.get("data.range") is None
     if recipe.objective == "probe" and bytes_expected and given not in (None, [*BYTES]):
@@ -257,12 +280,12 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
 
 
 def _make_paths_absolute(recipe: Recipe) -> None:
-    """So that recipe.yaml repeats the run from any folder."""
+    """Make paths absolute, so that recipe.yaml repeats the run from any folder."""
     if recipe.data.path:
         recipe.data.path = str(Path(recipe.data.path).resolve())
     if recipe.plugin:
         recipe.plugin = str(Path(recipe.plugin).resolve())
-    if recipe.trunk and recipe.trunk.folder.exists():  # that of a study may not be there yet
+    if recipe.trunk and recipe.trunk.folder.exists():  # the trunk in a study may not exist yet
         recipe.resume = f"{recipe.trunk.folder.resolve()}@{recipe.trunk.step}"
     for key, source in recipe.sources().items():
         if source.is_local:

@@ -1,4 +1,4 @@
-"""The keys on the encoder. No torch here."""
+"""Keys for the encoder. This module does not import torch."""
 
 import re
 from typing import Annotated, Literal
@@ -8,16 +8,17 @@ from pydantic import AfterValidator, Field
 from .keys import LONGEST_LIST, Depth, Keys, Only, Width, key
 from .names import TimmName
 
-CLASSIC = "vit_base_patch16_224"  # timm's architecture of the paper's encoder
-# ResNets with group norm and weight standardisation (BiT), alone and as a hybrid's stem, of any
-# sizes: those that models/resnet.py adds to timm's architectures
+CLASSIC = "vit_base_patch16_224"  # timm's name for the encoder of the paper
+# Names of architectures that models/resnet.py adds to timm: ResNets of any size with group norm and
+# weight standardisation (BiT), alone and as the stem of a hybrid
 RESNET = "resnetv2_bit"
 HYBRID = "vit_resnetv2_bit"
-# How the names of timm's Vision Transformers begin, and those on a feature map of convolutions
+# First parts of the names of timm's Vision Transformers, and a pattern for the names of those on a
+# feature map of convolutions
 TRANSFORMERS = ("vit", "deit", "flexivit", "beit3", "aimv2", "eva", "test_vit")
 HYBRIDS = re.compile(r"vit_(\w+_)?(r\d*_s\d|resnet|mci)|vitamin_")
 POSITIONS = ("learned", "learned_2d", "sincos_2d", "rotary", "none")
-# Arguments of timm's builders -> the key that gives them; None: this package does
+# Arguments of timm's builders -> the key that sets the argument; None if this package sets it
 GIVEN = {
     "img_size": "data.size",
     "in_chans": "data.channels",
@@ -39,12 +40,12 @@ GIVEN = {
 
 
 def _whole(number: float) -> float:
-    """2.0 as 2: which of them timm's builder expects is not known, and both are one experiment."""
+    """Return 2.0 as 2: timm's builder may expect either, and both are one experiment."""
     return int(number) if number == int(number) else number
 
 
-# Texts among the arguments, and no others: some of timm's name what it downloads, and recipes come
-# from strangers
+# The only texts that are allowed among the arguments. Some of timm's arguments name files to
+# download, and recipes come from strangers.
 WORDS = (
     *("cat", "dinov3", "ij", "xy", "eva", "rope", "layernorm", "rmsnorm"),
     *("gelu", "gelu_tanh", "quick_gelu", "silu"),
@@ -61,30 +62,32 @@ Arguments = Annotated[
 
 
 class Model(Keys):
-    """The encoder; model=NAME: recipes/tables/models.yaml.
+    """Encoder. `model=NAME` takes a row of recipes/tables/models.yaml.
 
     Attributes:
-        name: Name of the model; model=NAME sets it.
-        timm: timm architecture that the values below override.
-        args: More arguments of the function that builds it, timm's or one of models/resnet.py:
-            {layers: [3,4,6,3], width_factor: 2}.
+        name: Name of the model. Set it with model=NAME.
+        timm: timm architecture to start from; the keys below override its values.
+        args: More arguments for the function that builds the network, in timm or in
+            models/resnet.py, such as {layers: [3,4,6,3], width_factor: 2}.
         patch: Side of a patch in pixels.
-        width: Embedding width; of another network the length of its feature.
+        width: Width of the embeddings. For a network other than a Vision Transformer, the length of
+            its feature.
         depth: Number of transformer blocks.
-        heads: Attention heads.
-        mlp: Width of the MLP's hidden layer.
-        registers: Register tokens after the class token (Darcet et al., 2024).
-        layer_scale: First value of LayerScale, a factor for each channel of every residual branch
-            (Touvron et al., 2021); null: none.
-        qk_norm: Layer norm of queries and keys in every head (Dehghani et al., 2023).
-        activation: Of the MLP: gelu (or what model.timm has in its place), or swiglu (Shazeer,
-            2020), which has a third matrix: with two thirds of model.mlp it costs the same.
-        positions: Positions of the patches: learned (one embedding each), learned_2d (one for each
-            row and each column), sincos_2d (fixed), rotary (axial; of an Eva of timm its own) or
-            none.
-        adapt_channels: Initial weights of RGB for data.channels=N: timm's rule repeats the first
-            layer's filters over the channels and scales them by 3 / N; false: such weights are
-            refused.
+        heads: Number of attention heads.
+        mlp: Width of the hidden layer of each MLP.
+        registers: Number of register tokens after the class token (Darcet et al., 2024).
+        layer_scale: Initial value of LayerScale, a learned factor for each channel of every
+            residual branch (Touvron et al., 2021). null: no LayerScale.
+        qk_norm: Normalise queries and keys in every head with a layer norm (Dehghani et al., 2023).
+        activation: Activation of each MLP: gelu (or what the architecture in model.timm uses) or
+            swiglu (Shazeer, 2020). swiglu has a third weight matrix, so use two thirds of model.mlp
+            for the same cost.
+        positions: Position embeddings of the patches: learned (one per patch), learned_2d (one per
+            row and one per column), sincos_2d (fixed), rotary (axial; an Eva of timm uses its own
+            kind) or none.
+        adapt_channels: Adapt initial weights made for RGB to data.channels=N by timm's rule: repeat
+            the filters of the first layer over the channels and scale them by 3 / N. false: refuse
+            such weights.
     """
 
     from_init = True
@@ -106,21 +109,24 @@ class Model(Keys):
 
     @property
     def convolutional(self) -> bool:
-        """Whether it is no Vision Transformer: a network without patches, as a ResNet."""
+        """Return whether the network is no Vision Transformer and has no patches, like a ResNet."""
         return not self.timm.startswith(TRANSFORMERS)
 
     @property
     def class_token(self) -> bool:
-        """Whether it has a class token; what it is without one states that among the arguments."""
+        """Return whether the encoder has a class token.
+
+        A model without a class token says so in `args`.
+        """
         return self.args.get("class_token") is not False
 
     @property
     def hybrid(self) -> bool:
-        """Whether the patches are cells of a feature map of convolutions."""
+        """Return whether the patches are cells of a convolutional feature map."""
         return HYBRIDS.match(self.timm) is not None
 
     @property
     def opened_by(self) -> str:
-        """The import after which timm.create_model opens an export."""
+        """Import statement that timm.create_model needs before it can open an export."""
         own = self.timm in (RESNET, HYBRID)
         return "import timm, ssl_vit.models.resnet" if own else "import timm"

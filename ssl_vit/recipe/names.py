@@ -1,4 +1,4 @@
-"""What names and paths may be, as checks of texts. No torch here."""
+"""Check texts that serve as names and paths. This module does not import torch."""
 
 import re
 import unicodedata
@@ -6,14 +6,15 @@ from typing import Annotated
 
 from .keys import Only
 
-LONGEST_NAME = 255  # bytes of a file's name, on every common file system
+LONGEST_NAME = 255  # limit on a file name in bytes, on every common file system
 LONGEST_PATH = 4095
-# of a model: neither a path nor a place that timm would fetch from
+# name of a model, and neither a path nor a location that timm would download from
 PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
-# Unicode's categories of control characters, surrogates (bytes that are no UTF-8) and line ends
+# Unicode categories: control characters, surrogates (bytes that are not UTF-8) and line ends
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}
-# What tools write beside runs, in a folder of runs or of a study; and the folders that a run
-# replaces in its own, lest it be out= of a run that is lost then
+# Names that tools write next to runs, in a folder of runs or of a study, and the folders that a run
+# replaces inside its own folder. If a run had out= or a name with one of these, it could be
+# overwritten.
 BESIDE_RUNS = frozenset(
     (
         *("index.html", "report.html", "report.md", "results.csv", "tables.tex", "differences.csv"),
@@ -25,37 +26,46 @@ NOT_BESIDE = "and no name that tools write beside runs, such as index.html or re
 
 
 def has_control(text: str) -> bool:
-    """Whether a text has characters that would break a line of a file or a terminal, or that UTF-8
-    cannot encode."""
+    """Return whether a text has characters that would break a line of a file or a terminal, or that
+    UTF-8 cannot encode.
+    """
     return not CONTROL.isdisjoint(map(unicodedata.category, set(text)))
 
 
 def is_path(text: str) -> bool:
-    """Whether a file or folder can have that path: not blank, no name in it too long."""
+    """Return whether a file or folder can have this path: the text is not blank, and no name in the
+    path is too long.
+    """
     whole = text.encode(errors="surrogatepass")
     names_fit = all(len(name) <= LONGEST_NAME for name in whole.split(b"/"))
     return names_fit and len(whole) <= LONGEST_PATH and bool(text.strip()) and "\0" not in text
 
 
 def is_new_path(text: str) -> bool:
-    """Whether a folder of that path may be made: no name in it has a blank at its ends."""
+    """Return whether a folder with this path may be created: no name in the path starts or ends
+    with a blank.
+    """
     return is_path(text) and all(name == name.strip() for name in text.split("/"))
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be a path that stays inside the folder it is joined to. Control characters
-    and marks that turn the direction of the text round would show another name than there is."""
+    """Return whether a text is a path that stays inside the folder it is joined to.
+
+    Control characters and marks that reverse the direction of writing are refused, because they
+    would display another name.
+    """
     return is_new_path(text) and text.isprintable() and {"", ".", ".."}.isdisjoint(text.split("/"))
 
 
 def is_folder_name(text: str) -> bool:
-    """Whether a text can be the name of a run's folder, or of another one beside runs."""
+    """Return whether a text can be the name of a run's folder, or of a folder next to runs."""
     return is_name(text) and BESIDE_RUNS.isdisjoint(text.split("/"))
 
 
 def is_split(text: str) -> bool:
-    """Whether a text can be a split's name: with a letter, no number, and no longer than the name
-    of a file or folder of it."""
+    """Return whether a text can be the name of a split: it has a letter, is not a number, and is
+    short enough for the name of a file or folder.
+    """
     try:
         float(text)
     except ValueError:

@@ -1,5 +1,7 @@
-"""Groups of keys on how a run is carried out: devices, checkpoints, evaluation, logging, the Hub.
-None but compute.precision changes what is computed. No torch here."""
+"""Groups of keys for how a run is carried out: devices, checkpoints, evaluation, logging, the Hub.
+
+Only compute.precision changes what is computed. This module does not import torch.
+"""
 
 import re
 from typing import Annotated, Literal
@@ -9,7 +11,8 @@ from .keys import Keys, Only, Steps, key
 from .names import PathText
 
 METRIC = re.compile(r"[\w/-]+", re.ASCII)
-TRACKERS = {name: name for name in ("tensorboard", "wandb", "trackio", "mlflow")}  # pip's names
+# name of the tracker -> name of the package to install
+TRACKERS = {name: name for name in ("tensorboard", "wandb", "trackio", "mlflow")}
 MetricName = Annotated[
     str, Only(lambda v: METRIC.fullmatch(v), "a metric's name, such as accuracy or loss")
 ]
@@ -24,17 +27,22 @@ class Compute(Keys):
     """Devices, precision and processes.
 
     Attributes:
-        batch: Images per device and pass; null: the largest divisor that fits.
-        precision: Precision of the forward and backward pass.
-        compile: Use torch.compile; null: where there is a GPU.
-        workers: Data loading processes per process; null: from the cores.
-        resident: Decode all training images once and keep them in memory: the same batches, sooner.
-            null: where they are files of one size, take at most a tenth of the memory, and are seen
-            at least twice.
-        threads: Torch threads of a process; null: OMP_NUM_THREADS, unless a launcher such as
-            torchrun set it, else the allowed cores of this machine / processes.
-        patience: Seconds that a process may stay behind the others before the run names it and
-            stops.
+        batch: Images that a device processes in one forward and backward pass. Lower it if memory
+            runs out: gradients are then accumulated over more passes, up to optim.batch. null: the
+            largest divisor that fits.
+        precision: Number format of the forward and backward pass. auto: bfloat16 if the hardware
+            multiplies it natively, otherwise float32.
+        compile: Compile the network with torch.compile. null: only on a GPU.
+        workers: Data loading processes for each training process. Raise it if training waits for
+            data. null: chosen from the number of cores.
+        resident: Decode all training images once and keep them in memory, which yields the same
+            batches sooner. null: do so if the images are files of one size, need at most a tenth of
+            the memory and are seen at least twice.
+        threads: Number of torch threads per process. null: OMP_NUM_THREADS unless a launcher such
+            as torchrun set it, otherwise the allowed cores of this machine divided by the
+            processes.
+        patience: Seconds that a process may lag behind the others. After that, the run names the
+            process and stops.
     """
 
     effect = "run"
@@ -53,10 +61,12 @@ class Checkpoint(Keys):
 
     Attributes:
         every: Steps between checkpoints.
-        keep: Checkpoints that are kept; at least two, as a damaged one needs another before it.
-        background: Write while training goes on.
-        best: Metric of the held-out images (accuracy, loss, ...; probe/knn, ... of probe.every)
-            whose best evaluation is saved too, then tested and exported; null: the last step.
+        keep: Number of checkpoints to keep. At least two, so that an earlier one remains if the
+            newest is damaged.
+        background: Write checkpoints while training continues.
+        best: Metric of the held-out images that chooses the best checkpoint, such as accuracy,
+            loss, or probe/knn together with probe.every. That checkpoint is also saved, and then
+            tested and exported. null: test and export the last step.
     """
 
     effect = "run"
@@ -68,17 +78,19 @@ class Checkpoint(Keys):
 
 
 class Eval(Keys):
-    """Evaluation while training and after it.
+    """Evaluation during and after training.
 
     Attributes:
         every: Steps between evaluations on held-out images.
-        images: Held-out images evaluated, at most.
-        collapse: Steps between checks whether features collapse, from step 0 on, on ten held-out
-            images for each channel of the encoder; null: never.
-        knn: While pre-training on images with labels: k-NN accuracy beside that of fresh weights,
-            cut to 3% of the work, but measured once at least; probe.every= measures more.
-        test: At the end, top-1 and top-5 on every image of data.test.
-        real: ImageNet-ReaL's labels (real.json), where data.test is ImageNet's validation split.
+        images: Largest number of held-out images to evaluate.
+        collapse: Steps between checks for collapsing features, starting at step 0. Each check uses
+            ten held-out images per channel of the encoder. null: no checks.
+        knn: While pre-training on labelled images, measure k-NN accuracy and compare it with fresh
+            weights. The images are cut so that this takes at most 3% of the work, but it is
+            measured at least once. probe.every= measures more.
+        test: Measure top-1 and top-5 accuracy at the end, on every image of data.test.
+        real: Path of ImageNet-ReaL's labels (real.json), if data.test is the validation split of
+            ImageNet.
     """
 
     effect = "run"
@@ -96,9 +108,9 @@ class Log(Keys):
 
     Attributes:
         every: Steps between logged rows.
-        trackers: Where rows go besides metrics.jsonl; wandb, trackio and mlflow are installed
-            separately, and write to this machine unless their own settings say otherwise; null:
-            nowhere.
+        trackers: Trackers that receive each row in addition to metrics.jsonl. wandb, trackio and
+            mlflow must be installed separately, and write to this machine unless their own settings
+            say otherwise. null: none.
     """
 
     effect = "run"
@@ -110,17 +122,18 @@ class Log(Keys):
 
 
 class Hub(Keys):
-    """Pushing to the Hugging Face Hub.
+    """Uploads to the Hugging Face Hub.
 
     Attributes:
-        repo: USER/NAME on the Hugging Face Hub that the export is pushed to at the end.
-        private: Create the repository as a private one.
-        every: Steps between pushes of the current encoder, each to a branch of its own; null:
-            never.
-        state: Push the resumable training state too, to the branch `state`.
-        figures: Push the figures that show images of the data too. They are pushed without it only
-            for generated and published sets.
-        wait: Seconds that a finished run waits, at most, for pushes to complete.
+        repo: Repository (USER/NAME) to which the export is uploaded at the end. null: upload
+            nothing.
+        private: Make the repository private when creating it.
+        every: Steps between uploads of the current encoder, each to its own branch. null: no
+            uploads during training.
+        state: Also upload the resumable training state, to the branch `state`.
+        figures: Also upload figures that show images of the data. Without it, they are uploaded
+            only for generated and published data sets.
+        wait: Seconds that a finished run waits, at most, for uploads to complete.
     """
 
     effect = "run"

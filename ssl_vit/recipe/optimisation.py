@@ -1,4 +1,4 @@
-"""The keys on the optimiser and its schedule. No torch here."""
+"""Keys for the optimiser and its schedule. This module does not import torch."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
@@ -13,29 +13,33 @@ class Optim(Keys):
 
     Attributes:
         name: Optimiser.
-        steps: Training steps.
-        batch: Global batch size.
-        lr: Peak learning rate, not scaled by the batch.
-        warmup: Steps of linear warm-up.
-        schedule: cosine to 0, linear to 1e-5 (to lr / 2 where that is less), steps (a tenth after
-            each of optim.drops), or wsd (stable, then to 0 in the last optim.decay).
-        decay: Share of the run, at its end, in which the learning rate decays: as 1 - sqrt(x),
-            where x goes from 0 to 1.
+        steps: Number of training steps.
+        batch: Number of images per step, over all processes.
+        lr: Peak learning rate. It is not scaled with the batch size.
+        warmup: Steps in which the learning rate rises linearly from 0.
+        schedule: Course of the learning rate after the warm-up: cosine (to 0), linear (to 1e-5, or
+            to lr / 2 if that is less), steps (divided by 10 at each of optim.drops) or wsd
+            (constant, then to 0 during the last optim.decay).
+        decay: Share of the run, at its end, in which the learning rate falls to 0 as 1 - sqrt(x),
+            with x from 0 to 1.
         drops: Shares of the run after which the learning rate is divided by 10.
-        betas: AdamW's betas.
-        momentum: SGD's momentum.
-        weight_decay: Weight decay.
-        weight_decay_end: Weight decay at the end, reached along a cosine; null: constant.
-        clip: Largest global gradient norm; null: no clipping.
-        dropout: Dropout in the encoder, after every dense layer but qkv and after the position
-            embeddings.
-        drop_path: Stochastic depth: share of residual branches dropped in the last block, rising
-            linearly from 0 in the first.
-        layer_decay: Layer-wise learning-rate decay: factor from each block to the one below it;
-            null: none.
-        nonfinite: Where the loss or a gradient is not finite: stop, or skip that update.
-        average: Decay of a running (Polyak) average of the weights and of the statistics of batch
-            norms, which is then evaluated and exported; null: none.
+        betas: Betas of AdamW.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay. In adamw it is decoupled and scaled by the learning rate; in sgd
+            it is an L2 term.
+        weight_decay_end: Weight decay at the end of the run, approached along a cosine. null:
+            constant weight decay.
+        clip: Largest global gradient norm; larger gradients are scaled down. null: no clipping.
+        dropout: Dropout rate in the encoder, after the position embeddings and after every dense
+            layer except qkv.
+        drop_path: Stochastic depth: share of residual branches to drop in the last block, rising
+            linearly from 0 in the first block.
+        layer_decay: Factor by which the learning rate falls from each block to the one below.
+            Useful for fine-tuning. null: the same learning rate for all layers.
+        nonfinite: What to do if the loss or a gradient is not finite: stop the run, or skip that
+            update.
+        average: Decay of a running (Polyak) average of the weights and batch-norm statistics, which
+            is evaluated and exported instead of the last weights. null: no average.
     """
 
     name: Annotated[str, OneOf(lambda: OPTIMISERS)] = key("adamw")
@@ -45,7 +49,7 @@ class Optim(Keys):
     warmup: int = key(0, ge=0)
     schedule: Literal["cosine", "linear", "steps", "wsd"] = key("cosine")
     decay: Part = key(0.2, requires=("optim.schedule", "wsd"))  # Hägele et al., 2024
-    # BiT-L: after 10, 23, 30 and 37 of 40 epochs
+    # Schedule of BiT-L: drops after 10, 23, 30 and 37 of 40 epochs
     drops: list[Annotated[float, Field(gt=0, lt=1)]] = key(
         [0.25, 0.575, 0.75, 0.925], requires=("optim.schedule", "steps")
     )
@@ -68,18 +72,18 @@ class Optim(Keys):
 
     @property
     def decay_from(self) -> int:
-        """Of wsd: the step before which the learning rate begins to decay."""
+        """Step at which the learning rate of the schedule wsd begins to decay."""
         return self.steps - max(1, round(self.decay * self.steps))
 
 
 class Optimiser(NamedTuple):
-    """An optimiser that `optim.name` can choose.
+    """Optimiser that `optim.name` can choose.
 
     Attributes:
-        label: What a run's first lines call it.
-        made_by: MODULE:CLASS, an optimiser of torch's interface. The class must have a fused
-            kernel that reads `found_inf`, which is how an update is skipped.
-        settings: Return the arguments of the class, besides the weights, `lr` and `fused`.
+        label: Name in the first lines that a run prints.
+        made_by: MODULE:CLASS of an optimiser with torch's interface. The class must have a fused
+            kernel that reads `found_inf`, because updates are skipped that way.
+        settings: Return the arguments of the class except the weights, `lr` and `fused`.
         moments: Return the names of the state tensors that have the shape of their weight.
         counts_steps: Whether the state of each weight has a counter `step`.
         fuses_shards: Whether the fused kernel also takes the shards of FSDP2.
@@ -108,6 +112,6 @@ OPTIMISERS = {
         settings=lambda optim: {"momentum": optim.momentum},
         moments=lambda optim: ("momentum_buffer",) if optim.momentum else (),
         counts_steps=False,
-        fuses_shards=False,  # it does not support DTensor
+        fuses_shards=False,  # the fused kernel does not support DTensor
     ),
 }

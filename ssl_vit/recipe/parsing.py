@@ -1,8 +1,8 @@
-"""Reads what users and other programs wrote: paths, YAML, and the JSON of run and study folders. No
-torch here.
+"""Read files of users and foreign programs: paths, YAML, and the JSON of run and study folders.
 
-Size and depth are checked before parsing, since deep nesting makes the parsers of YAML and JSON
-exhaust the stack. What a JSON file has to hold is a record (recipe/records).
+Size and depth are checked before parsing, because deep nesting makes the parsers of YAML and JSON
+exhaust the stack. The required content of a JSON file is described by a record (recipe/records).
+This module does not import torch.
 """
 
 import copy
@@ -19,22 +19,25 @@ from ..errors import UserError
 from .keys import OddNumber, Values
 from .names import LONGEST_NAME, is_path
 
-DEEPEST = 32  # levels of a YAML value; a recipe has three
-LARGEST = 2**26  # bytes of a YAML or JSON file
-MOST_VALUES = 100_000  # of a YAML file
-SHOWN = 60  # characters of a path that cannot be
+DEEPEST = 32  # levels of nesting in YAML; a recipe has three
+LARGEST = 2**26  # largest YAML or JSON file, in bytes
+MOST_VALUES = 100_000  # largest number of values in a YAML file
+SHOWN = 60  # characters of an impossible path that an error shows
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Plain scalars of YAML 1.2: 2e-4 is a number and 010 is ten; no, 12:30 and 2026-01-01 are
-    texts. A key that is there twice is an error."""
+    """Loader for plain scalars of YAML 1.2, which refuses a key that is given twice.
+
+    2e-4 is a number and 010 is ten; no, 12:30 and 2026-01-01 are texts.
+    """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """
+        """Construct a document after counting its values.
+
         Raises:
-            ConstructorError: the aliases of a few lines stand for more values than memory holds.
+            ConstructorError: The aliases of a few lines stand for more values than memory holds.
         """
         waiting, count = [node], 0
         while waiting:
@@ -50,8 +53,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return super().construct_document(node)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Take in what `<<` merges. Before that no key is there twice."""
-        looked_at = self.__dict__.setdefault("looked_at", {})  # nodes stay alive in it
+        """Merge what `<<` refers to, after checking that no key is given twice."""
+        # keeps nodes alive, so that no id is used twice
+        looked_at = self.__dict__.setdefault("looked_at", {})
         if id(node) not in looked_at:
             looked_at[id(node)] = node
             known: set[str] = set()
@@ -69,7 +73,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts that `_Loader`, or another program by YAML 1.1, would read as something else."""
+    """Dumper that quotes texts which `_Loader`, or a program that reads YAML 1.1, would take for
+    another type.
+    """
 
 
 for _kind, _form, _first in (
@@ -92,10 +98,14 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
 
 
 def parse_path(text: str, key: str) -> Path:
-    """The path that an option gives; its key opens the error.
+    """Return the path that an option gives.
+
+    Args:
+        text: Value of the option.
+        key: Key of the option, which starts the error.
 
     Raises:
-        UserError: no file or folder can have that name.
+        UserError: No file or folder can have this path.
     """
     if not is_path(text):
         shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
@@ -105,7 +115,7 @@ def parse_path(text: str, key: str) -> Path:
 
 
 def exists(path: str | Path) -> bool:
-    """Whether a path is there. No path of that name can be: it is not."""
+    """Return whether a path exists. A path that the file system refuses does not exist."""
     try:
         return Path(path).exists()
     except (OSError, ValueError):  # no permission, a name too long, a null character
@@ -113,26 +123,28 @@ def exists(path: str | Path) -> bool:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """Return the mapping in a YAML file.
 
     Raises:
-        UserError: it cannot be read, is no mapping or has a key twice.
+        UserError: The file cannot be read, is not a mapping or gives a key twice.
     """
     try:
         loaded = copy.deepcopy(_parsed(_text(path)))
-    except Exception as error:  # whatever YAML finds wrong
-        text = str(error).replace('in "<unicode string>", ', "at ")  # the parser got a text
+    except Exception as error:  # any error that YAML raises
+        # the parser was given a text, not a file
+        text = str(error).replace('in "<unicode string>", ', "at ")
         raise UserError(f"{path}: {' '.join(text.split())[:300]}") from None
     if not isinstance(loaded, dict):
         raise UserError(f"{path}: expected a mapping")
     try:
-        flatten(loaded)  # no key is there both nested and dotted
+        flatten(loaded)  # checks that no key is given both nested and dotted
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return cast(dict[str, Any], loaded)
 
 
-# Resolving one recipe reads the presets several times; a study's report each run's recipe twice
+# Cached because resolving one recipe reads the presets several times, and the report of a study
+# reads the recipe of each run twice
 @functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> Any:
     _check_depth(text)
@@ -141,15 +153,15 @@ def _parsed(text: str) -> Any:
 
 
 def yaml_text(content: dict[str, Any]) -> str:
-    """A mapping as `load_yaml` reads it."""
+    """Return a mapping as YAML that `load_yaml` reads back."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def flatten(node: Any, prefix: str = "") -> Values:
-    """A nested mapping as {dotted key: value}. A mapping inside of a group of keys is a value.
+    """Return a nested mapping as {dotted key: value}. A mapping inside a group of keys is a value.
 
     Raises:
-        UserError: a key is there both nested and dotted.
+        UserError: A key is given both nested and dotted.
     """
     flat: Values = {}
     for key, value in node.items():
@@ -164,7 +176,7 @@ def flatten(node: Any, prefix: str = "") -> Values:
 
 
 def nested(values: Values) -> dict[str, Any]:
-    """{dotted key: value} as a nested mapping; the reverse of `flatten`."""
+    """Return {dotted key: value} as a nested mapping, the reverse of `flatten`."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         group, dot, name = key.partition(".")
@@ -176,10 +188,14 @@ def nested(values: Values) -> dict[str, Any]:
 
 
 def yaml_value(text: str, loader: Any = _Loader) -> Any:
-    """A text as YAML reads it; scalars by that loader.
+    """Parse a YAML text into a value.
+
+    Args:
+        text: YAML.
+        loader: Loader class that decides how scalars are read.
 
     Raises:
-        ValueError: it is no YAML value, or a nested one of more than DEEPEST levels.
+        ValueError: The text is not valid YAML, or is nested more than DEEPEST levels deep.
     """
     try:
         _check_depth(text)
@@ -189,26 +205,28 @@ def yaml_value(text: str, loader: Any = _Loader) -> Any:
 
 
 def yaml_word(text: str) -> Any:
-    """A word of a command line as YAML reads a plain scalar, or the list or mapping in brackets
-    that it is. What only a document has (comments, tags, anchors, blanks around) is none of it.
+    """Return a word of a command line as YAML reads a plain scalar, or as a list or mapping in
+    brackets.
+
+    Features of whole documents (comments, tags, anchors, surrounding blanks) are not interpreted.
 
     Raises:
-        ValueError: as `yaml_value`.
+        ValueError: As in `yaml_value`.
     """
     if text[:1] + text[-1:] in ("[]", "{}"):
         return yaml_value(text)
     loader = _Loader("")
-    if text == "<<":  # which merges in a mapping alone
+    if text == "<<":  # "<<" means a merge only inside a mapping
         return text
     tag = loader.resolve(yaml.ScalarNode, text, (True, False))
     return loader.construct_object(yaml.ScalarNode(tag, text))
 
 
 def yaml_texts(text: str) -> list[str]:
-    """A list's text, as YAML writes lists, as the texts of its elements: 010 stays 010.
+    """Return the elements of a YAML list as texts, so that 010 stays 010.
 
     Raises:
-        ValueError: it is no list of texts.
+        ValueError: The text is not a list of texts.
     """
     found = yaml_value(text, yaml.BaseLoader)  # texts, lists and mappings only
     if not (isinstance(found, list) and all(isinstance(one, str) for one in found)):
@@ -225,8 +243,10 @@ def _text(path: Path) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """Raises ValueError where YAML nests deeper than DEEPEST. The parser's events are produced
-    without recursion, so counting them is safe."""
+    """Raise ValueError if YAML nests deeper than DEEPEST.
+
+    The parser produces events without recursion, so counting them is safe.
+    """
     depth = 0
     too_deep = f"nested deeper than {DEEPEST} levels"
     try:
@@ -238,26 +258,27 @@ def _check_depth(text: str) -> None:
             if depth > DEEPEST:
                 raise ValueError(too_deep)
     except yaml.scanner.ScannerError as error:
-        if "nesting depth" in str(error):  # newer libyaml: 1,000 levels, seen before any event
+        # newer libyaml stops at 1,000 levels, before the first event
+        if "nesting depth" in str(error):
             raise ValueError(too_deep) from None
         raise
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file.
+    """Return the value in a JSON file.
 
     Raises:
-        ValueError: it is no JSON, or has a key twice.
-        OSError: it cannot be read.
+        ValueError: The file is not valid JSON, or gives a key twice.
+        OSError: The file cannot be read.
     """
     return parse_json(_text(path))
 
 
 def parse_json(text: str) -> Any:
-    """A JSON text's value.
+    """Parse a JSON text into a value.
 
     Raises:
-        ValueError: it is no JSON, or has a key twice.
+        ValueError: The text is not valid JSON, or gives a key twice.
     """
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates)
@@ -266,8 +287,10 @@ def parse_json(text: str) -> Any:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. One that was put together by hand may have a key twice, and the last one
-    would win in silence."""
+    """Return a JSON object, and refuse a key that is given twice.
+
+    A file edited by hand may have a key twice, and the last value would win silently.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -1,4 +1,6 @@
-"""Plugins: files of a user that declare objectives or targets. No torch here."""
+"""Run plugins: Python files in which users declare objectives or targets. This module does not
+import torch.
+"""
 
 import hashlib
 import importlib.util
@@ -12,16 +14,24 @@ from .keys import Values
 from .parsing import parse_path
 from .words import is_null
 
-CONTENT = "__ssl_vit_content__"  # of a plugin's module: a hash of the file that it ran
+# attribute of a plugin's module with the hash of the file that was run
+CONTENT = "__ssl_vit_content__"
 
 
 def check_plugin(given: Values, plugin: str | None, path: Path) -> None:
-    """Check that the command line names the plugin that a recipe file names: recipe files are
-    passed on, and a plugin is code. And that a plugin declares something where an objective or a
-    target is named beside it.
+    """Check that the command line names the plugin of the recipe file, and that the plugin declares
+    something.
+
+    The command line must name the plugin because recipe files are passed on, and a plugin is code.
+    The plugin must declare something if an objective or a target is named together with it.
+
+    Args:
+        given: {dotted key: value} from the command line.
+        plugin: Plugin that the recipe file names; None if it names none.
+        path: The recipe file.
 
     Raises:
-        UserError: it does not.
+        UserError: The command line does not name the plugin, or the plugin declares nothing.
     """
     declared = any(declaration.is_plugins(type(one)) for one in declaration.all_declared())
     if given.get("plugin") and {"objective", "target"} & given.keys() and not declared:
@@ -33,15 +43,18 @@ def check_plugin(given: Values, plugin: str | None, path: Path) -> None:
 
 
 def content_of(kind: type) -> str:
-    """The hash of the plugin's file that a class is of; empty of the package's."""
+    """Return the hash of the plugin file that defines a class, or an empty string for a class of
+    this package.
+    """
     return str(getattr(sys.modules.get(kind.__module__), CONTENT, ""))
 
 
 def run_plugin(plugin: str | None) -> None:
-    """Run a plugin's file, once per process: it declares objectives or targets.
+    """Run the file of a plugin, which declares objectives or targets. Each file runs once per
+    process.
 
     Raises:
-        UserError: there is no such file, or it fails.
+        UserError: The file does not exist or fails, or has changed since this process ran it.
     """
     if plugin is None or is_null(plugin):
         return
@@ -61,21 +74,21 @@ def run_plugin(plugin: str | None) -> None:
     module.__dict__[CONTENT] = content
     before = declaration.all_declared()
     try:
-        # not by the loader: its compiled copy would be taken for that of a file of the same size
-        # that was changed within a second
+        # Not with the loader, because its compiled copy would be used for a file of the same size
+        # that was changed within a second.
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-        schema.all_keys()  # its keys are none of others
-        default = declaration.ObjectiveDeclaration.build  # reads a file beside the declaration's
+        schema.all_keys()  # checks that the keys of the plugin are not taken
+        default = declaration.ObjectiveDeclaration.build  # reads network.py next to the declaration
         for one in declaration.objectives().values():
             if type(one).__module__ == name and type(one).build is default:
                 expected = "expected a method build(self, settings, encoder, classes)"
                 raise UserError(f"{type(one).__name__}: {expected}")
-    except (Exception, SystemExit) as error:  # whatever is wrong in a user's file
+    except (Exception, SystemExit) as error:  # anything that is wrong in a user's file
         for declared in declaration.all_declared():
             if declared not in before:
                 declaration.withdraw(declared.name)
         text = str(error) if isinstance(error, UserError) else repr(error)
-        if isinstance(error, SyntaxError):  # whose repr is a tuple
+        if isinstance(error, SyntaxError):  # the repr of a SyntaxError is a tuple
             text = f"SyntaxError: {error}"
         raise UserError(f"plugin={plugin}: {' '.join(text.split())}") from None
     sys.modules[name] = module

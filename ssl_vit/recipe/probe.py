@@ -1,4 +1,4 @@
-"""The keys on what is measured of a frozen encoder. No torch here."""
+"""Keys for measuring a frozen encoder. This module does not import torch."""
 
 from typing import Annotated, Literal
 
@@ -6,11 +6,11 @@ from pydantic import Field
 
 from .keys import Count, Keys, Steps, key
 
-MEASURES = ["few_shot", "linear", "knn", "attentive", "top1"]  # top1: with a run's own head
-SEGMENTATION = "segmentation"  # the measure of patches, which needs masks and no labels
+MEASURES = ["few_shot", "linear", "knn", "attentive", "top1"]  # top1 uses the run's own head
+SEGMENTATION = "segmentation"  # measures patches; needs masks, but no labels
 ATTENTIVE = "attentive"
-TOKENS = {ATTENTIVE, SEGMENTATION}  # what is measured of an encoder's tokens, not of one feature
-# What some of them choose on held-out images
+TOKENS = {ATTENTIVE, SEGMENTATION}  # measures of the encoder's tokens
+# What some measures choose on held-out images
 CHOSEN = {
     "linear": "the learning rate of the linear probe",
     ATTENTIVE: "the learning rate of the attentive probe",
@@ -22,25 +22,27 @@ class Probe(Keys):
     """Measuring a frozen encoder.
 
     Attributes:
-        every: While pre-training: steps between probes of the encoder; null: never.
-        images: While pre-training: labelled training images that the probes learn from.
-        measures: What is measured; segmentation needs masks.
-        feature: encoder, or hidden: a supervised run's tanh layer, which reads the encoder's
-            feature.
-        pool: Feature of an image: token (the class token) or avg (the mean of the patches); null:
-            as the encoder's export says.
-        layer: Block whose output is the feature, from 1; null: the last one, after the final norm.
-        shots: Few-shot: labelled images per class.
-        trials: Few-shot: draws of those images to average over; null: 10 where linear or knn use
-            the features of all training images, else 3.
-        rates: Linear and attentive probe, segmentation: learning rates to choose from.
-        steps: Linear and attentive probe, segmentation: steps.
-        batch: Linear and attentive probe, segmentation: batch size.
-        neighbors: k of the k-nearest-neighbour probe.
-        token_images: Attentive probe: training images that it learns from, a fixed random choice,
-            whose tokens are held in memory; null: all.
-        mask_images: Segmentation: training images that it learns from, a fixed random choice; null:
-            all.
+        every: Steps between probes of the encoder during pre-training. null: no probes.
+        images: Number of labelled training images that probes during pre-training learn from.
+        measures: What to measure. segmentation needs masks.
+        feature: Feature to measure: encoder, or hidden (the tanh layer that a supervised run has on
+            top of the encoder).
+        pool: How tokens are pooled into one feature: token (the class token) or avg (the mean of
+            the patch tokens). null: as the encoder's export says.
+        layer: Block whose output is used, counted from 1. null: the last block, after the final
+            norm.
+        shots: Labelled images per class for few-shot measures.
+        trials: Random draws of few-shot images to average over. null: 10 if linear or knn already
+            need the features of all training images, otherwise 3.
+        rates: Learning rates to choose from, for the linear, attentive and segmentation probes.
+        steps: Training steps of the linear, attentive and segmentation probes.
+        batch: Batch size of the linear, attentive and segmentation probes.
+        neighbors: Number of neighbours (k) of the k-NN probe.
+        token_images: Training images that the attentive probe learns from, drawn at random but
+            always the same. Their tokens are held in memory, so lower this if memory runs out.
+            null: all.
+        mask_images: Training images that segmentation learns from, drawn at random but always the
+            same. null: all.
     """
 
     every: Steps | None = key(None, effect="result")

@@ -1,4 +1,6 @@
-"""Reads recipe files, their bases, and the presets that they name. No torch here."""
+"""Read recipe files together with the base recipes and presets named in each file. This module does
+not import torch.
+"""
 
 import functools
 import itertools
@@ -15,34 +17,41 @@ from .parsing import flatten, load_yaml, parse_path
 from .schema import Recipe
 
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
-STUDIES = "study"  # the folder of RECIPES that holds studies
-TABLES = RECIPES / "tables"  # files that are not recipes
-PAPER = TABLES / "paper.yaml"  # whose rows are: recipe=paper/NAME has the path PAPER / NAME
+STUDIES = "study"  # folder inside RECIPES with the studies
+TABLES = RECIPES / "tables"  # folder with files that are not recipes
+PAPER = TABLES / "paper.yaml"  # each row is a recipe: recipe=paper/NAME has the path PAPER / NAME
 PRESET_TABLES = {
     "data": TABLES / "datasets.yaml",
     "model": TABLES / "models.yaml",
-}  # key -> the table that it names a row of
+}  # key -> table that the value of the key names a row of
 
 
 class FileValues(NamedTuple):
-    """{dotted key: value} of a recipe file: of the presets that it names, and its own, which
-    win."""
+    """Values of a recipe file as {dotted key: value}.
+
+    Attributes:
+        presets: Values of the presets that the file names.
+        own: Values in the file itself, which win over the presets.
+    """
 
     presets: Values
     own: Values
 
 
 def recipe_names() -> list[str]:
-    """The recipes of the package, as `recipe=` takes them."""
+    """Return the names of the package's recipes, in the form that `recipe=` takes."""
     return [one for one in _names() if not one.startswith(f"{STUDIES}/")]
 
 
 def study_names() -> list[str]:
-    """The studies of the package, as `recipe=` of tools/study.py takes them."""
+    """Return the names of the package's studies, in the form that `recipe=` of tools/study.py
+    takes.
+    """
     return [one for one in _names() if one.startswith(f"{STUDIES}/")]
 
 
-@functools.cache  # the package's files stay as they are; a study asks for them hundreds of times
+# the files of the package do not change, and a study asks for the names hundreds of times
+@functools.cache
 def _names() -> list[str]:
     found = (str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
     files = [name for name in found if not name.startswith(f"{TABLES.name}/")]
@@ -50,7 +59,7 @@ def _names() -> list[str]:
 
 
 def first_recipes() -> list[str]:
-    """The recipes that run as they are, on the embedded images."""
+    """Return the recipes that use the embedded images and therefore need no further options."""
     return [
         name
         for name in recipe_names()
@@ -59,8 +68,10 @@ def first_recipes() -> list[str]:
 
 
 def summary(name: str) -> str:
-    """What a recipe's first comment says up to a colon or full stop, or the one beside its name in
-    the paper's table; a study's title."""
+    """Return a recipe's first comment up to a colon or full stop.
+
+    For a recipe in the paper's table, return the comment next to its name; for a study, its title.
+    """
     if name in study_names():
         return str(load_yaml(RECIPES / f"{name}.yaml")["title"])
     path = find_recipe(name)
@@ -73,11 +84,12 @@ def summary(name: str) -> str:
 
 
 def find_recipe(name: str | None) -> Path:
-    """A recipe's file, from its name under recipes/ or its path. That of a row of the paper's table
-    is PAPER / NAME, which this module alone reads.
+    """Return the path of a recipe, given the name under recipes/ or the path.
+
+    For a row of the paper's table the path is PAPER / NAME, which only this module can read.
 
     Raises:
-        UserError: there is none.
+        UserError: The recipe does not exist.
     """
     if name is None:
         first = ", ".join(first_recipes())
@@ -96,10 +108,10 @@ def find_recipe(name: str | None) -> Path:
 
 
 def preset(key: str, name: str) -> Values:
-    """{dotted key: value} of the preset data=NAME or model=NAME, its name included.
+    """Return {dotted key: value} of the preset data=NAME or model=NAME, including the name.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: No preset has this name.
     """
     table = PRESET_TABLES[key]
     rows = load_yaml(table)
@@ -112,17 +124,23 @@ def preset(key: str, name: str) -> Values:
 
 
 def has_preset(key: str, name: str) -> bool:
-    """Whether there is a preset data=NAME or model=NAME."""
+    """Return whether a preset data=NAME or model=NAME exists."""
     return name in load_yaml(PRESET_TABLES[key])
 
 
 def without_group(known: Values, group: str) -> Values:
-    """The values without those of one group of keys."""
+    """Return the values without the keys of one group."""
     return {key: value for key, value in known.items() if not key.startswith(f"{group}.")}
 
 
 class _Link(NamedTuple):
-    """A recipe file in a chain of bases: what it names as its base, and its values without it."""
+    """Recipe file in a chain of bases.
+
+    Attributes:
+        path: The file.
+        base: Recipe that the file names as its base; None for none.
+        values: Values of the file without its base.
+    """
 
     path: Path
     base: Any
@@ -130,10 +148,11 @@ class _Link(NamedTuple):
 
 
 def _chain(path: Path) -> list[_Link]:
-    """A recipe file, or a row of the paper's table, and its bases, the nearest first.
+    """Return a recipe file (or a row of the paper's table) followed by all bases, the nearest
+    first.
 
     Raises:
-        UserError: a file cannot be read, or the bases form a circle.
+        UserError: A file cannot be read, or the bases form a circle.
     """
     found: list[_Link] = []
     while True:
@@ -148,11 +167,13 @@ def _chain(path: Path) -> list[_Link]:
 
 
 def load(path: Path) -> FileValues:
-    """The values of a recipe file. What the recipe of its `base: NAME` gives, except the name,
-    counts as though it stood in the file, unless the file gives it itself.
+    """Return the values of a recipe file, including the values of the base.
+
+    What the recipe in `base: NAME` gives, except the name, counts as if the file gave it, unless
+    the file itself gives another value.
 
     Raises:
-        UserError: a file cannot be read, or the bases form a circle.
+        UserError: A file cannot be read, or the bases form a circle.
     """
     presets: Values = {}
     own: Values = {}
@@ -167,13 +188,16 @@ def load(path: Path) -> FileValues:
 
 
 def bases(path: Path) -> list[str]:
-    """The names of the recipes that a recipe file is based on, the nearest first."""
+    """Return the names of the recipes that a recipe file is based on, the nearest first."""
     return [str(link.base) for link in _chain(path) if link.base is not None]
 
 
 def names_images(path: Path) -> bool:
-    """Whether a recipe file or one of its bases chooses images. That a file of recipes/ says
-    `data: shapes` is no choice, but what it does without one."""
+    """Return whether a recipe file or any base of the file chooses images.
+
+    `data: shapes` in a file of recipes/ does not count as a choice, because those images are the
+    default.
+    """
     for link in _chain(path):
         values = link.values.presets | link.values.own
         found = {key: values.get(key) for key in ("data.path", "data.hub", "data.name")}
@@ -184,11 +208,14 @@ def names_images(path: Path) -> bool:
 
 
 def find_base(base: Any, path: Path) -> Path:
-    """The file that the recipe file `path` names as `base:`, a recipe's name or a path relative to
-    `path`.
+    """Return the path of the recipe that a recipe file names as `base:`.
+
+    Args:
+        base: Name of a recipe, or a path relative to the folder of the recipe file.
+        path: The recipe file.
 
     Raises:
-        UserError: there is none.
+        UserError: The base does not exist.
     """
     if not isinstance(base, str):
         raise UserError(f"{path}: base={base}: expected a recipe's name or a file's path")
@@ -204,13 +231,14 @@ def find_base(base: Any, path: Path) -> Path:
 
 
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
-    """The values of a recipe file's content, without its base."""
+    """Return the values of a recipe file's content, without the values of the base."""
     presets: Values = {}
     for key in PRESET_TABLES:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
     own = flatten(mapping)
-    # without its plugin the own keys of an objective or a target are not known here
+    # If the plugin has not run, the keys of its objective or target are unknown here and cannot be
+    # checked.
     known = {"objective": declaration.objectives(), "target": declaration.targets()}
     foreign = any(own.get(key) not in (None, *names) for key, names in known.items())
     checked = (key for key in own if not foreign or key.split(".")[0] in Recipe.model_fields)
@@ -219,17 +247,18 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
 
 
 def file_values(path: Path) -> Values:
-    """{dotted key: value} of a recipe file and its bases, unchecked."""
+    """Return {dotted key: value} of a recipe file and all bases, unchecked."""
     presets, own = load(path)
     return presets | own
 
 
 def read(path: Path) -> Recipe:
-    """The recipe of a file without a base (recipe.yaml of a run), typed but not checked; no plugin
-    runs.
+    """Return the recipe in a file without a base, such as the recipe.yaml of a run.
+
+    Values are typed, but relations between them are not checked, and no plugin runs.
 
     Raises:
-        UserError: it is no recipe.
+        UserError: The file is not a recipe.
     """
     presets, own = _of_mapping(load_yaml(path), path)
     return schema.build(presets | own, f"{path}: ")

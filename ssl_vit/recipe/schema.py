@@ -1,5 +1,8 @@
-"""The recipe: typed values that define a run. Each key is described here, in the files of its group
-or by its objective, and nowhere else; docs/options.md lists them all. No torch here."""
+"""Define the recipe: the typed values that define a run.
+
+Each key is described once, here, in the module of its group or in the declaration of its objective.
+docs/options.md lists all keys. This module does not import torch.
+"""
 
 import functools
 from collections.abc import Mapping
@@ -26,40 +29,44 @@ from .shared_groups import ViewOptions
 
 DEFAULT_OBJECTIVE = "mpp"
 DEFAULT_TARGET = "mean_color"
-LARGE_SHARE = 0.2  # of the training images, held out
-# Of one machine or one person: not published, not taken from others. Of groups all keys
+LARGE_SHARE = 0.2  # share of the training images that counts as many held-out images
+# Keys and groups that describe the machine or the user. They are not published, and not taken from
+# recipes of others.
 PRIVATE = ("out", "resume", "plugin", "data.path", "eval.real", "hub")
 
 G = TypeVar("G")
 
 
 def group(kind: type[Keys]) -> Any:
-    """A field for a group of keys; its docstring begins with what these are."""
+    """Return the pydantic field for a group of keys, described by the first paragraph of the
+    group's docstring.
+    """
     return Field(default_factory=kind, description=summary(kind))
 
 
 class Trunk(NamedTuple):
-    """The run that another one goes on from, and at which step."""
+    """Run that a new run continues, and the step at which the new run begins."""
 
     folder: Path
     step: int
 
 
 class Recipe(Keys):
-    """The keys that every recipe has; `recipe_class` adds the groups that an objective uses.
+    """Keys that every recipe has. `recipe_class` adds the groups that an objective uses.
 
     Attributes:
-        name: The run's folder; default: the recipe's name and the options that change what is
-            computed.
+        name: Name of the run's folder. Default: the recipe's name and every option that changes
+            what is computed.
         out: Folder that holds the runs.
         seed: Seed of every random choice.
-        resume: Resume the run in the folder; false: refuse a folder that holds a run; RUN@STEP:
-            begin a run of another length, of optim.schedule=wsd, at that checkpoint of another.
+        resume: What to do if the run's folder already holds a run. true: resume it. false: refuse.
+            RUN@STEP: begin a new run of another length from this checkpoint of another run; needs
+            optim.schedule=wsd.
         plugin: Python file that adds objectives or targets (docs/extend.md).
-        init: Initial weights: scratch, a run's folder, an export, timm:NAME, hf-hub:USER/NAME or a
-            Google .npz file.
-        objective: What the encoder is trained on.
-        target: What is predicted of a patch.
+        init: Initial weights: scratch (random weights), a run's folder, an export's folder,
+            timm:NAME, hf-hub:USER/NAME or a Google .npz file.
+        objective: What the encoder is trained to do.
+        target: What is predicted for each patch.
     """
 
     name: RunName = key("", effect="run")
@@ -83,45 +90,49 @@ class Recipe(Keys):
     hub: Hub = group(Hub)
 
     def __new__(cls, **values: Any) -> "Recipe":
-        """`Recipe(objective=NAME)` has the groups of that objective too."""
+        """Create a recipe of the class for the objective, so that `Recipe(objective=NAME)` has that
+        objective's groups.
+        """
         if cls is Recipe:
             cls = recipe_class(values.get("objective", DEFAULT_OBJECTIVE), values)
         return super().__new__(cls)
 
     def __reduce__(self) -> Any:
-        """Pickled by its values: the class of an objective's recipes is in no module."""
+        """Pickle the recipe by value, because the class for an objective is not in any module."""
         return _unpickled, (self.model_dump(),)
 
     @property
     def groups(self) -> dict[str, Any]:
-        """{name: group of keys} of those that the objective uses."""
+        """Groups of keys that the objective uses, as {name: group}."""
         own = [name for name in type(self).model_fields if name not in Recipe.model_fields]
         return {name: getattr(self, name) for name in own} | (self.model_extra or {})
 
     def group(self, kind: type[G]) -> G:
-        """The group of keys of that type.
+        """Return the group of keys with the given type.
 
         Raises:
-            KeyError: the objective does not use it.
+            KeyError: The objective does not use this group.
         """
         return declaration.find_group(self.groups, kind)
 
     @property
     def declared(self) -> declaration.ObjectiveDeclaration:
-        """What its objective declares.
+        """Declaration of the objective.
 
         Raises:
-            UserError: its objective is not known here.
+            UserError: The objective is not known in this process.
         """
         return declaration.objective(self.objective)
 
     @property
     def own_rows(self) -> list[Row]:
-        """Return the metrics and baselines that the plugins of its objective and target declare."""
+        """Metrics and baselines that the plugins of the objective and the target declare."""
         return declaration.own_rows(self.objective, self.target)
 
     def holds(self, key: str) -> bool:
-        """Whether a dotted key is in use: not one of a group that the objective has no use for."""
+        """Return whether a dotted key is in use, and not part of a group that the objective does
+        not use.
+        """
         top = key.split(".")[0]
         if top == "target":
             return uses_target(self.objective)
@@ -130,10 +141,10 @@ class Recipe(Keys):
         return top in type(self).model_fields or top in (self.model_extra or {})
 
     def values(self) -> Values:
-        """{dotted key: value} of the keys in use, in the order of `all_keys`.
+        """Return {dotted key: value} for the keys in use, in the order of `all_keys`.
 
         Raises:
-            UserError: a group of keys was replaced by something else.
+            UserError: A group of keys was replaced by an object of another type.
         """
         for name, info in type(self).model_fields.items():
             kind = info.annotation
@@ -147,51 +158,51 @@ class Recipe(Keys):
         return {key: flat[key] for key in held}
 
     def value(self, key: str) -> Any:
-        """The value of a dotted key."""
+        """Return the value of a dotted key."""
         return functools.reduce(getattr, key.split("."), self)
 
     def set(self, key: str, value: Any) -> None:
-        """Give a dotted key another value, which is not checked."""
+        """Set a dotted key to another value, without checking the value."""
         group, _, name = key.rpartition(".")
         setattr(self.value(group) if group else self, name, value)
 
     def error(self, key: str, reason: str, value: Any = None) -> UserError:
-        """The error of a value that does not go with others.
+        """Return the error about a value that contradicts the rest of the recipe.
 
         Args:
-            key: the dotted key, whose value the line shows.
-            reason: what is expected.
-            value: in place of the key's.
+            key: Dotted key, shown with its value.
+            reason: What is expected.
+            value: Value to show instead of the key's.
         """
         shown = format_value(self.value(key)) if value is None else value
         return UserError(f"{key}={shown}: {reason}")
 
     def refuse(self, key: str, reason: str, wrong: object, value: Any = None) -> None:
-        """Check a relation between values.
+        """Raise an error if a relation between values does not hold.
 
         Args:
-            key, reason, value: as of `error`.
-            wrong: whether it does not hold.
+            key, reason, value: As in `error`.
+            wrong: Whether the relation fails.
 
         Raises:
-            UserError: it does not.
+            UserError: `wrong` is true.
         """
         if wrong:
             raise self.error(key, reason, value)
 
     @property
     def patches(self) -> int:
-        """Patches of a training image."""
+        """Number of patches of a training image."""
         return (self.data.size // self.model.patch) ** 2
 
     @property
     def trains(self) -> bool:
-        """Whether anything is trained; an evaluation trains nothing."""
+        """Return whether the run trains anything. An evaluation does not."""
         return self.objective != "probe"
 
     @property
     def trunk(self) -> Trunk | None:
-        """The run and the step of resume=RUN@STEP."""
+        """Run and step of resume=RUN@STEP, or None for a run that starts at step 0."""
         if isinstance(self.resume, bool):
             return None
         run, _, step = self.resume.rpartition("@")
@@ -199,19 +210,21 @@ class Recipe(Keys):
 
     @property
     def own_steps(self) -> int:
-        """Its steps without those of its trunk."""
+        """Number of steps without the steps of the trunk."""
         return self.optim.steps - (self.trunk.step if self.trunk else 0)
 
     @property
     def pool(self) -> str:
-        """An image's feature in the export: token (the class token) or avg (the patches' mean)."""
+        """Pooling of tokens into the exported feature: token (the class token) or avg (the mean of
+        the patch tokens).
+        """
         trained = self.declared.trained(self)[-1]
         own = trained.options and getattr(self.groups[trained.options.name], "pool", None)
         return str(own or trained.pool)
 
     @property
     def fine_tunes(self) -> bool:
-        """Whether it is a fine-tuning: trained weights learn labels, and nothing else."""
+        """Return whether the run is a fine-tuning: trained weights learn labels, nothing else."""
         found = declaration.known_or_bare(self.objective)
         learns = found.labels and not found.parts and self.trains
         return learns and not self.init_source.is_scratch
@@ -221,19 +234,19 @@ class Recipe(Keys):
         return InitSource(self.init)
 
     def sources(self) -> dict[str, InitSource]:
-        """{dotted key: what it names} of the keys that name weights; without those that name
-        none."""
+        """Return {dotted key: source of weights} for keys that name weights and have a value."""
         return sources(self.values())
 
     @property
     def training_tool(self) -> str:
-        """The tool that trains it, also where its plugin is not here."""
+        """Name of the tool that trains this recipe, even if the plugin is not available here."""
         return "finetune" if self.fine_tunes else "pretrain"
 
 
 class _Foreign(Recipe):
-    """Of an objective or a target that is not known here, as without its plugin: keys are taken as
-    they are."""
+    """Recipe of an objective or target that is unknown here, for example without its plugin:
+    unknown keys are kept unchecked.
+    """
 
     model_config = ConfigDict(extra="allow")
     target: str = key(DEFAULT_TARGET)
@@ -245,10 +258,11 @@ def _unpickled(values: dict[str, Any]) -> Recipe:
 
 
 def recipe_class(objective: str, given: Values) -> type[Recipe]:
-    """The model of an objective's recipes.
+    """Return the class of recipes for an objective.
 
     Args:
-        objective: its name; one that is not known here has the groups that `given` names.
+        objective: Name of the objective. If it is unknown here, the class has the groups that
+            `given` names.
         given: {dotted key: value} of the recipe.
     """
     found = declaration.objectives().get(objective)
@@ -269,16 +283,17 @@ def _class(base: type[Recipe], *groups: declaration.Group) -> type[Recipe]:
 
 
 def build(values: Values, where: str = "", typed: Mapping[str, str] | None = None) -> Recipe:
-    """The typed recipe from {dotted key: value}; keys that are absent have their default, and those
-    of groups that its objective does not use are left out.
+    """Return the typed recipe for {dotted key: value}.
+
+    Missing keys get their default. Keys of groups that the objective does not use are left out.
 
     Args:
-        values: of the keys.
-        where: opens the error of a value that was not typed.
-        typed: {dotted key: text} of values as they were typed, which the error shows.
+        values: {dotted key: value}.
+        where: Start of the error about a value that was not typed, such as the path of a file.
+        typed: {dotted key: text} for values that the user typed; the error shows this text.
 
     Raises:
-        UserError: a value of another type, or out of bounds.
+        UserError: A value has the wrong type or is out of bounds.
     """
     known = all_keys()
     objective = values.get("objective", DEFAULT_OBJECTIVE)
@@ -297,31 +312,32 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
 
 
 def all_groups() -> list[declaration.Group]:
-    """The groups of keys that not every recipe has: shared ones, then those of each objective and
-    target."""
+    """Return the groups of keys that only some recipes have: shared groups, then groups of
+    objectives and targets.
+    """
     return [*SHARED_GROUPS, *declaration.groups()]
 
 
 def uses_target(objective: str) -> bool:
-    """Whether an objective predicts patches; of one that is not known here, that it may."""
+    """Return whether an objective predicts patches, which an unknown objective may do."""
     found = declaration.objectives().get(objective)
     return found is None or "target" in found.groups
 
 
 def all_keys() -> dict[str, Key]:
-    """{dotted key: its description} of every key of every objective.
+    """Return {dotted key: Key} for every key of every objective.
 
     Raises:
-        UserError: a plugin's keys are called as others.
+        UserError: A key or group of a plugin has a name that is already taken.
     """
     return _keys(*all_groups())
 
 
 def _check_group(group: declaration.Group) -> None:
-    """Check that the keys of an objective's group can be those of recipes.
+    """Check that the group of keys of an objective can be part of recipes.
 
     Raises:
-        UserError: the group or a key has a name that is taken, or a default is out of bounds.
+        UserError: The name of the group or of a key is taken, or a default is out of bounds.
     """
     if not group.name.isidentifier() or group.name[0] == "_" or hasattr(Recipe, group.name):
         raise UserError(f"{group.name}.: no name of a group of keys; take another one")
@@ -347,7 +363,7 @@ def _keys(*own: declaration.Group) -> dict[str, Key]:
         _check_group(used)
     for name, one in keys_of(Recipe).items():
         kind = one.info.annotation
-        if name == "target":  # what an objective is about stands beside it
+        if name == "target":  # groups of objectives follow the key `target`
             for used in own:
                 found |= keys_of(used.kind, f"{used.name}.")
         if isinstance(kind, type) and issubclass(kind, Keys):
@@ -358,48 +374,54 @@ def _keys(*own: declaration.Group) -> dict[str, Key]:
 
 
 def sources(values: Mapping[str, Any]) -> dict[str, InitSource]:
-    """`Recipe.sources` of {dotted key: value}."""
+    """Return `Recipe.sources` for {dotted key: value}."""
     named = (name for name, one in all_keys().items() if one.names_weights)
     return {name: InitSource(str(values[name]), name) for name in named if values.get(name)}
 
 
 def defaults() -> Values:
-    """{dotted key: its default}."""
+    """Return {dotted key: default}."""
     return {name: one.default for name, one in all_keys().items()}
 
 
 def is_private(key: str) -> bool:
-    """Whether a dotted key is of one machine or one person."""
+    """Return whether a dotted key describes the machine or the user, and not the experiment."""
     return key in PRIVATE or key.split(".")[0] in PRIVATE
 
 
 def learns_labels(recipe: Recipe) -> bool:
-    """Whether the objective needs labels and trains on them; a joint one may give them weight 0."""
+    """Return whether the run trains on labels.
+
+    A sum of objectives may give the labelled part the weight 0.
+    """
     return any(one.labels for one in recipe.declared.trained(recipe))
 
 
 def uses_labels(recipe: Recipe) -> bool:
-    """Whether a run learns labels of images, or measures on them."""
+    """Return whether a run learns labels of images or is measured on labels."""
     if recipe.objective == "probe":
         return not set(recipe.probe.measures) <= {SEGMENTATION}
     return learns_labels(recipe) or bool(recipe.probe.every)
 
 
 def measures_masks(recipe: Recipe) -> bool:
-    """Whether an evaluation reads masks."""
+    """Return whether an evaluation reads masks."""
     return recipe.objective == "probe" and SEGMENTATION in recipe.probe.measures
 
 
 def chosen_on_held_out(recipe: Recipe) -> list[str]:
-    """What a run chooses on its held-out images."""
+    """Return what a run chooses on held-out images, in words."""
     if recipe.objective != "probe":
         return ["the checkpoint"] if recipe.checkpoint.best else []
     return [CHOSEN[name] for name in recipe.probe.measures if name in CHOSEN]
 
 
 def more_held_out(recipe: Recipe) -> str:
-    """The option by which a run like this one holds out more images; empty where another one limits
-    them, or it holds out as many as that."""
+    """Return the option that makes such a run hold out more images.
+
+    Return an empty string if another option limits the number of held-out images, or if the run
+    already holds out as many.
+    """
     given = recipe.data.validation
     limited = recipe.objective != "probe" and recipe.eval.images < FEW_IMAGES
     if limited or recipe.data.stream or given == 0:
@@ -409,19 +431,22 @@ def more_held_out(recipe: Recipe) -> str:
 
 
 def compared_views(recipe: Recipe) -> ViewOptions | None:
-    """How the views of an image are made that the objective compares; None where it compares
-    none."""
+    """Return the options of the views that the objective compares, or None without views."""
     return recipe.group(ViewOptions) if "views" in recipe.groups else None
 
 
 def dump(recipe: Recipe) -> str:
-    """The recipe as YAML, the keys in use alone; that text repeats the run
-    (`recipe=runs/NAME/recipe.yaml`)."""
+    """Return the recipe as YAML with the keys in use.
+
+    The text repeats the run (`recipe=runs/NAME/recipe.yaml`).
+    """
     return yaml_text(nested(recipe.values()))
 
 
 def without_private(recipe: Recipe) -> Recipe:
-    """The recipe without what belongs to one machine or one person: it is neither published nor
-    taken from others."""
+    """Return the recipe without the keys that describe the machine or the user.
+
+    Such keys are neither published nor taken from recipes of others.
+    """
     kept = {key: value for key, value in recipe.values().items() if not is_private(key)}
     return build(kept | {key: one.public_name for key, one in recipe.sources().items()})

@@ -1,4 +1,4 @@
-"""Groups of keys that several objectives use. No torch here."""
+"""Groups of keys that several objectives use. This module does not import torch."""
 
 from typing import Annotated, Literal
 
@@ -12,14 +12,15 @@ class CorruptionOptions(Keys):
     """Which patches are corrupted, and what replaces them.
 
     Attributes:
-        rate: Share of the patches that are corrupted.
-        mask: Share of those replaced by the mask token.
-        random: Share of those replaced by another patch.
-        keep: Share of those left unchanged.
-        source: Where a random patch comes from: the same image, or the whole device batch.
+        rate: Share of the patches to corrupt.
+        mask: Share of the corrupted patches to replace with the mask token.
+        random: Share of the corrupted patches to replace with another patch.
+        keep: Share of the corrupted patches to leave unchanged.
+        source: Where replacement patches come from: the same image, or all images that the device
+            processes at once.
         shape: Which patches are corrupted together: patches (squares of corruption.side) or blocks
-            (rectangles, as BEiT).
-        side: Patches on the side of such a square; 1: single patches.
+            (rectangles, as in BEiT).
+        side: Side of the square in patches. 1: single patches.
     """
 
     rate: Part = key(0.5)
@@ -32,22 +33,23 @@ class CorruptionOptions(Keys):
 
 
 class ViewOptions(Keys):
-    """The random views of an image that are compared.
+    """Random views of an image that the objective compares.
 
     Attributes:
-        jitter: Chance that a view's colours are changed.
-        brightness: Largest change of a view's brightness, as a share.
-        contrast: Largest change of a view's contrast, as a share.
-        saturation: Largest change of a view's saturation, as a share.
-        hue: Largest turn of a view's hue, as a share of the colour wheel.
-        grayscale: Chance that a view is grey.
-        blur: Chances of Gaussian blur, of the first and of the second view.
-        blur_sigma: Smallest and largest standard deviation of the blur in pixels.
-        solarize: Chances that bright pixels are inverted, of the first and of the second view.
-        local: Local views beside the two: smaller crops, which no teacher sees.
+        jitter: Probability of changing the colours of a view.
+        brightness: Largest change of brightness, as a share.
+        contrast: Largest change of contrast, as a share.
+        saturation: Largest change of saturation, as a share.
+        hue: Largest rotation of the hue, as a share of the colour wheel.
+        grayscale: Probability of turning a view grey.
+        blur: Probabilities of Gaussian blur, for the first and the second view.
+        blur_sigma: Smallest and largest standard deviation of the blur, in pixels.
+        solarize: Probabilities of inverting bright pixels, for the first and the second view.
+        local: Number of local views in addition to the two views: smaller crops, which no teacher
+            sees.
         local_size: Side of a local view in pixels, a multiple of model.patch.
-        local_area: Smallest and largest share of the image that a local view shows.
-        local_blur: Chance of Gaussian blur of a local view.
+        local_area: Smallest and largest share of the image's area in a local view.
+        local_blur: Probability of Gaussian blur for a local view.
     """
 
     jitter: Share = key(0.8)

@@ -1,5 +1,7 @@
-"""What timm builds of a name and arguments, in the recipe's keys. timm and torch are imported when
-a function needs them."""
+"""Describe, in the recipe's keys, what timm builds from a name and arguments.
+
+timm and torch are imported when a function needs them.
+"""
 
 import functools
 import json
@@ -11,34 +13,42 @@ from .keys import keys_of, validated
 from .model import GIVEN, WORDS, Model
 from .names import PLAIN_NAME
 
-# Values of global_pool and pos_embed; other texts, which may name what timm downloads, and objects
-# are not passed on
+# Texts that are passed on to timm: values of global_pool and pos_embed, and WORDS. Other texts
+# could name files that timm downloads, so they are refused, and so are objects.
 TEXTS = ("", "token", "avg", "max", "avgmax", "map", "prr", "learn", "none", *WORDS)
-# Arguments of files that decide nothing of a network without a classifier
+# Arguments in files that do not affect a network without a classifier
 LEFT_OUT = {
     name
     for name, key in GIVEN.items()
     if name != "global_pool" and (key is None or key.startswith(("optim.", "data.")))
 }
 SIZES = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
-# Whose loading in timm stretches a table of positions to the corners of another grid
+# Architectures for which timm aligns the corners when it resizes a table of positions to another
+# grid
 TO_CORNERS = ("base_patch16_radio_v3", "huge_patch16_radio_v3")
 BOUNDED = {"embed_dim": "width", "depth": "depth", "num_heads": "heads"}
 
 
 class Described(NamedTuple):
-    """A Vision Transformer or an Eva of timm."""
+    """Vision Transformer or Eva of timm.
 
-    values: dict[str, Any]  # {key of Model: value}
-    pool: str  # an image's feature: "token", or "avg"
+    Attributes:
+        values: {key of Model: value}.
+        pool: How tokens are pooled into one feature: "token" or "avg".
+    """
+
+    values: dict[str, Any]
+    pool: str
 
 
 def network(name: str, args: Mapping[str, Any]) -> Any:
-    """timm's network on the meta device, without a classifier; None where timm has none of that
-    name. It is shared: nobody changes it.
+    """Return timm's network on the meta device, without a classifier, or None if timm has no such
+    name.
+
+    Callers share the network, so nobody may change it.
 
     Raises:
-        ValueError: timm takes no such argument, or it is none that may be passed on.
+        ValueError: timm takes no such argument, or the argument must not be passed on.
     """
     taken = {key: one for key, one in args.items() if one is not None and key not in LEFT_OUT}
     return _network(name, json.dumps(taken, sort_keys=True))
@@ -60,21 +70,21 @@ def _network(name: str, arguments: str) -> Any:
     try:
         with torch.device("meta"):
             return timm.create_model(name, pretrained=False, num_classes=0, **args)
-    except Exception as error:  # whatever timm makes of arguments
+    except Exception as error:  # any error that timm raises for its arguments
         text = " ".join((str(error) or repr(error)).split())[:200]
         raise ValueError(f"timm builds no {name} of its model_args: {text}") from None
 
 
 def published(name: str) -> Any:
-    """What timm knows of the weights of a name: a PretrainedCfg.
+    """Return timm's PretrainedCfg for the weights with a name.
 
     Raises:
-        ValueError: it has none of that name on the Hub.
+        ValueError: timm has no weights with this name on the Hub.
     """
     import timm
 
     known = None
-    with suppress(RuntimeError):  # of another tag after a name that it has
+    with suppress(RuntimeError):  # raised for an unknown tag after a known name
         known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     if known is None or not known.hf_hub_id:
         raise ValueError("timm has no weights of that name on the Hub")
@@ -82,7 +92,7 @@ def published(name: str) -> Any:
 
 
 def unfit(net: Any) -> str | None:
-    """What of a network of timm's an encoder cannot be; None where nothing is."""
+    """Return why a network of timm cannot be an encoder, or None for a suitable network."""
     from timm.layers import RotaryEmbeddingCat, RotaryEmbeddingDinoV3
     from timm.models.eva import Eva
     from timm.models.vision_transformer import VisionTransformer
@@ -102,15 +112,17 @@ def unfit(net: Any) -> str | None:
 
 
 def describe(name: str, args: Mapping[str, Any]) -> Described:
-    """The Vision Transformer or Eva that timm makes of a name and arguments.
+    """Return a description of the Vision Transformer or Eva that timm builds from a name and
+    arguments.
 
     Raises:
-        ValueError: timm has none of that name, or it is another kind of network; what is expected.
-        UserError: a size is out of bounds.
+        ValueError: timm has no such name, or the network is of another kind. The message says what
+            is expected.
+        UserError: A size is out of bounds.
     """
     from timm.layers import HybridEmbed
 
-    # before ten million blocks are built
+    # checked first, so that nobody builds ten million blocks
     sizes = {key: args[given] for given, key in BOUNDED.items() if given in args}
     validated(Model, sizes, keys_of(Model), "model.")
     net = network(name, args)
@@ -127,28 +139,32 @@ def describe(name: str, args: Mapping[str, Any]) -> Described:
     side, other = embed.patch_size
     if side != other:
         raise ValueError(f"expected square patches; they are of {side} x {other} pixels")
-    if isinstance(embed, HybridEmbed):  # whose patches are cells of its stem's feature map
+    if isinstance(embed, HybridEmbed):  # patches are cells of the stem's feature map
         side = embed.img_size[0] // embed.grid_size[0]
     values |= {"timm": name, "patch": side, "heads": block.attn.num_heads}
     values["name"] = name
-    if SIZES & args.keys():  # timm's name would promise others
+    if SIZES & args.keys():  # timm's name would promise other sizes
         values["name"] = f"vit_{values['width']}x{values['depth']}_p{side}"
     values["positions"] = positions_of(net)
     first = (one.init_values for one in block.modules() if getattr(one, "init_values", None))
-    # blocks with norms after their branches begin those with it
+    # In blocks with norms after the branches, init_values initialises these norms and is no
+    # LayerScale.
     values["layer_scale"] = None if values["layer_scale"] == "null" else next(first, None)
     values["args"] = {key: one for key, one in args.items() if key not in GIVEN and one is not None}
     if net.cls_token is None:
         values["args"]["class_token"] = False
     norms = [has_fc_norm(one) for one in (net, network(name, {}))]
-    if any(norms) or net.cls_token is None:  # what timm's builder does without it hangs on pooling
+    # without this argument, timm's builder decides by the pooling
+    if any(norms) or net.cls_token is None:
         values["args"][fc_norm_argument(net)] = norms[0]
     pool = "avg" if net.global_pool == "avg" or net.cls_token is None else "token"
     return Described(values, pool)
 
 
 def table_rule(name: str) -> dict[str, Any]:
-    """Arguments of timm's `resample_abs_pos_embed` with which it loads weights of that name."""
+    """Return the arguments of timm's `resample_abs_pos_embed` with which timm loads weights of this
+    name.
+    """
     if "flexi" not in name and "radio" not in name:
         return {}
     corners = any(part in name for part in TO_CORNERS)
@@ -156,26 +172,31 @@ def table_rule(name: str) -> dict[str, Any]:
 
 
 def has_fc_norm(net: Any) -> bool:
-    """Whether an image's feature is normalised after the pooling, and not its tokens before it."""
+    """Return whether the pooled feature is normalised, instead of the tokens before pooling."""
     return any(True for _ in net.fc_norm.parameters())
 
 
 def fc_norm_argument(net: Any) -> str:
-    """The argument of timm's builder for `has_fc_norm`."""
+    """Return the name of the argument of timm's builder that sets `has_fc_norm`."""
     return "use_fc_norm" if hasattr(net, "rope") else "fc_norm"
 
 
 def positions_of(net: Any) -> str:
-    """The value of model.positions of a network of timm's; an Eva's rotary ones may stand beside a
-    learned table."""
+    """Return the value of model.positions for a network of timm.
+
+    An Eva with rotary positions counts as rotary even if it also has a learned table.
+    """
     if getattr(net, "rope", None) is not None:
         return "rotary"
     return "none" if getattr(net, "pos_embed", None) is None else "learned"
 
 
 def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """{key: value} of a Vision Transformer, in the recipe's keys, from the names and shapes of its
-    state. Of LayerScale whether it has one."""
+    """Return {key: value} of a Vision Transformer, in the recipe's keys, from names and shapes in a
+    state_dict.
+
+    For LayerScale, the value only says whether the network has one ("a value" or "null").
+    """
     sizes: dict[str, Any] = {}
     if "patch_embed.proj.weight" in state:
         sizes |= {
@@ -188,7 +209,7 @@ def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
     sizes["model.depth"] = max(blocks) + 1
     if "blocks.0.mlp.fc2.weight" in state:
         sizes["model.mlp"] = state["blocks.0.mlp.fc2.weight"].shape[1]
-        # timm's packed layer holds both matrices
+        # timm's packed layer holds both matrices of a gated MLP
         gated = "blocks.0.mlp.fc1_g.weight" in state or is_packed(state)
         sizes["model.activation"] = "swiglu" if gated else "gelu"
     sizes["model.registers"] = state["reg_token"].shape[1] if "reg_token" in state else 0
@@ -199,19 +220,22 @@ def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_packed(state: Mapping[str, Any]) -> bool:
-    """Whether the first layer of an MLP holds two matrices."""
+    """Return whether the first layer of an MLP holds two matrices."""
     first = state.get("blocks.0.mlp.fc1.weight")
     return first is not None and first.shape[0] == 2 * state["blocks.0.mlp.fc2.weight"].shape[1]
 
 
 def unseen(net: Any) -> dict[str, Any]:
-    """{name: value} of what neither names nor shapes of a Vision Transformer's weights show; empty
-    for another network."""
+    """Return {name: value} for properties of a Vision Transformer that the names and shapes of
+    weights do not show.
+
+    Return an empty dictionary for another kind of network.
+    """
     block: Any = next(iter(getattr(net, "blocks", ())), None)
     if not hasattr(block, "attn"):
         return {}
     found: dict[str, Any] = {"model.heads": block.attn.num_heads}
-    # timm's EvaBlockPostNorm and ResPostBlock
+    # true for timm's EvaBlockPostNorm and ResPostBlock
     found["norms after the branches"] = "Post" in type(block).__name__
     if eps := getattr(getattr(block, "norm1", None), "eps", None):
         found["eps of the norms"] = eps

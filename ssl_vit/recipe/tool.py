@@ -1,7 +1,8 @@
-"""The command line of a tool: a model of its options, of which its parser, its errors, its --help
-and its part of docs/options.md (docs/make_reference.py) come. No torch here.
+"""Define the command line of a tool as a pydantic model of the tool's options.
 
-Those of the engine's tools are in tools.py, those of the lab's in lab/options.py.
+The parser, the errors, --help and the tool's part of docs/options.md (docs/make_reference.py) are
+all generated from this model. The tools of the engine are defined in tools.py, those of the lab in
+lab/options.py. This module does not import torch.
 """
 
 import re
@@ -19,39 +20,47 @@ from .names import is_path
 from .schema import all_keys
 from .words import Options
 
-# Whether the tool takes keys of recipes besides those that it `uses`
+# Values of ToolOptions.recipes: the tool takes every key of recipes, and --help lists them (ALL) or
+# does not (ALSO)
 ALL, ALSO = "all, which its help lists", "all"
 VALUES = {**dict.fromkeys(("recipe", "data", "model"), "NAME"), "PLACE": "PATH"}
 IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 
 class RecipeKeys(NamedTuple):
-    """Keys of recipes that a tool uses; `data.*` is each key of a group, `data` the row of its
-    table."""
+    """Keys of recipes that a tool uses.
+
+    Attributes:
+        names: Names of the keys; `data.*` stands for every key of a group, `data` for a row of its
+            table.
+        meaning: What the tool does with the keys, for --help.
+    """
 
     names: tuple[str, ...]
     meaning: str
 
     @property
     def heading(self) -> str:
-        """How they are typed."""
+        """Keys as the user types them."""
         typed = [f"{name}={VALUES.get(name, '')}" for name in self.names]
         return ", ".join(typed).replace(".*=", ".KEY=VALUE")
 
 
 class ToolOptions(Keys):
-    """What a tool was given. A subclass declares the tool: its docstring is what --help prints,
-    with commands under `Examples`, and its fields are the options.
+    """Options that a tool was given.
+
+    A subclass declares a tool. --help prints the first paragraph of its docstring and the commands
+    in the section `Examples`. The fields of the subclass are the options.
 
     Attributes:
-        summary: a line of the list of all tools.
-        command: MODULE:FUNCTION below ssl_vit, which takes the arguments and returns the exit
-            status or None.
-        uses: keys of recipes that it takes besides.
-        recipes: ALSO or ALL where it takes every key of recipes.
-        most: keys of recipes that its users turn most, which --help lists.
-        positional: the key whose value may stand alone: `runs/mpp` for `init=runs/mpp`.
-        command_line_only: own keys that the tool's function in Python does not take.
+        summary: Line for the list of all tools.
+        command: MODULE:FUNCTION below ssl_vit. The function takes the arguments and returns the
+            exit status or None.
+        uses: Keys of recipes that the tool takes in addition to its options.
+        recipes: ALSO or ALL if the tool takes every key of recipes.
+        most: Keys of recipes that users change most often, which --help lists.
+        positional: Key whose value may be given without the key: `runs/mpp` for `init=runs/mpp`.
+        command_line_only: Options that the tool's Python function does not take.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -66,18 +75,18 @@ class ToolOptions(Keys):
 
     @property
     def overrides(self) -> dict[str, str]:
-        """{key: text} of the given keys of recipes, checked for their names alone."""
+        """Keys of recipes that were given, as {key: text}, with only the names checked."""
         return self._overrides
 
     @classmethod
     def examples(cls) -> list[str]:
-        """Commands, as its docstring has them."""
+        """Return the commands in the section `Examples` of the docstring."""
         text = re.sub(r"\n {5,}", " ", section(cls, "Examples"))
         return [line.strip() for line in text.splitlines()]
 
     @classmethod
     def options(cls) -> dict[str, Key]:
-        """{name: the option}, in the order in which they are declared."""
+        """Return {name: option}, in the order of declaration."""
         return keys_of(cls)
 
 
@@ -85,10 +94,10 @@ T = TypeVar("T", bound=ToolOptions)
 
 
 def parse(kind: type[T], arguments: Sequence[str]) -> T:
-    """The options of a command line, typed and checked; nothing is looked up.
+    """Return the options of a command line, typed and checked, without looking up files or folders.
 
     Raises:
-        UserError: one is unknown, missing, given twice or out of bounds.
+        UserError: An option is unknown, missing, given twice or out of bounds.
     """
     own, rest = split(kind, arguments)
     overrides = words.parse(rest)
@@ -99,11 +108,10 @@ def parse(kind: type[T], arguments: Sequence[str]) -> T:
 def from_python(
     kind: type[ToolOptions], options: Options, keywords: Mapping[str, Any]
 ) -> list[str]:
-    """The words of the command line that says what a call from Python does, as
-    `words.from_python`.
+    """Return a call from Python as the words of a command line, like `words.from_python`.
 
     Raises:
-        UserError: besides, an option is for the command line alone.
+        UserError: An option exists only on the command line, or an error of `words.from_python`.
     """
     found = words.from_python(options, keywords, kind.options(), kind.positional)
     for word in found:
@@ -116,17 +124,18 @@ def from_python(
 def split(
     kind: type[ToolOptions], arguments: Iterable[str], leave: Collection[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
-    """{key: text} of the tool's own options, and the other arguments as they are, a word of them
-    as the positional option.
+    """Return the tool's own options as {key: text}, and the remaining arguments unchanged.
+
+    A word without `=` becomes the positional option.
 
     Args:
-        kind: the tool's options.
-        arguments: the command line.
-        leave: own keys that mean something else in this command.
+        kind: Options of the tool.
+        arguments: Words of the command line.
+        leave: Options of the tool that mean something else in this command.
 
     Raises:
-        UserError: an own option is given twice, several words are no key=value, or one with dashes
-            is unknown.
+        UserError: An option of the tool is given twice, several words are not key=value, or a word
+            with dashes is unknown.
     """
     found = {key: one for key, one in kind.options().items() if key not in leave}
     own, rest, alone = [], [], []
@@ -152,9 +161,9 @@ def split(
 
 
 def _is_option(kind: type[ToolOptions], argument: str) -> bool:
-    """Return whether an argument is key=value, or of a tool that trains the word for a sweep.
+    """Return whether an argument is key=value and not a path.
 
-    A path may have an equals sign in it.
+    For a tool that trains, the word for a sweep counts too. A path may have an equals sign in it.
     """
     key, equals, _ = argument.partition("=")
     if not equals:
@@ -164,10 +173,10 @@ def _is_option(kind: type[ToolOptions], argument: str) -> bool:
 
 
 def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
-    """Check that keys are those of recipes that the tool uses.
+    """Check that all keys are keys of recipes that the tool uses.
 
     Raises:
-        UserError: one is not.
+        UserError: A key is not.
     """
     used = [name for keys in kind.uses for name in keys.names]
     groups = {name.partition(".")[0] for name in used}
@@ -186,10 +195,10 @@ def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
 
 
 def build(kind: type[T], own: Mapping[str, str], overrides: dict[str, str] | None = None) -> T:
-    """The options, from the texts of those that are given.
+    """Return the options, given the texts that the user set.
 
     Raises:
-        UserError: one is missing, of another type or out of bounds.
+        UserError: An option is missing, has the wrong type or is out of bounds.
     """
     known = kind.options()
     if missing := [one for key, one in known.items() if one.required and key not in own]:
@@ -208,14 +217,14 @@ def _raise_missing(kind: type[ToolOptions], option: Key) -> NoReturn:
 
 
 def _word(kind: type[ToolOptions]) -> str:
-    """What stands alone, with an example."""
+    """Return the name of the positional option, with an example."""
     option = kind.options().get(kind.positional)
     name = option.metavar if option else kind.positional
     return ", as in ".join([name, *kind.examples()[:1]])
 
 
 def _read(option: Key, text: str) -> Any:
-    """The value that an option's text stands for."""
+    """Convert the text of an option into a value."""
     if option.is_list:
         return read_list(option.name, text)
     if Path in option.types:
@@ -226,11 +235,13 @@ def _read(option: Key, text: str) -> Any:
 
 
 def read_list(key: str, text: str) -> list[str]:
-    """The texts of an option: one, several with commas, or a list in brackets, where a text with a
-    comma can be quoted. A text that is a path that exists is one.
+    """Return the texts of a list option.
+
+    The option may hold a single text, several texts with commas, or a list in brackets, where a
+    text with a comma can be quoted. A text that is an existing path counts as a single text.
 
     Raises:
-        UserError: one is empty, or the brackets hold no list.
+        UserError: A text is empty, or the brackets hold no list.
     """
     found = [text] if parsing.exists(text) else text.split(",")
     if text.startswith("["):
@@ -244,5 +255,5 @@ def read_list(key: str, text: str) -> list[str]:
 
 
 def option_name(option: Key) -> str:
-    """An option's name as it is typed: with dashes where it has them."""
+    """Return the name of an option as the user types it, with dashes for a flag."""
     return f"--{option.name}" if option.form == FLAG else option.name

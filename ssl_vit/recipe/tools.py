@@ -1,4 +1,4 @@
-"""The options of the engine's tools, and what their --help says. No torch here."""
+"""Options of the engine's tools, and the text of --help. This module does not import torch."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ PLACES = (
     "scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, or a Google .npz"
     " file"
 )
-ENCODER = f"The encoder: {PLACES}; scratch,PLACE: fresh weights of that model, for its images."
+ENCODER = f"Encoder: {PLACES}. scratch,PLACE: fresh weights for the model and images of PLACE."
 FIGURES = (
     "filters",
     "positions",
@@ -25,12 +25,12 @@ FIGURES = (
     "reconstruction",
     "predicted",
 )
-ROWS, PATCH_ROWS = 10_000, 500  # images per shard: without and with the patches' features
+ROWS, PATCH_ROWS = 10_000, 500  # images per shard, without and with the features of patches
 TOP = 5
-MOST_IMAGES = 2000  # of figures, unless images= says otherwise
+MOST_IMAGES = 2000  # images that figures are computed over by default
 Place = Annotated[str, Only(is_path, PLACES)]
 Number = Annotated[int, Field(ge=1, le=999_999_999)]
-IMAGES = "The images, as for training (pretrain --help)."
+IMAGES = "Images, chosen as for training (pretrain --help)."
 
 
 def flag() -> Any:
@@ -46,20 +46,20 @@ def out(help: str = "Folder that holds the runs.", default: str | None = "runs")
 
 
 class JobOptions(ToolOptions):
-    """Of the tools that make one run, whose other options are all keys of recipes."""
+    """Options of the tools that make a single run. All further options are keys of recipes."""
 
     recipes = ALL
     command_line_only = ("json",)
     uses = (
-        RecipeKeys(("recipe",), "A recipe of recipes/, or the path of a YAML file."),
-        RecipeKeys(("data",), "A row of recipes/tables/datasets.yaml."),
-        RecipeKeys(("model",), "A row of recipes/tables/models.yaml."),
+        RecipeKeys(("recipe",), "Name of a recipe in recipes/, or path of a YAML file."),
+        RecipeKeys(("data",), "Name of a data set in recipes/tables/datasets.yaml."),
+        RecipeKeys(("model",), "Name of a model in recipes/tables/models.yaml."),
     )
     as_json: bool = json_flag()
 
 
 class PretrainOptions(JobOptions):
-    """Pre-train an encoder. The same command resumes an unfinished run.
+    """Pre-train an encoder. Type the same command again to resume an unfinished run.
 
     Examples:
         accelerate launch tools/pretrain.py recipe=mpp
@@ -76,8 +76,8 @@ class PretrainOptions(JobOptions):
 
 
 class FinetuneOptions(JobOptions):
-    """Fine-tune an encoder on labels, from the weights that init= names, and measure its accuracy
-    on the test split.
+    """Fine-tune an encoder on labels, starting from the weights that init= names, and measure the
+    accuracy on the test split.
 
     Examples:
         accelerate launch tools/finetune.py recipe=finetune init=runs/mpp
@@ -95,8 +95,8 @@ class FinetuneOptions(JobOptions):
 
 
 class EvaluateOptions(JobOptions):
-    """Measure a frozen encoder on labels: few-shot, linear probe, nearest neighbours; or its
-    patches on masks: segmentation.
+    """Measure a frozen encoder. With labels: few-shot, linear and k-NN accuracy. With masks:
+    segmentation from patch features.
 
     Examples:
         accelerate launch tools/evaluate.py recipe=evaluate init=runs/mpp
@@ -115,9 +115,10 @@ class EvaluateOptions(JobOptions):
 
 
 class FigureOptions(ToolOptions):
-    """Draw what an encoder has learned, beside fresh weights: filters, positions, attention
-    distance, rollout, the class token's attention, features and what the objective predicts. Each
-    figure is a .png, a .svg and a .npz with its data; figures.html shows them.
+    """Draw what an encoder has learned, next to an encoder with fresh weights: filters, position
+    embeddings, attention distances, attention rollout, attention of the class token, features, and
+    predictions of the objective. Each figure is written as .png, .svg and .npz (the data), and
+    figures.html shows all figures.
 
     Examples:
         python tools/figures.py init=runs/mpp
@@ -125,12 +126,12 @@ class FigureOptions(ToolOptions):
         python tools/figures.py init=timm:vit_tiny_patch16_224 data.path=PATH
 
     Attributes:
-        figures: Only these; reconstruction is of objectives that predict patches, predicted of
-            others that draw what they predict.
-        split: The split whose images are looked at; default: the test split, else the held-out
-            images.
-        shown: Images that figures show.
-        name: The folder.
+        figures: Draw only these figures. Default: all that apply. reconstruction needs an objective
+            that predicts patches, predicted any other objective that draws its predictions.
+        split: Split whose images are used. Default: the test split, or the held-out images if there
+            is none.
+        shown: Number of images to show in figures.
+        name: Name of the folder.
     """
 
     summary = "draw what an encoder has learned"
@@ -139,40 +140,41 @@ class FigureOptions(ToolOptions):
     uses = (
         RecipeKeys(
             ("data", "data.*"),
-            f"{IMAGES} Default: those of the run.",
+            f"{IMAGES} Default: the images of the run.",
         ),
-        RecipeKeys(("model", "model.*"), "The model of scratch alone and of .npz files."),
-        RecipeKeys(("seed",), "Of fresh weights; default: the run's."),
-        RecipeKeys(("compute.threads",), "As for training."),
+        RecipeKeys(("model", "model.*"), "Model for init=scratch and .npz files."),
+        RecipeKeys(("seed",), "Seed of fresh weights. Default: the seed of the run."),
+        RecipeKeys(("compute.threads",), "Same as for training (pretrain --help)."),
         RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
     )
     init: Place = key(
         ...,
-        f"The encoder: {PLACES}. Beside a run its fresh weights are of its seed.",
+        f"Encoder: {PLACES}. The fresh weights next to a run have the seed of that run.",
         metavar="PLACE",
     )
     figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(None, metavar="NAME,...")
     split: str | None = key(None, metavar="NAME")
     images: int | None = key(
         None,
-        "Images that t-SNE, principal components and, the first 128, attention distances are"
-        f" computed over; default: {MOST_IMAGES:,}, or as many as there are.",
+        "Number of images for t-SNE and principal components; attention distances use the first"
+        f" 128. Default: {MOST_IMAGES:,}, or all images if there are fewer.",
         ge=1,
         le=2048,
         metavar="N",
     )
     shown: int = key(6, ge=1, le=64)
     out: NewFolder | None = out(
-        "Holds the folder. Default: figures/ in the folder of the run; of another encoder"
-        " runs/figures-LABEL.",
+        "Folder in which the figures' folder is made. Default: figures/ in the folder of the run,"
+        " or runs/figures-LABEL for any other encoder.",
         None,
     )
     name: FolderName | None = key(None, metavar="TEXT")
 
 
 class EmbedOptions(ToolOptions):
-    """Write the features of every image of a data set in shards of parquet, or resume that; find
-    the images nearest to a query. Several processes share the shards.
+    """Write the features of every image of a data set to parquet files (shards), and find the
+    images nearest to a query. Type the same command again to resume. Several processes share the
+    work.
 
     Examples:
         python tools/embed.py init=runs/mpp data.path=IMAGES
@@ -181,11 +183,11 @@ class EmbedOptions(ToolOptions):
             data.path=IMAGES split=test probe.layer=6
 
     Attributes:
-        split: Only these splits; default: all.
-        patches: Write the features of all patches too.
-        query: Images whose nearest are printed and shown in nearest.html: files; also below
-            data.path=.
-        name: The folder; default: features-LABEL-DATA.
+        split: Embed only these splits. Default: all.
+        patches: Also write the features of all patches.
+        query: Image files whose nearest images are printed and shown in nearest.html. A path may
+            also be relative to data.path=.
+        name: Name of the folder. Default: features-LABEL-DATA.
     """
 
     summary = "write the features of every image of a data set"
@@ -200,29 +202,29 @@ class EmbedOptions(ToolOptions):
                 *("data.unreadable", "data.eval_mode", "data.eval_crop"),
                 *("data.mean", "data.std"),
             ),
-            f"{IMAGES} Default: those that the run was trained on. Size, normalisation and cropping"
-            " are those of the encoder's export, unless data.size= or data.eval_mode= say"
-            " otherwise.",
+            f"{IMAGES} Default: the images that the run was trained on. Size, normalisation and"
+            " cropping come from the encoder's export, unless data.size= or data.eval_mode= are"
+            " given.",
         ),
         RecipeKeys(
             ("probe.pool",),
-            "token (the class token) or avg (the mean of the patches); default: as the encoder's"
-            " export says.",
+            "How tokens are pooled into one feature: token (the class token) or avg (the mean of"
+            " the patch tokens). Default: as the encoder's export says.",
         ),
         RecipeKeys(
             ("probe.layer",),
-            "The block whose output is taken, from 1; default: the last one, after the final norm.",
+            "Block whose output is used, counted from 1. Default: the last, after the final norm.",
         ),
         RecipeKeys(
             ("model", "model.*", "seed"),
-            "The model of scratch and of .npz files; scratch's seed.",
+            "Model for init=scratch and .npz files, and the seed of scratch.",
         ),
         RecipeKeys(
             (
                 *("compute.batch", "compute.workers", "compute.threads", "compute.precision"),
                 "compute.patience",
             ),
-            "As for training.",
+            "Same as for training (pretrain --help).",
         ),
     )
     init: Place = key(..., ENCODER, metavar="PLACE")
@@ -230,32 +232,34 @@ class EmbedOptions(ToolOptions):
     patches: bool = key(False)
     rows: Number | None = key(
         None,
-        f"Images per shard; default: {ROWS:,}, with patches=true {PATCH_ROWS}. Features of one"
-        " shard are held in memory.",
+        f"Images per shard. Lower it if memory runs out: the features of a shard are held in"
+        f" memory. Default: {ROWS:,}, or {PATCH_ROWS} with patches=true.",
         metavar="N",
     )
     query: list[str] | None = key(None, metavar="IMAGE,...")
-    top: Number | None = key(None, f"How many for each; default: {TOP}.", metavar="N")
-    out: NewFolder = out("Holds the folder.")
+    top: Number | None = key(
+        None, f"Number of nearest images for each query. Default: {TOP}.", metavar="N"
+    )
+    out: NewFolder = out("Folder in which the features' folder is made.")
     name: FolderName | None = key(None, metavar="TEXT")
 
     @property
     def shard_rows(self) -> int:
-        """Images per shard."""
+        """Number of images per shard."""
         return self.rows or (PATCH_ROWS if self.patches else ROWS)
 
 
 class ExportOptions(ToolOptions):
-    """Convert a run's encoder to another format than timm's: transformers' ViT, or ONNX.
+    """Convert the encoder of a run from timm's format to transformers' ViT or to ONNX.
 
     Examples:
         python tools/export.py init=runs/mpp format=transformers out=mpp_transformers
         python tools/export.py init=runs/mpp format=onnx out=mpp.onnx
 
     Attributes:
-        init: The encoder: a run's folder, or an export's.
-        format: The format.
-        out: The folder (transformers) or file (onnx) to write.
+        init: Encoder: the folder of a run or of an export.
+        format: Format to convert to.
+        out: Folder (transformers) or file (onnx) to write.
     """
 
     summary = "convert a run's encoder to transformers or ONNX"
@@ -269,8 +273,8 @@ class ExportOptions(ToolOptions):
 
 
 class PushOptions(ToolOptions):
-    """Upload a run to the Hugging Face Hub: what is not there yet of its milestones, its final
-    export and, with hub.state=true, its training state.
+    """Upload a run to the Hugging Face Hub: milestones, the final export and, with hub.state=true,
+    the training state. Files that are already on the Hub are skipped.
 
     Examples:
         python tools/push.py runs/mpp hub.repo=USER/NAME
@@ -278,18 +282,19 @@ class PushOptions(ToolOptions):
         python tools/push.py runs/mpp hub.repo=USER/NAME dry=true
 
     Attributes:
-        folder: The run's folder.
-        dry: Upload nothing: print each file, and write the model card to FOLDER/hub/README.md.
+        folder: Folder of the run.
+        dry: Upload nothing. Print the name of each file, and write the model card to
+            FOLDER/hub/README.md.
     """
 
     summary = "upload a run to the Hugging Face Hub"
     command = "hub.push:main"
     positional = "folder"
     uses = (
-        RecipeKeys(("hub.repo",), "The repository; default: the run's own."),
-        RecipeKeys(("hub.private",), "Create the repository as a private one."),
-        RecipeKeys(("hub.state",), "Upload the resumable training state too."),
-        RecipeKeys(("hub.figures",), "Upload the figures that show images of the data too."),
+        RecipeKeys(("hub.repo",), "Repository to upload to. Default: the repository of the run."),
+        RecipeKeys(("hub.private",), "Make the repository private when creating it."),
+        RecipeKeys(("hub.state",), "Also upload the resumable training state."),
+        RecipeKeys(("hub.figures",), "Also upload figures that show images of the data."),
     )
     folder: Path = key(..., form=WORD, metavar="FOLDER")
     dry: bool = key(False)
@@ -303,8 +308,8 @@ class PullOptions(ToolOptions):
         python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again
 
     Attributes:
-        repository: The repository.
-        name: The run's folder; default: its own name.
+        repository: Repository on the Hub.
+        name: Name of the run's folder. Default: the name of the uploaded run.
     """
 
     summary = "download an uploaded training state"

@@ -1,5 +1,8 @@
-"""Which images a recipe is about: those that its options name, those of the run that made its
-initial weights, or the recipe file's. No torch here."""
+"""Decide which images a recipe uses: images that the options name, images of the run that made the
+initial weights, or images of the recipe file.
+
+This module does not import torch.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -14,53 +17,61 @@ from .parsing import parse_path
 from .recipe_files import FileValues, without_group
 from .schema import Recipe
 
-PLACES = ("data", "data.path", "data.hub")  # options that name images
+PLACES = ("data", "data.path", "data.hub")  # options that choose the images
 OTHERS = "give data=, data.path= or data.hub="
 
 
 def of_images() -> list[str]:
-    """Of the keys of a run's data those that say which images they are and how they are read; the
-    others say how images are cropped, mixed and normalised, which each recipe does for itself."""
+    """Return the keys of `data` that say which images a run uses and how the images are read.
+
+    The other keys of `data` say how images are cropped, mixed and normalised, which each recipe
+    decides for itself.
+    """
     others = {*MIXING, *PREPROCESSING} - {*READING}
     return [key for key in schema.all_keys() if key.startswith("data.") and key not in others]
 
 
 def names_images(options: Iterable[str]) -> bool:
-    """Whether options, or the recipe file among them, choose their images. Without, what starts
-    from a run uses that run's images."""
+    """Return whether the options, or the recipe file among the options, choose the images.
+
+    If they do not, a run that starts from another run uses the images of that run.
+    """
     given = words.parse(options)
     path = recipe_files.find_recipe(given.get("recipe"))
     return gives_images(given) or recipe_files.names_images(path)
 
 
 def gives_images(given: Mapping[str, str]) -> bool:
-    """Whether options ({key: text}) name images."""
+    """Return whether the options ({key: text}) name images."""
     return not all(words.is_null(given.get(key)) for key in PLACES)
 
 
 def image_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """`images_taken` of a recipe; None where its options name the images.
+    """Return `images_taken` for a recipe, or None if the options name the images.
 
     Args:
-        options: those that `resolve` made the recipe of.
-        recipe: that recipe.
+        options: Options that `resolve` made the recipe from.
+        recipe: That recipe.
     """
     return None if names_images(options) else images_taken(recipe.init_source, recipe.data)
 
 
 def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """A line that says how a frozen encoder's images are cut where the encoder's own way is not
-    known or cannot be had, and nothing chooses one.
+    """Return a warning about how a frozen encoder's images are cropped, or None if no warning is
+    needed.
+
+    The warning is needed if the encoder's own way of cropping is unknown or not available here, and
+    nothing else chooses one.
 
     Args:
-        options: those that `resolve` made the recipe of.
-        recipe: that recipe.
+        options: Options that `resolve` made the recipe from.
+        recipe: That recipe.
     """
     source, given = recipe.init_source, words.parse(options)
     own = recipe_files.load(recipe_files.find_recipe(given["recipe"])).own
     if recipe.objective != "probe" or source.is_scratch or {*CROPPING} & {*given, *own}:
         return None
-    with suppress(UserError):  # of weights that are gone, as of a run that is pulled
+    with suppress(UserError):  # the weights may be gone, for example in a run that was pulled
         if {*CROPPING} & {*source.described_values(model=False)}:
             return None
     cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
@@ -69,13 +80,20 @@ def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
 
 
 def size_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """A line that says that the initial weights are of another image size than the run's; None
-    where they are not, or options name the size. As `crop_notice`."""
+    """Return a line that says that the initial weights were made for another image size.
+
+    Return None if the sizes agree, or if the options name the size.
+
+    Args:
+        options: Options that `resolve` made the recipe from.
+        recipe: That recipe.
+    """
     source = recipe.init_source
     if source.is_scratch or "data.size" in words.parse(options):
         return None
     size = None
-    with suppress(UserError, OSError, ValueError):  # of weights that are gone, or another program's
+    # the weights may be gone, or made by another program
+    with suppress(UserError, OSError, ValueError):
         size = source.image_size()
     if size in (None, recipe.data.size):
         return None
@@ -84,8 +102,12 @@ def size_notice(options: Iterable[str], recipe: Recipe) -> str | None:
 
 
 def images_taken(source: InitSource, data: Data) -> str | None:
-    """A line that says which images are used where none are named: those of the run that made the
-    initial weights or, of weights that do not say theirs, others. None for fresh weights."""
+    """Return a line that says which images are used if the options name none, or None for fresh
+    weights.
+
+    The images are those of the run that made the initial weights. If that run is unknown, the
+    recipe's images are used and the line is a warning.
+    """
     if source.is_scratch:
         return None
     if not source.images():
@@ -99,14 +121,17 @@ def images_taken(source: InitSource, data: Data) -> str | None:
 
 
 def without_images(known: Values) -> Values:
-    """The values without those of the recipe's images. What training does with any images
-    (data.mixup, data.cutmix) stays."""
+    """Return the values without the recipe's choice of images.
+
+    What training does with any images (data.mixup, data.cutmix) stays.
+    """
     return without_group(known, "data") | {key: known[key] for key in MIXING if key in known}
 
 
 def other_images(given: Values, known: Values) -> Values:
-    """The data of images that no preset describes: a name from their place, and the recipe's
-    preprocessing."""
+    """Return the values of `data` for images that no preset describes: a name made from the path,
+    and the recipe's preprocessing.
+    """
     name = given.get("data.hub") or ""
     if given.get("data.path"):
         place = parse_path(given["data.path"], "data.path").resolve()
@@ -115,14 +140,18 @@ def other_images(given: Values, known: Values) -> Values:
 
 
 def _preprocessing_of(known: Values) -> Values:
-    """Of the recipe's data, what also holds for other images (data.path= or data.hub= without
-    data=)."""
+    """Return the values of `data` that also hold for new images (data.path= or data.hub= without
+    data=).
+    """
     return {key: known[key] for key in PREPROCESSING if key in known}
 
 
 def with_images(known: Values, images: Values, file: FileValues) -> Values:
-    """The values with a run's images. What is not of the images is as if they had been named: of
-    their preset or, where there is none, the recipe's; what the recipe file itself gives stays."""
+    """Return the values with the images of a run.
+
+    All other keys of `data` are set as if the user had named these images: by their preset, or by
+    the recipe if no preset exists. Values that the recipe file itself gives stay.
+    """
     name = str(images.get("data.name"))
     rest = _preprocessing_of(known)
     if recipe_files.has_preset("data", name):
@@ -135,13 +164,16 @@ def with_images(known: Values, images: Values, file: FileValues) -> Values:
 def preprocessing_from_init(
     start: Values, file: FileValues, given: Values, data: str | None
 ) -> Values:
-    """The preprocessing that initial weights bring along: the normalisation always; for a frozen
-    encoder also the evaluation's resizing and cropping, unless the options or the recipe file give
-    it. Arms that are trained are evaluated as their recipe says, all alike."""
+    """Return the preprocessing that initial weights bring along.
+
+    The normalisation is always taken. For a frozen encoder, the evaluation's resizing and cropping
+    are taken as well, unless the options or the recipe file give them. Encoders that are trained
+    are all evaluated as their recipe says.
+    """
     brought = {key: value for key, value in start.items() if key.startswith("data.")}
     objective = given.get("objective", (file.presets | file.own).get("objective"))
     explicit: Collection[str] = given.keys()
-    if data is None:  # else the preset replaces the file's values
+    if data is None:  # with data=NAME, the preset replaces the values of the file
         explicit = explicit | file.own.keys()
     if objective == "probe" and not {*CROPPING} & {*explicit}:
         return brought
@@ -149,8 +181,9 @@ def preprocessing_from_init(
 
 
 def fitting_channels(start: Values, known: Values, given: Values) -> Values:
-    """What initial weights say of their images, without what is of other channels than the images
-    have."""
+    """Return what initial weights say about images, without pixel values for a different number of
+    channels.
+    """
     there = start.get("data.channels", 3)
     wanted = (known | given).get("data.channels", there)
     if not start or wanted == there:

@@ -1,4 +1,7 @@
-"""Words as a command line or Python gives them -> {dotted key: value}. No torch here."""
+"""Turn the words of a command line, or the arguments of a Python call, into {dotted key: value}.
+
+This module does not import torch.
+"""
 
 import difflib
 import json
@@ -19,18 +22,21 @@ from .parsing import exists, yaml_word
 Options = str | os.PathLike[str] | Iterable[str] | Mapping[str, Any]
 
 NULLS = ("null", "none")
-PRESETS = ("data", "model")  # groups whose `name` is typed as the group itself
-NAMED = ("recipe", *PRESETS)  # words that name a file or a row of a table
+# groups whose key `name` is typed as the group: model=NAME sets model.name
+PRESETS = ("data", "model")
+NAMED = ("recipe", *PRESETS)  # keys whose values name a file or a row of a table
 SWEEP = "sweep"
-# What a list's text in brackets would not keep as it is
+# Characters that a text inside brackets would not keep without quotes
 SPECIAL = re.compile(r"^$|[\s,\[\]{}:#'\"&*!|<>%@`\\?]")
 
 
 def parse(words: Iterable[str]) -> dict[str, str]:
-    """{key: text} of key=value words. Their order never matters, so no key may have two values.
+    """Return {key: text} for words of the form key=value.
+
+    The order of words never matters, so no key may have two values.
 
     Raises:
-        UserError: a word is not key=value, a key has two values, or a text cannot be a value.
+        UserError: A word is not key=value, a key has two values, or a text cannot be a value.
     """
     given: dict[str, str] = {}
     words = list(words)
@@ -51,10 +57,10 @@ def parse(words: Iterable[str]) -> dict[str, str]:
 
 
 def typed(texts: Mapping[str, str]) -> Values:
-    """The values that the texts of keys of a recipe stand for; nothing is checked but the keys.
+    """Convert the texts of keys of a recipe into values, checking only the keys.
 
     Raises:
-        UserError: as `check_keys`.
+        UserError: As in `check_keys`.
     """
     check_keys(texts)
     known = schema.all_keys()
@@ -62,10 +68,13 @@ def typed(texts: Mapping[str, str]) -> Values:
 
 
 def read(key: Key, text: str) -> Any:
-    """The value that a key's text stands for: of a key that takes texts alone it is the text, of
-    others what YAML 1.2 reads; of one that takes both the text, unless that is a number, or true or
-    false where it takes those. Nothing stays an empty text, as a shell makes it of a variable that
-    is not set. Whether the value may be the key's is not checked."""
+    """Convert the text of a key into a value, without checking whether the key may have this value.
+
+    A key that takes only texts gets the text. Other keys get what YAML 1.2 reads. A key that takes
+    texts and other types gets the text, unless the text is a number, or is true or false and the
+    key takes those. An empty text stays an empty text, because a shell produces one from a variable
+    that is not set.
+    """
     if type(None) in key.types and text.lower() in NULLS:
         return None
     if not text.strip() or (key.types <= {str, Path, type(None)} and not key.is_list):
@@ -85,16 +94,17 @@ def check_keys(
     known: Collection[str] | None = None,
     others: Collection[str] = (),
 ) -> None:
-    """Check that dotted keys are the recipe's.
+    """Check that dotted keys are keys of recipes.
 
     Args:
-        keys: the keys, without the options of the tool.
-        where: a file, which opens the error.
-        known: the keys that may be given; by default all.
-        others: options of the tool, one of which may have been meant.
+        keys: Dotted keys, without the options of the tool.
+        where: Start of the error, such as the path of a file.
+        known: Keys that may be given; by default all.
+        others: Options of the tool, which the user may have meant.
 
     Raises:
-        UserError: some are not; the line names each with the nearest key, or the choices.
+        UserError: Some keys are unknown. The line names each with the nearest key, or with the
+            choices.
     """
     known = schema.all_keys() if known is None else known
     typed = ("data.name", "model.name") if not where else ()
@@ -104,42 +114,42 @@ def check_keys(
 
 
 def _unknown_key(key: str, known: Collection[str]) -> str:
-    """Return what is wrong with an unknown key, and what to write."""
+    """Return what is wrong with an unknown key, and what to write instead."""
     if key in ("data.name", "model.name"):
         preset = key.split(".")[0]
         return f"{key}: expected {preset}=NAME, which sets it."
     siblings = [name for name in known if name.startswith(f"{key.split('.')[0]}.")]
     if "." not in key and siblings:
         return f"{key} is a group of keys: {', '.join(siblings)}."
-    # lr for optim.lr; every for those of several groups
+    # for example, lr for optim.lr, or every for the key of several groups
     if near := [name for name in known if name.rpartition(".")[2] == key]:
         return f"unknown key {key}; did you mean {' or '.join(near)}?"
-    # keys outside of groups, and groups with their dot
+    # names of keys outside groups, and of groups followed by a dot
     tops = {"".join(name.partition(".")[:2]) for name in known}
     near = difflib.get_close_matches(key, known, n=1)
     return f"unknown key {key}; {suggest(key, near or siblings or sorted({*tops, 'recipe'}))}"
 
 
 def is_null(text: str | None) -> bool:
-    """Whether what a command line gives for a key, if it does, is nothing."""
+    """Return whether the text given for a key is missing, empty or null."""
     return text is None or text.lower() in ("", *NULLS)
 
 
 def from_python(
     options: Options, keywords: Mapping[str, Any], own: Mapping[str, Key], positional: str = ""
 ) -> list[str]:
-    """The words of the command line that says the same.
+    """Return a call from Python as the words of the same command line.
 
     Args:
-        options: a mapping, nested or with dotted keys; words as a list or in one string, which is
-            divided as a shell does; or the path of a file or folder, of a tool that takes one.
-        keywords: more of a mapping.
+        options: A mapping, nested or with dotted keys; words, in a list or in one string, which is
+            split like a shell does; or, for a tool that takes one, the path of a file or folder.
+        keywords: More keys of the mapping.
         own: {name: key} of the tool's own options.
-        positional: the key that a path alone gives; empty for none.
+        positional: Key that a path alone sets; empty for none.
 
     Raises:
-        UserError: a value is nothing that a command line can say. What a key or a value means is
-            not looked at.
+        UserError: A value cannot be written on a command line. The meaning of keys and values is
+            not checked.
     """
     mappings = [options, keywords] if isinstance(options, Mapping) else [keywords]
     given = [] if isinstance(options, Mapping) else _given(options, positional)
@@ -151,13 +161,13 @@ def from_python(
         for word in _words(key, value, own.get(key))
     ]
     swept = [word for mapping in mappings for word in _swept(mapping.get(SWEEP))]
-    # every option of all arms stands before the word for the sweep
+    # options that hold for all arms come before the word for the sweep
     mark = [SWEEP] if swept and SWEEP not in given else []
     return [*given[:place], *plain, *mark, *given[place:], *swept]
 
 
 def _given(options: Any, positional: str) -> list[str]:
-    """The words of what is no mapping."""
+    """Return the words of options that are not a mapping."""
     if isinstance(options, os.PathLike):
         return [f"{positional}={os.fspath(options)}" if positional else os.fspath(options)]
     if not isinstance(options, str):
@@ -179,8 +189,10 @@ def _given(options: Any, positional: str) -> list[str]:
 
 
 def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values, one that is there twice twice. A mapping inside of a group of
-    keys is a value."""
+    """Yield dotted keys and values, twice for a key that is given twice.
+
+    A mapping inside a group of keys is a value.
+    """
     for key, value in options.items():
         if isinstance(value, Mapping) and "." not in f"{prefix}{key}":
             yield from _pairs(value, f"{prefix}{key}.")
@@ -191,11 +203,11 @@ def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _words(key: str, value: Any, option: Key | None) -> Iterator[str]:
-    """The word of an option; none of a flag that is not set, nor of an option of a tool that None
-    leaves as it is.
+    """Yield the word of an option, or nothing for a flag that is not set or a tool's option that is
+    None by default and None here.
 
     Raises:
-        UserError: the key takes no None, which would become the text null.
+        UserError: The key takes no None, which would become the text null.
     """
     if option is not None and value is None and option.default is None:
         return
@@ -218,7 +230,7 @@ def _words(key: str, value: Any, option: Key | None) -> Iterator[str]:
 
 
 def _swept(swept: Any) -> Iterator[str]:
-    """The words of the keys that are swept."""
+    """Yield the words of the keys to sweep."""
     if not isinstance(swept, Mapping | None):
         raise UserError(f"{SWEEP}={_short(swept)}: expected a mapping from keys to lists of values")
     for key, value in _pairs(swept or {}):
@@ -227,10 +239,10 @@ def _swept(swept: Any) -> Iterator[str]:
 
 
 def _swept_text(key: str, value: Any) -> str:
-    """A value among those of a swept key.
+    """Return the text of a value among the values of a swept key.
 
     Raises:
-        UserError: the key takes no None, or the text would be read as several values.
+        UserError: The key takes no None, or the text would be read as several values.
     """
     option = schema.all_keys().get(key)
     if value is None and option is not None and type(None) not in option.types:
@@ -244,20 +256,20 @@ def _swept_text(key: str, value: Any) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    """A value as it is typed.
+    """Return a value in the form that a user would type.
 
     Raises:
-        UserError: it cannot be typed.
+        UserError: The value cannot be typed.
     """
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(_element(key, one) for one in value)}]"
     if isinstance(value, Mapping):
-        # its texts in quotes, as true would be none
+        # Texts get quotes: without them, true would be no text.
         pairs = (f"{name}: {_element(key, one, quotes=True)}" for name, one in value.items())
         return f"{{{', '.join(pairs)}}}"
-    if getattr(value, "shape", None) == ():  # a number of NumPy, whose text has its own digits
+    if getattr(value, "shape", None) == ():  # a NumPy number; str keeps its digits
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):
         return option_text(value)
@@ -268,7 +280,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def _element(key: str, value: Any, quotes: bool = False) -> str:
-    """A value inside brackets; a text in quotes, if it needs them or `quotes` asks for them."""
+    """Return the text of a value inside brackets, in quotes if needed or if `quotes` is true."""
     text = _text(key, value)
     quoted = isinstance(value, str | os.PathLike) and (quotes or SPECIAL.search(text))
     return json.dumps(text, ensure_ascii=False) if quoted else text

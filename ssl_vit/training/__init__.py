@@ -1,2 +1,3 @@
-"""The training loop, optimisation, state and checkpoints; strategies (DDP, ZeRO, FSDP2), heartbeat,
-preemption."""
+"""Train an objective: the loop, optimisation, state and checkpoints, strategies (DDP, ZeRO, FSDP2),
+heartbeat and preemption.
+"""

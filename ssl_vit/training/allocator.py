@@ -1,5 +1,6 @@
-"""Memory that glibc keeps between the steps on a CPU, so that the kernel need not clear its pages
-anew in each of them."""
+"""Make glibc keep freed memory between the steps on a CPU, so that the kernel need not clear the
+same pages in every step.
+"""
 
 import ctypes
 import os
@@ -11,12 +12,12 @@ NEVER = 2**31 - 1  # bytes; a C int
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc's malloc keep what is freed, in place of returning it to the kernel: a step frees
-    all its activations and needs as much again (docs/speed.md).
+    """Let glibc's malloc keep freed memory instead of returning it to the kernel.
 
-    Nothing changes with another allocator or C library, or where a variable of the environment
-    already sets glibc's thresholds (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_,
-    MALLOC_MMAP_MAX_, GLIBC_TUNABLES).
+    A step frees all its activations, and the next step needs as much memory again (docs/speed.md).
+    Nothing changes with another allocator or C library, or if an environment variable already sets
+    glibc's thresholds (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, MALLOC_MMAP_MAX_,
+    GLIBC_TUNABLES).
 
     Returns:
         Whether the thresholds were set.
@@ -24,7 +25,7 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] != "glibc" or _chosen_by_user():
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    # no block is mapped on its own: such a block is unmapped when it is freed
+    # No block gets a mapping of its own, because such a block is unmapped when it is freed.
     return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, NEVER))
 
 

@@ -1,8 +1,8 @@
-"""Atomic checkpoints with checksums: checkpoints/step-000001000/ is complete or absent.
+"""Write atomic checkpoints with checksums: checkpoints/step-000001000/ is complete or absent.
 
 A checkpoint is written under a temporary name, synced, listed with size and SHA-256 in
-manifest.json, and renamed; then older ones are removed. Loading is restricted to tensors and plain
-containers (weights_only).
+manifest.json, and renamed; then older checkpoints are removed. Loading is restricted to tensors and
+plain containers (weights_only).
 """
 
 import hashlib
@@ -24,10 +24,10 @@ from ..recipe.operation import Checkpoint
 from ..recipe.records import read
 from ..recipe.records.checkpoint import Manifest
 from ..runs.checkpoint_files import MANIFEST, STATE, STEP, list_checkpoints, remove
-from ..runs.checkpoint_files import step_of as step_of  # for those that load checkpoints
+from ..runs.checkpoint_files import step_of as step_of  # for modules that load checkpoints
 from ..runs.files import sweep
 
-MAX_FAILED_SAVES = 3  # in a row, after which the run ends
+MAX_FAILED_SAVES = 3  # failures in a row after which the run ends
 
 
 def _sync(path: Path) -> None:
@@ -47,27 +47,32 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1) -> Path:
-    """Write a checkpoint, then remove all but the newest `keep` and the best ones that these name
-    (`state["best"]["step"]`): after damage the one before the newest finds its best one, too.
+    """Write a checkpoint, then remove old checkpoints.
 
-    Checkpoints of later steps are removed too: they are damaged, or the run would not be at this
-    step.
+    The newest `keep` checkpoints stay, and so do the best checkpoints that they name
+    (`state["best"]["step"]`): if the newest is damaged, the one before must still find its best
+    checkpoint. Checkpoints of later steps are removed too: they are damaged, or the run would not
+    be at this step.
 
     Args:
-        root: the run's folder of checkpoints.
-        step: optimiser step.
-        state: tensors in plain containers.
-        keep: checkpoints to keep.
-        every: one between its multiples, of a run that was stopped, takes no place of one at them,
-            at which other runs may begin (resume=RUN@STEP).
+        root: The run's folder of checkpoints.
+        step: Optimiser step.
+        state: Tensors in plain containers.
+        keep: Number of checkpoints to keep.
+        every: Interval of checkpoints in steps. A checkpoint between multiples of the interval,
+            left by a run that was stopped, never replaces a checkpoint at a multiple, because
+            another run may begin there (resume=RUN@STEP).
+
+    Returns:
+        Path of the new checkpoint.
 
     Raises:
-        OSError, RuntimeError: it cannot be written, such as on a full disk; earlier checkpoints are
-            left as they are.
+        OSError, RuntimeError: The checkpoint cannot be written, for example on a full disk. Earlier
+            checkpoints are left unchanged.
     """
     final = folder(root, step)
     temporary = root / f".{final.name}.{os.getpid()}"
-    root.mkdir(exist_ok=True)  # without its parents: a run folder that was moved stays moved
+    root.mkdir(exist_ok=True)  # Do not create parents: a run folder that was moved must stay moved.
     sweep(root, STEP)
     _write(temporary, step, state)
     if final.exists():
@@ -86,12 +91,14 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1
 
 
 def folder(root: Path, step: int) -> Path:
-    """The folder of a step's checkpoint."""
+    """Return the path of a step's checkpoint."""
     return root / f"step-{step:09d}"
 
 
 def _best_step(path: Path) -> int | None:
-    """The best step that a checkpoint's manifest names; None for none, or if it is damaged."""
+    """Return the best step that a checkpoint's manifest names, or None if there is none or the
+    manifest is damaged.
+    """
     try:
         return read(path / MANIFEST, Manifest).best
     except (OSError, ValueError):
@@ -99,7 +106,9 @@ def _best_step(path: Path) -> int | None:
 
 
 def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write and sync a checkpoint's files; after a failure remove them, to free a full disk."""
+    """Write and sync the files of a checkpoint, and remove the files after a failure to free a full
+    disk.
+    """
     folder.mkdir()
     try:
         with (folder / STATE).open("wb") as file:
@@ -112,16 +121,16 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
             _sync(path)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error.__context__, OSError):  # a full disk: torch raises a RuntimeError of it
+        if isinstance(error.__context__, OSError):  # on a full disk, torch raises a RuntimeError
             raise error.__context__ from None
         raise
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a checkpoint's files have the size and hash of its manifest."""
+    """Return whether the files of a checkpoint have the size and hash recorded in the manifest."""
     try:
         files = read(path / MANIFEST, Manifest).files
-        # reading anything else, such as a device, might not end
+        # reading anything but a regular file, such as a device, might never end
         regular = stat.S_ISREG((path / STATE).lstat().st_mode)
         return set(files) == {STATE} and regular and _facts(path / STATE) == files[STATE].content()
     except (OSError, ValueError):
@@ -129,43 +138,43 @@ def is_intact(path: Path) -> bool:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A checkpoint's state, on the CPU.
+    """Return the state in a checkpoint, on the CPU.
 
     Raises:
-        Exception: what torch and pickle raise for a file that is no such state.
+        Exception: What torch and pickle raise for a file that is not a saved state.
     """
     return torch.load(path / STATE, map_location="cpu", weights_only=True)
 
 
 @dataclass(eq=False, repr=False)
 class Saver:
-    """Saves checkpoints, in a background thread or synchronously.
+    """Saver of checkpoints, in a background thread or synchronously.
 
-    A failed save is reported and leaves the earlier checkpoints; training goes on until
+    A failed save is reported and leaves earlier checkpoints unchanged. Training continues until
     MAX_FAILED_SAVES saves in a row have failed.
 
     Args:
-        root: the run's folder of checkpoints.
-        settings: the recipe's `checkpoint`.
-        note: writes a line to the log.
-        warn: reports a warning.
+        root: The run's folder of checkpoints.
+        settings: The group `checkpoint` of the recipe.
+        note: Write a line to the log.
+        warn: Report a warning.
     """
 
     root: Path
     settings: Checkpoint
     note: Callable[[str], None]
     warn: Callable[[str], None]
-    failed: int = field(init=False, default=0)  # saves in a row
+    failed: int = field(init=False, default=0)  # failed saves in a row
     step: int = field(init=False, default=0)  # of the last attempt
     kept: int | None = field(init=False, default=None)  # step of the last checkpoint that was saved
     error: Exception | None = field(init=False, default=None)  # of the last attempt
     thread: threading.Thread | None = field(init=False, default=None)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Save a step's state, after the save before it has ended.
+        """Save the state of a step, after the previous save has ended.
 
         Raises:
-            UserError: too many saves in a row have failed.
+            UserError: Too many saves in a row have failed.
         """
         self.wait()
         self.step = step
@@ -175,7 +184,7 @@ class Saver:
             return
         try:
             copy = _copied(state)
-        except (MemoryError, RuntimeError) as error:  # torch raises the latter without memory
+        except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError without memory
             self.error = error
             self.wait()
             return
@@ -183,10 +192,10 @@ class Saver:
         self.thread.start()
 
     def wait(self) -> None:
-        """Wait for the running save, and report it if it failed.
+        """Wait for the running save, and report a failure.
 
         Raises:
-            UserError: as `save`.
+            UserError: As in `save`.
         """
         self.close()
         if self.error is None:
@@ -201,7 +210,7 @@ class Saver:
             raise UserError(f"{self.failed} saves in a row failed; {text}")
 
     def close(self) -> None:
-        """Wait for the running save."""
+        """Wait for the running save without reporting a failure."""
         if self.thread is not None:
             self.thread.join()
         self.thread = None
@@ -214,12 +223,12 @@ class Saver:
             self.note(f"saved {path.name}, {size:.1f} MiB, in {time.perf_counter() - before:.2f} s")
             self.failed = 0
             self.kept = step
-        except Exception as error:  # a full disk, no memory, anything: `wait` reports it
+        except Exception as error:  # for example a full disk or no memory; `wait` reports the error
             self.error = error
 
 
 def _copied(value: Any) -> Any:
-    """A deep copy with tensors on the CPU, which training does not change."""
+    """Return a deep copy with tensors on the CPU, which training does not change."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

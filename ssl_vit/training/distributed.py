@@ -1,4 +1,6 @@
-"""Process group, threads and precision of a run, and collectives that carry errors to all ranks."""
+"""Set up the process group, threads and precision of a run, and provide collectives that carry
+errors to all ranks.
+"""
 
 import os
 import re
@@ -27,23 +29,24 @@ from ..runs.environment import default_threads
 from .allocator import keep_freed_memory
 
 T = TypeVar("T")
-# Collectives do not time out: heartbeat.Watchdog finds lost ranks, and what rank 0 does before the
-# others may take hours. More milliseconds would not fit into 32 bits.
+# Collectives do not time out: heartbeat.Watchdog finds lost ranks, and the others may wait hours
+# for rank 0. More milliseconds would not fit into 32 bits.
 COLLECTIVE_TIMEOUT = timedelta(days=20)
-# Flags of CPUs whose instructions multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
+# Flags of CPUs with instructions that multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
 # (BFDOT, BFMMLA).
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-PRECISIONS = {"bf16": "bfloat16"}  # {a launcher's name of mixed precision: the recipe's}
-RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # for which processes wait for others at the start
+PRECISIONS = {"bf16": "bfloat16"}  # {launcher's name of a mixed precision: the recipe's name}
+RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # how long processes wait for each other at the start
 
 
 class FailedError(Exception):
-    """What failed on one process, raised on all; it names the process."""
+    """Failure on a process, raised on all processes with a message that names the process."""
 
 
 class WatchedAccelerator(Accelerator):
-    """Accelerate's, watched: `tick` is called before each collective; loaders are iterated through
-    `watch_loader`."""
+    """Accelerator that a watchdog can follow: `tick` is called before each collective, and loaders
+    are iterated through `watch_loader`.
+    """
 
     is_together = False  # whether the body of `together` is running
 
@@ -57,17 +60,19 @@ class WatchedAccelerator(Accelerator):
         return super().reduce(*values, **settings)
 
     def gather_parts(self, parts: list[T]) -> list[T]:
-        """The parts of all processes, in the order of their ranks; any Python objects."""
+        """Return the parts of all processes (any Python objects), in the order of ranks."""
         self._begin()
         return gather_object(parts)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Raise on all processes what the body raises on one. Before each of its collectives, and
-        at its end, they tell each other whether one has failed: none waits for it.
+        """Raise on all processes what the body raises on any process.
+
+        Before each collective in the body, and at its end, the processes tell each other whether
+        one has failed, so no process waits for a failed one.
 
         Raises:
-            FailedError: of several processes of the first.
+            FailedError: A process failed; if several did, the first of them is named.
         """
         self.is_together = True
         try:
@@ -81,14 +86,16 @@ class WatchedAccelerator(Accelerator):
             self.is_together = False
 
     def _tell(self, failure: str) -> None:
-        """Raises FailedError if a process has told a failure; as `together`."""
+        """Tell all processes about a failure, and raise FailedError if any process has told a
+        failure.
+        """
         self.tick()
         for rank, text in enumerate(gather_object([failure])):
             if text:
                 raise FailedError(f"{text} on process {rank}" if self.num_processes > 1 else text)
 
     def _begin(self) -> None:
-        """Before a collective."""
+        """Exchange failures and count progress, before a collective."""
         if self.is_together:
             self._tell("")
         self.tick()
@@ -96,17 +103,19 @@ class WatchedAccelerator(Accelerator):
 
 @contextmanager
 def accelerator_session(compute: Compute) -> Iterator[WatchedAccelerator]:
-    """Start the process group, and destroy it when the body ends, so that one process can hold one
-    run after another.
+    """Start the process group, and destroy the group when the body ends.
+
+    A process can therefore hold several runs, one after the other.
 
     Raises:
-        UserError: as `_start`.
+        UserError: As in `_start`.
     """
     accelerator = None
     try:
         accelerator = _start(compute)
         yield accelerator
-        accelerator.wait_for_everyone()  # none leaves while another still communicates with it
+        # no process may leave while another still communicates with it
+        accelerator.wait_for_everyone()
     finally:
         _end(accelerator)
 
@@ -121,19 +130,21 @@ def _end(accelerator: Accelerator | None) -> None:
         if accelerator is not None:
             accelerator.free_memory()
         comm.destroy_process_group()
-        # a private name (0.19; bounded in pyproject): unless it is reset, a next run in this
-        # process would take the group for alive
+        # A private name (0.19; bounded in pyproject). Unless it is reset, the next run in this
+        # process would take the group for alive.
         comm.cdb = None
     PartialState().destroy_process_group()
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def _start(compute: Compute) -> WatchedAccelerator:
-    """Set threads and allocator and start the processes. A precision of auto is decided on rank 0
-    and written into `compute`.
+    """Set threads and allocator, and start the processes.
+
+    If the precision is auto, rank 0 chooses and the choice is written into `compute`.
 
     Raises:
-        UserError: as `_check_gpus`, `_check_processes`, `_check_precision` and `_check_sharding`.
+        UserError: As in `_check_gpus`, `_check_processes`, `_check_precision` and
+            `_check_sharding`.
     """
     cpu = not torch.cuda.is_available()
     if cpu:
@@ -142,14 +153,14 @@ def _start(compute: Compute) -> WatchedAccelerator:
     _check_gpus()
     if sharded:
         _prepare_deepspeed(cpu)
-    # with cpu=True, Accelerate would quietly run plain DDP
+    # With cpu=True, Accelerate would silently run plain DDP instead of DeepSpeed.
     with _rendezvous():
         state = PartialState(
             cpu=cpu and not sharded,
             timeout=RENDEZVOUS_TIMEOUT,
             **({"backend": "gloo"} if cpu and sharded else {}),
         )
-    # not before: Accelerate sets the threads of several processes without OMP_NUM_THREADS
+    # Not earlier: Accelerate sets the threads of several processes that have no OMP_NUM_THREADS.
     torch.set_num_threads(compute.threads or default_threads())
     _check_processes(state.num_processes)
     if compute.precision == "auto":
@@ -163,12 +174,14 @@ def _start(compute: Compute) -> WatchedAccelerator:
 
 
 def _prepare_deepspeed(cpu: bool) -> None:
-    """Check that DeepSpeed is installed and that a launcher started this process. On a CPU, select
-    it before DeepSpeed is first imported, and keep it from compiling an operator that only
-    inference needs; the table of operators is private (0.19; bounded in pyproject).
+    """Check that DeepSpeed is installed and that a launcher started this process.
+
+    On a CPU, select the CPU backend before DeepSpeed is first imported, and keep DeepSpeed from
+    compiling an operator that only inference needs. The table of operators is private (0.19;
+    bounded in pyproject).
 
     Raises:
-        UserError: otherwise.
+        UserError: DeepSpeed is not installed, or no launcher started this process.
     """
     prefix = "distributed_type=DEEPSPEED"
     if "LOCAL_RANK" not in os.environ:
@@ -185,12 +198,12 @@ def _prepare_deepspeed(cpu: bool) -> None:
 
 @contextmanager
 def _rendezvous() -> Iterator[None]:
-    """Around the start of the process group: says where it waits for other machines, and lifts the
-    time-out at the end.
+    """Surround the start of the process group: print where processes wait for more machines, and
+    lift the time-out at the end.
 
     Raises:
-        UserError: the processes cannot connect, or not all come within RENDEZVOUS_TIMEOUT; or the
-            variables that say where are not set.
+        UserError: The processes cannot connect, not all arrive within RENDEZVOUS_TIMEOUT, or the
+            variables with the address are not set.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
@@ -214,16 +227,19 @@ def _rendezvous() -> Iterator[None]:
 
 
 def _requested(way: str) -> bool:
-    """Whether the launcher's configuration requests DEEPSPEED or FSDP."""
+    """Return whether the launcher's configuration requests DEEPSPEED or FSDP."""
     return os.environ.get(f"ACCELERATE_USE_{way}", "false").lower() == "true"
 
 
 def _check_gpus() -> None:
-    """Check that each process of this machine has its own GPU, if there are any, and that there are
-    some where a scheduler, a launcher or the user has given some.
+    """Check that each process on this machine has a separate GPU, and that GPUs exist if any were
+    requested.
+
+    A machine without GPUs is fine, unless a scheduler, a launcher or the user named GPUs.
 
     Raises:
-        UserError: there are too few; ReportedError on all but the machine's first process.
+        UserError: There are too few GPUs. All processes but the first on the machine raise
+            ReportedError.
     """
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     gpus, given = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -231,7 +247,8 @@ def _check_gpus() -> None:
     if torch.cuda.is_available() and here > gpus:
         reason = f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; "
         reason += f"choices: --num_processes {gpus}, or {cpu}"
-    elif not gpus and given.strip() not in ("", "-1", "NoDevFiles"):  # as SLURM says none
+    # "NoDevFiles" is SLURM's word for none
+    elif not gpus and given.strip() not in ("", "-1", "NoDevFiles"):
         reason = f"CUDA_VISIBLE_DEVICES={given}: torch finds no GPU; expected a driver and a CUDA"
         reason += f" build of torch, or {cpu}"
     if reason:
@@ -239,10 +256,10 @@ def _check_gpus() -> None:
 
 
 def _check_processes(found: int) -> None:
-    """Check that as many processes found one another as were launched.
+    """Check that all launched processes found each other.
 
     Raises:
-        UserError: fewer did.
+        UserError: Fewer processes did.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if found != launched:
@@ -264,10 +281,11 @@ def _check_processes(found: int) -> None:
 
 
 def _check_precision(precision: str) -> None:
-    """Check that a launcher's precision, if it has one, is the recipe's, by which alone a run goes.
+    """Check that the launcher requests no precision, or the precision of the recipe, which alone is
+    used.
 
     Raises:
-        UserError: it is another.
+        UserError: The launcher requests another precision.
     """
     given = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if given != "no" and PRECISIONS.get(given) != precision:
@@ -296,8 +314,10 @@ def _check_sharding(accelerator: Accelerator) -> None:
 
 
 def _native_precision(device: torch.device) -> str:
-    """bfloat16 where the hardware multiplies it natively, else float32. Nothing is timed, so every
-    call gives the same."""
+    """Return bfloat16 if the hardware multiplies bfloat16 natively, otherwise float32.
+
+    Nothing is timed, so every call returns the same precision.
+    """
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -306,8 +326,11 @@ def _native_precision(device: torch.device) -> str:
 
 
 def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """The CPU's flags on Linux; empty elsewhere. torch's own function is private in 2.11, and its
-    oneDNN check is also true on CPUs that only emulate bfloat16."""
+    """Return the flags of the CPU on Linux, or an empty set elsewhere.
+
+    torch's function for this is private in 2.11, and its oneDNN check is also true on CPUs that
+    only emulate bfloat16.
+    """
     try:
         text = table.read_text()
     except OSError:
@@ -317,11 +340,10 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
-    """Call `do` on rank 0 and return its value there, None elsewhere. A UserError is raised on
-    all ranks.
+    """Call `do` on rank 0 and return the value there, or None on all ranks above 0.
 
     Raises:
-        UserError: what `do` raises; ReportedError on the other processes.
+        UserError: `do` raised it. All other processes raise ReportedError.
     """
     messages: list[str | None] = [None]
     done = None
@@ -337,10 +359,10 @@ def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
 
 
 def broadcast_from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) -> T:
-    """Call `find` on rank 0 and return its value on all ranks.
+    """Call `find` on rank 0 and return the value on all ranks.
 
     Raises:
-        UserError: as `on_main`.
+        UserError: As in `on_main`.
     """
     return broadcast_object_list([on_main(accelerator, find)])[0]
 
@@ -349,7 +371,7 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
     """Check that all ranks have the values of rank 0.
 
     Raises:
-        UserError: one has not; it names the process, its machine, and what differs.
+        UserError: A rank has other values. The error names the process, its machine and the value.
     """
     (_, wanted), *others = gather_object([(socket.gethostname(), mine)])
     for rank, (host, theirs) in enumerate(others, 1):

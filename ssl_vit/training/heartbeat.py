@@ -1,12 +1,13 @@
-"""Watchdog over the processes of a run: names the one that died, failed or did not arrive at a
-collective, and ends the others.
+"""Watch the processes of a run: name the process that died, failed or did not arrive at a
+collective, and end the rest.
 
 Every rank counts up before each collective, in the same order, and a thread writes the count to the
-process group's key-value store every INTERVAL seconds. Rank 0 reads all counts: the rank with the
-lowest one is what the others wait for. The others read rank 0's verdict, and watch rank 0, which
-hosts the store.
+key-value store of the process group every INTERVAL seconds. Rank 0 reads all counts: all ranks wait
+for the rank with the lowest count. The other ranks read the verdict of rank 0, and watch rank 0
+because it hosts the store.
 
-Time is counted in intervals in which nothing has changed: a run that was suspended has not waited.
+Time is counted in intervals in which nothing has changed, so the time in which a run was suspended
+does not count.
 """
 
 import json
@@ -25,10 +26,12 @@ from ..callbacks import Callback
 from ..errors import LostError, ReportedError, one_line
 from .preemption import exit_process, key_value_store
 
-LOST = LostError.status  # exit status: another process was lost; the same command resumes
+LOST = LostError.status  # exit status if another process was lost; the same command resumes
 INTERVAL = 2.0  # seconds between heartbeats
-SILENT_AFTER_ERROR = 3 * INTERVAL  # seconds without one, once a collective has failed
-# Limits as multiples of the patience, which is for one rank behind the others within a step.
+# allowed seconds without a heartbeat once a collective has failed
+SILENT_AFTER_ERROR = 3 * INTERVAL
+# Limits as multiples of the patience. The patience itself limits how long a rank may lag behind the
+# others within a step.
 BETWEEN_STEPS_FACTOR = 6  # between steps, where checkpoints are written and evaluators run
 STALLED_FACTOR = 3  # within a step, where no rank moves at all
 FINISHED = "finished"
@@ -37,40 +40,40 @@ Item = TypeVar("Item")
 
 
 class Heartbeat(NamedTuple):
-    """What a rank writes to the store."""
+    """Message that a rank writes to the store."""
 
     beats: int = 0
-    ticks: int = 0  # of the collectives that it has come to
-    allowed: float = inf  # seconds that it may stay behind others
+    ticks: int = 0  # number of collectives that the rank has reached
+    allowed: float = inf  # seconds that the rank may lag behind the others
     host: str = "?"
-    end: str = ""  # FINISHED, or the error by which it ended
+    end: str = ""  # FINISHED, or the error that ended the rank
 
 
 class Peer(NamedTuple):
-    """The last heartbeat read of a rank."""
+    """Last heartbeat that was read from a rank."""
 
     heartbeat: Heartbeat = Heartbeat()
-    silent: float = 0.0  # seconds since it has changed
-    stood: float = 0.0  # seconds since its ticks have changed
+    silent: float = 0.0  # seconds since the heartbeat last changed
+    stood: float = 0.0  # seconds since the ticks last changed
 
     def after_interval(self, heartbeat: Heartbeat) -> "Peer":
-        """The peer one interval later."""
+        """Return the peer after one more interval."""
         silent = 0.0 if heartbeat != self.heartbeat else self.silent + INTERVAL
         stood = 0.0 if heartbeat.ticks != self.heartbeat.ticks else self.stood + INTERVAL
         return Peer(heartbeat, silent, stood)
 
 
 class Watchdog(Callback):
-    """Context manager that watches the processes while its body runs; of a single process it
-    watches the wait for batches.
+    """Context manager that watches the processes of a run while the body runs.
 
-    The time before the first step is not limited.
+    With a single process, watch how long it waits for batches. The time before the first step is
+    not limited.
 
     Args:
-        rank: of this process.
-        processes: of the run.
-        patience: seconds that a rank may stay behind the others within a step, or give no sign of
-            life, and that a single process waits for a batch.
+        rank: Rank of this process.
+        processes: Number of processes in the run.
+        patience: Seconds that a rank may lag behind the others within a step or give no sign of
+            life, and that a single process may wait for a batch.
     """
 
     def __init__(self, rank: int, processes: int, patience: float) -> None:
@@ -86,7 +89,7 @@ class Watchdog(Callback):
         self.read = {other: Heartbeat() for other in watched}
         self.peers = {other: Peer() for other in watched}
         self.done = threading.Event()
-        # apart from the watch: it blocks while rank 0 is stopped
+        # a separate thread, because it blocks while rank 0 is stopped
         self.exchange = threading.Thread(target=self._exchange_loop, daemon=True)
         self.watch = threading.Thread(
             target=self._watch if processes > 1 else self._watch_alone, daemon=True
@@ -105,8 +108,11 @@ class Watchdog(Callback):
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        """Report how this rank ended. A RuntimeError may be a collective that failed because
-        another process was lost: wait until the watch has named it, and ended this process."""
+        """Report how this rank ended.
+
+        A RuntimeError may come from a collective that failed because another process was lost. In
+        that case, wait until the watch has named the lost process and ended this process.
+        """
         if isinstance(error, RuntimeError) and self.processes > 1:
             self.silence_limit = min(self.silence_limit, SILENT_AFTER_ERROR)
             time.sleep(self.silence_limit + 3 * INTERVAL)
@@ -115,15 +121,17 @@ class Watchdog(Callback):
         self.done.set()
         self.watch.join()
         if self.processes > 1:
-            self.exchange.join(SILENT_AFTER_ERROR)  # it blocks where the store has gone
+            self.exchange.join(SILENT_AFTER_ERROR)  # blocks if the store is gone
 
     def tick(self) -> None:
-        """Count progress of this rank; called before each collective."""
+        """Count progress of this rank. Called before each collective."""
         self.ticks += 1
 
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
-        """Yield the passes of the steps from `step` on. From the request of a pass until
-        `on_step` this rank counts as within a step."""
+        """Yield the passes of the steps from `step` on.
+
+        From the request of a pass until `on_step`, this rank counts as being within a step.
+        """
         self._enter(step, self.patience)
         for item in self.watch_loader(items):
             self.tick()
@@ -131,7 +139,7 @@ class Watchdog(Callback):
             self._enter(self.step, self.patience)
 
     def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield a loader's items; a single process waits `patience` seconds for each at most."""
+        """Yield a loader's items. A single process waits at most `patience` seconds for each."""
         self.waits_for_batch = True
         try:
             for item in items:
@@ -143,7 +151,7 @@ class Watchdog(Callback):
             self.waits_for_batch = False
 
     def on_step(self, step: int) -> None:
-        """Mark the end of a step; the time until the next one has the longer limit."""
+        """Mark the end of a step. The longer limit holds until the next step begins."""
         self._enter(step, BETWEEN_STEPS_FACTOR * self.patience)
 
     def _enter(self, step: int, allowed: float) -> None:
@@ -152,24 +160,29 @@ class Watchdog(Callback):
         self.tick()
 
     def _exchange_loop(self) -> None:
-        """Write and read heartbeats until the end, which is the last one."""
+        """Write and read heartbeats until this rank ends, then write a last heartbeat that says
+        how.
+        """
         with suppress(distributed.DistError):
-            self.store = self.store.clone()  # a connection of its own
+            self.store = self.store.clone()  # separate connection for this thread
         beats = 0
         while not self.done.wait(INTERVAL if beats else 0):
             beats += 1
             self._exchange(beats, "")
         self._exchange(beats + 1, self.end)
         if self.rank == 0 and self.end != FINISHED:
-            for _ in range(20):  # its store goes with it: the others read first how it ended
+            # the store ends with this process, so the other ranks must first read how it ended
+            for _ in range(20):
                 if all(heartbeat.end for rank, heartbeat in self.read.items() if rank):
                     return
                 time.sleep(INTERVAL / 10)
                 self._exchange(beats + 1, self.end)
 
     def _exchange(self, beats: int, end: str) -> None:
-        """Write this rank's heartbeat; read the others' and the verdict. Nothing is read where the
-        store has gone, with rank 0."""
+        """Write the heartbeat of this rank, then read all heartbeats and the verdict.
+
+        Nothing is read if the store is gone together with rank 0.
+        """
         heartbeat = Heartbeat(beats, self.ticks, self.allowed, socket.gethostname(), end)
         with suppress(distributed.DistError):
             self.store.set(str(self.rank), json.dumps(heartbeat))
@@ -180,7 +193,7 @@ class Watchdog(Callback):
                 self.verdict = self.store.get("verdict").decode()
 
     def _watch(self) -> None:
-        """Look for a lost process until this one is done; then end this one."""
+        """Look for a lost process until this process is done, and end this process after a loss."""
         while not self.done.wait(INTERVAL):
             for rank, peer in self.peers.items():
                 self.peers[rank] = peer.after_interval(self.read[rank])
@@ -188,16 +201,17 @@ class Watchdog(Callback):
             if verdict and self.rank == 0:
                 with suppress(distributed.DistError):
                     self.store.set("verdict", verdict)
-                time.sleep(2 * INTERVAL)  # it hosts the store: the others read it first
+                # this rank hosts the store, so the other ranks must read the verdict first
+                time.sleep(2 * INTERVAL)
             if verdict:
                 exit_process(LOST, f"error: {verdict}")
 
     def _diagnose(self) -> str:
-        """The error message that names a lost rank, else ""."""
+        """Return the error that names a lost rank, or an empty string."""
         active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
         for rank, (heartbeat, silent, _) in active.items():
             where = f"process {rank} on {heartbeat.host}"
-            # an interval later: an error that all ranks meet is reported by each itself
+            # Wait one interval: an error that occurs on all ranks is reported by each rank itself.
             if heartbeat.end and rank != self.rank and silent > INTERVAL:
                 return f"{where} ended: {heartbeat.end}"
             if silent > self.silence_limit:
@@ -216,7 +230,7 @@ class Watchdog(Callback):
         return f"{what}; {RESUME_HINT}" if within and stood > limit else ""
 
     def _watch_alone(self) -> None:
-        """End a single process that waits too long for one batch."""
+        """End a single process that waits too long for a batch."""
         waited, batches = 0.0, 0
         while not self.done.wait(INTERVAL):
             same = self.waits_for_batch and self.batches == batches

@@ -1,8 +1,8 @@
-"""The training loop, counted in optimiser steps, and its evaluators.
+"""Train in optimiser steps, and run evaluators.
 
 Metrics stay on the device between logging steps. An evaluator is called as evaluator(step, row,
-objective) with the objective in evaluation mode and yields (name, value). It does not affect the
-random state, and a failure in it does not end the run.
+objective) with the objective in evaluation mode, and yields (name, value). An evaluator does not
+affect the random state, and a failing evaluator does not end the run.
 """
 
 import resource
@@ -30,7 +30,7 @@ from .state import State
 
 
 class Evaluator(Protocol):
-    """Measures the objective during training."""
+    """Function that measures the objective during training."""
 
     def __call__(
         self, step: int, row: Row, objective: Objective
@@ -38,7 +38,7 @@ class Evaluator(Protocol):
 
 
 class Scheduled(NamedTuple):
-    """An evaluator and its interval in steps; it always runs after the last step."""
+    """Evaluator with an interval in steps. Every evaluator also runs after the last step."""
 
     evaluator: Evaluator
     every: int
@@ -46,21 +46,23 @@ class Scheduled(NamedTuple):
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """The values of a recipe that the loop needs."""
+    """Values of a recipe that the loop needs."""
 
     steps: int  # optimiser steps in total
-    batch: int  # images of one optimiser step, over all processes
+    batch: int  # images per optimiser step, over all processes
     log_every: int  # steps
     checkpoint_every: int  # steps
     seed: int
     precision: str  # float32 or bfloat16
     data: Data
-    learns_labels: bool = False  # and so needs Batch.loss_denominator
+    learns_labels: bool = False  # whether batches need Batch.loss_denominator
 
 
 class Clock:
-    """Steps and seconds of training since the last row, and those spent waiting for data, without
-    evaluation and checkpoints."""
+    """Clock of training since the last row: steps, seconds, and seconds spent waiting for data.
+
+    Evaluation and checkpoints are not included.
+    """
 
     def __init__(self) -> None:
         self.steps = 0
@@ -95,24 +97,25 @@ def train(
     stop: Callable[[int], object] = lambda step: False,
     on_nonfinite: Callable[[list[int]], None] = lambda steps: None,
 ) -> None:
-    """Train from state.step to settings.steps, or until `stop`; save there.
+    """Train from state.step to settings.steps or until `stop`, and save at the end.
 
-    An update whose loss or gradient is not finite on any process is skipped on all, on the device.
+    If the loss or gradient is not finite on any process, the update is skipped on all processes, on
+    the device.
 
     Args:
-        state: what is trained.
-        batches: this process's batches from state.step on, as many to a step as the batch layout
-            has accumulation steps.
-        settings: values of the recipe.
-        evaluators: called at their intervals.
-        callbacks: get steps, rows and warnings.
-        save: writes a checkpoint of `state`.
-        is_best: called with a step's row after its evaluators: whether to save that step.
-        stop: step -> whether all processes stop before it.
-        on_nonfinite: called with the skipped steps, before the next row.
+        state: What is trained.
+        batches: Batches of this process from state.step on; each step takes as many as the batch
+            layout has accumulation steps.
+        settings: Values of the recipe.
+        evaluators: Evaluators to call at their intervals.
+        callbacks: Receive steps, rows and warnings.
+        save: Write a checkpoint of `state`.
+        is_best: Return whether to save a step, given its row after the evaluators ran.
+        stop: Return whether all processes stop before a step.
+        on_nonfinite: Called with the skipped steps, before the next row.
 
     Raises:
-        UserError: too many images cannot be read.
+        UserError: Too many images cannot be read.
     """
     batches = iter(batches)
     clock = Clock()
@@ -128,7 +131,7 @@ def train(
                 last = state.step == settings.steps
                 if last or state.step % settings.log_every == 0:
                     row = _read(state, clock, on_nonfinite)
-        except Interrupted:  # while waiting for data: nothing of the step was done
+        except Interrupted:  # interrupted while waiting for data: no part of the step was done
             stop(state.step)
             save()
             return
@@ -153,13 +156,13 @@ def _update(
     clock: Clock,
     callbacks: Callbacks,
 ) -> None:
-    """One optimiser step on the micro-batches of this process."""
+    """Do one optimiser step on the micro-batches of this process."""
     objective, strategy, accelerator = state.objective, state.strategy, state.accelerator
     layout = strategy.batch_layout
     if not objective.training:
         objective.train()
-    # all of them before the first forward: an interruption while waiting for data must not leave
-    # half a step behind, and the labels of the whole step are counted first
+    # Load all micro-batches before the first forward pass: an interruption while waiting for data
+    # must not leave half a step behind, and the labels of the whole step are counted first.
     micro_batches = [
         to_device(clock.next_batch(batches), accelerator.device)
         for _ in range(layout.accumulation_steps)
@@ -175,7 +178,7 @@ def _update(
         optim.hold(state.schedule.optimizer)
     outputs: list[Output] = []
     for i, batch in enumerate(micro_batches):
-        # dropout and drop path depend on the chunk of the global batch, not on the process
+        # Dropout and drop path depend on the chunk of the global batch, not on the process.
         torch.manual_seed(int(rng.key(settings.seed, state.step, layout.chunk_index(i))[0]))
         cast = autocast(settings.precision, accelerator)
         outputs.append(strategy.run_pass(batch, cast, last=i == len(micro_batches) - 1))
@@ -193,12 +196,12 @@ def _update(
 def _report_unreadable(
     state: State, micro_batches: list[Batch], data: Data, callbacks: Callbacks
 ) -> None:
-    """Report the images of this process that could not be read, each once, and count them.
+    """Count the images of this process that could not be read, and report each once.
 
     Raises:
-        UserError: as `check_unreadable`.
+        UserError: As in `check_unreadable`.
     """
-    # with mixing each image has a partner, which is read too
+    # with mixing, the partner of each image is read as well
     state.images_seen += sum(
         len(batch.key) * (1 if batch.partner_label is None else 2) for batch in micro_batches
     )
@@ -213,19 +216,22 @@ def _report_unreadable(
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:
-    """Autocast to bfloat16, disabled for float32. Enter it outside the objective, so that a
-    compiled objective stays one graph."""
+    """Return a context for autocast to bfloat16, which does nothing for float32.
+
+    Enter the context outside the objective, so that a compiled objective stays one graph.
+    """
     return torch.autocast(accelerator.device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its tensors on the device."""
+    """Return the batch with all tensors on the device."""
     return batch.map(lambda x: x.to(device, non_blocking=True))
 
 
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """A step's micro-batches with `loss_denominator`: labelled images of the global batch divided
-    by its micro-batches."""
+    """Return the micro-batches of a step with `loss_denominator`: labelled images of the global
+    batch per micro-batch.
+    """
     local = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches]).sum().double()
     total = accelerator.reduce(local, "sum")
     per_pass = total / (len(micro_batches) * accelerator.num_processes)
@@ -233,8 +239,9 @@ def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> 
 
 
 def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Tensor) -> None:
-    """Add a step's metrics and gradient norm to the sums since the last row, unless its update was
-    skipped (`found_inf`)."""
+    """Add the metrics and gradient norm of a step to the sums since the last row, unless the update
+    was skipped (`found_inf`).
+    """
     for output in outputs:
         add_metrics(state.sums, output.metrics, found_inf)
     norms = torch.stack([norm, torch.ones_like(norm)]).masked_fill(found_inf, 0)
@@ -243,12 +250,13 @@ def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Te
 
 
 def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None]) -> Row:
-    """Return the means of the metrics and of the gradient norm since the last row, over all
-    processes, and what loading and memory took; report skipped steps. The host waits for the
-    device here and in evaluations alone.
+    """Return the means of metrics and gradient norm since the last row over all processes, the time
+    spent loading, and the memory used. Report skipped steps.
+
+    The host waits for the device only here and in evaluations.
 
     Raises:
-        UserError: a share is not between 0 and 1.
+        UserError: A share is not between 0 and 1.
     """
     assert state.norms is not None
     row: Row = {}
@@ -263,7 +271,7 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
         on_nonfinite(skipped)
     used = (state.images_unreadable, clock.waited, _memory(state.accelerator.device))
     unreadable, waited, memory = zip(*state.accelerator.gather_parts([used]), strict=True)
-    # the slowest loader: the other processes wait for it in the step
+    # take the slowest loader, because all processes wait for it in the step
     clock.waited = max(waited)
     if count:
         row["grad_norm"] = norm / count
@@ -275,7 +283,7 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
 
 
 def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row:
-    """A row of metrics.jsonl: position, means since the last row, throughput."""
+    """Return a row of metrics.jsonl: the position, means since the last row, and throughput."""
     return {
         "step": state.step,
         "images": state.step * settings.batch,
@@ -288,7 +296,7 @@ def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row
 
 
 def _memory(device: torch.device) -> float:
-    """Peak memory of this process in GiB: of its device, or on a CPU its own."""
+    """Return the peak memory in GiB of the device, or of the process itself on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes on macOS, else KiB
@@ -298,8 +306,11 @@ def _memory(device: torch.device) -> float:
 def evaluate(
     evaluator: Evaluator, state: State, row: Row, settings: LoopSettings, callbacks: Callbacks
 ) -> Row:
-    """Run an evaluator on the objective in evaluation mode; {name: value}, with a warning if it
-    fails on any process, of what it had measured before. All processes call it."""
+    """Run an evaluator on the objective in evaluation mode and return {name: value}.
+
+    If the evaluator fails on any process, warn and return what was measured before. All processes
+    call this function.
+    """
     found: Row = {}
     device = state.accelerator.device
     with state.evaluation_model() as model:
@@ -320,11 +331,14 @@ def evaluate(
 
 
 def seconds_per_step(state: State, batch: Batch, settings: LoopSettings) -> float:
-    """Measured seconds of one step: forward and backward of one batch (the second of two; the first
-    warms up) times the accumulation steps. Buffers, such as running means, are restored."""
+    """Measure the seconds of one step.
+
+    Time the forward and backward pass of a batch (the second of two passes, because the first warms
+    up) and multiply by the accumulation steps. Buffers, such as running means, are restored.
+    """
     accelerator = state.accelerator
     batch = to_device(batch, accelerator.device)
-    # with every field that a training batch has, so that torch.compile sees the same graph
+    # Add every field of a training batch, so that torch.compile sees the same graph.
     if max(settings.data.mixup, settings.data.cutmix) > 0:
         share = torch.ones(len(batch.key), device=accelerator.device)
         batch = batch._replace(partner_label=batch.label.clone(), mix_lambda=share)

@@ -1,5 +1,7 @@
-"""Adds up the metrics of batches and processes as sums and counts. `means` alone turns them into
-means, so that no metric is a mean of means."""
+"""Add up the metrics of batches and processes as sums and counts.
+
+Only `means` turns sums into means, so that no metric is a mean of means.
+"""
 
 import torch
 from torch import Tensor
@@ -7,8 +9,8 @@ from torch import Tensor
 from ..objectives.base import Means, Metrics, Objective
 from .distributed import WatchedAccelerator
 
-# {(metric's name, place among its values) of each row: sums and counts (rows, 2) on the device}.
-# Batches with other metrics have an entry of their own.
+# Maps the rows, each named by (name of the metric, index among the values of the metric), to sums
+# and counts (rows, 2) on the device. Batches with different metrics have separate entries.
 Sums = dict[tuple[tuple[str, int], ...], Tensor]
 
 
@@ -16,9 +18,9 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
     """Add the metrics of a batch to the sums, on the device.
 
     Args:
-        sums: changed in place.
-        metrics: {name: (sums, count)}, where the sums are a scalar or (C,).
-        skipped: bool scalar; where it is true, the batch adds nothing.
+        sums: Changed in place.
+        metrics: {name: (sums, count)}; the sums are a scalar or (C,).
+        skipped: Bool scalar; if true, the batch adds nothing.
     """
     names = tuple((name, place) for name, (a, _) in metrics.items() for place in range(a.numel()))
     if not names:
@@ -35,8 +37,10 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
 
 
 def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
-    """Add up the sums of all processes, which may have different metrics, on the CPU.
-    Collective."""
+    """Add up the sums of all processes on the CPU. Collective.
+
+    Processes may have different metrics.
+    """
     total: Sums = {}
     parts = [(names, rows.cpu()) for names, rows in sums.items()]
     for names, rows in accelerator.gather_parts(parts):
@@ -45,10 +49,10 @@ def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
 
 
 def means(objective: Objective, sums: Sums, accelerator: WatchedAccelerator) -> Means:
-    """Return the means of an objective's metrics over all processes, without those of count 0.
+    """Return the means of an objective's metrics over all processes, except metrics with count 0.
 
-    A metric with several sums (C,) has the largest of its means. The objective then computes what
-    follows from the means of other metrics (`combine_means`). Collective; the host waits for the
+    A metric with several sums (C,) gets the largest of its means. Then the objective computes what
+    follows from the means of several metrics (`combine_means`). Collective; the host waits for the
     device.
     """
     totals: dict[tuple[str, int], tuple[float, float]] = {}

@@ -1,5 +1,7 @@
-"""Policy for non-finite losses and gradients: stop or skip. The loop has skipped those updates
-already, on the device."""
+"""Decide what happens after a loss or gradient that is not finite: stop or skip.
+
+The loop has already skipped those updates, on the device.
+"""
 
 import json
 from collections.abc import Callable
@@ -16,17 +18,19 @@ UNTRAINED = "no update was made before, so look at the images, the initial weigh
 
 @dataclass(eq=False, repr=False)
 class NonFinitePolicy:
-    """Called on every process with the steps whose updates were skipped: writes their samples to
-    `path`, then acts.
+    """Policy for steps with skipped updates: write the samples of the steps to `path`, then stop or
+    warn.
 
-    The file: {"steps": {step: the indices of its samples in the training split}}, as in Batch.
+    The policy is called on every process with the skipped steps. The file holds {"steps": {step:
+    indices of the samples in the training split}}, as in Batch.
 
     Args:
         action: optim.nonfinite: stop or skip.
-        path: the file, not_finite.json in the run folder.
-        samples_of: step -> the indices of its samples.
-        is_main: whether this process writes and warns.
-        plugin: file and class of a plugin's loss; empty of the package's.
+        path: not_finite.json in the run folder.
+        samples_of: Return the indices of a step's samples.
+        warn: Report a warning.
+        is_main: Whether this process writes and warns.
+        plugin: File and class of a plugin's loss; empty for a loss of this package.
 
     Raises:
         UserError: `action` is "stop".
@@ -57,8 +61,11 @@ class NonFinitePolicy:
             self.warn(text)
 
     def _dump(self, steps: list[int]) -> None:
-        """Add the steps' samples to the file. A damaged file is replaced, and a full disk is a
-        warning: neither may hide the failure that is being reported."""
+        """Add the samples of the steps to the file.
+
+        A damaged file is replaced, and a full disk is only a warning: neither may hide the failure
+        that is being reported.
+        """
         steps_found = {str(step): self.samples_of(step) for step in steps}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             steps_found = {**json.loads(self.path.read_text())["steps"], **steps_found}

@@ -1,4 +1,4 @@
-"""Parameter groups, the optimiser and its schedule (paper, 4.1 and Table 3)."""
+"""Build parameter groups, the optimiser and the schedule (paper, 4.1 and Table 3)."""
 
 import math
 import re
@@ -17,29 +17,29 @@ from ..recipe.schema import Optim
 
 LINEAR_END = 1e-5  # last learning rate of the linear schedule, as in the authors' code
 
-HEAD = -1  # layer id of what is above all blocks
+HEAD = -1  # layer id of all modules above the blocks
 
 
 def groups(
     module: nn.Module, weight_decay: float, lr: float, layer_decay: float | None = None
 ) -> list[dict]:
-    """Parameter groups: weight decay on weights of linear and convolution layers; none on biases,
-    norms, tokens and positions.
+    """Return parameter groups with weight decay on the weights of linear and convolution layers
+    only.
 
-    With `layer_decay` (Clark et al., 2020; as BEiT and MAE) the learning rate is
-    lr * layer_decay^k, k layers below the head: the head and the final norm at `lr`, the last block
-    at lr * layer_decay, and so on down to the patch embedding.
-
-    Weights that are frozen at first (`frozen_weights`) are groups of their own.
+    Biases, norms, tokens and positions have no weight decay. With `layer_decay` (Clark et al.,
+    2020; as in BEiT and MAE), the learning rate is lr * layer_decay^k for a layer k layers below
+    the head: the head and the final norm have `lr`, the last block lr * layer_decay, and so on down
+    to the patch embedding. Weights that are frozen at first (`frozen_weights`) have separate
+    groups.
     """
     kinds = (nn.Linear, nn.modules.conv._ConvNd)
     decayed = {id(m.weight) for m in module.modules() if isinstance(m, kinds)}
-    # a frozen teacher may be deeper
+    # Only trained weights count, because a frozen teacher may be deeper.
     layer = {name: _layer_id(name) for name, p in module.named_parameters() if p.requires_grad}
     head = max(layer.values()) + 1
     held = {id(p) for p in frozen_weights(module, 0.0)}
     made: dict[tuple[int, bool, bool], dict] = {}
-    # decayed weights first, then the others, each in the module's order
+    # decayed weights first, then all remaining weights, each in the module's order
     for name, p in sorted(module.named_parameters(), key=lambda pair: id(pair[1]) not in decayed):
         if not p.requires_grad:
             continue
@@ -56,15 +56,22 @@ def groups(
 
 
 def frozen_weights(module: nn.Module, progress: float) -> list[nn.Parameter]:
-    """The weights that stay as they are in the step before which this share of the run is done: of
-    an objective with a method `frozen_weights`. All that it ever freezes are frozen in the first
-    step, and are freed at once."""
+    """Return the weights that an update leaves unchanged.
+
+    An objective with frozen weights has a method `frozen_weights`. Every weight that it ever
+    freezes is frozen in the first step, and all are released at the same step.
+
+    Args:
+        module: The objective.
+        progress: Share of the run that is done before the update.
+    """
     return getattr(module, "frozen_weights", lambda progress: [])(progress)
 
 
 def _layer_id(name: str) -> int:
-    """The layer of a parameter, as BEiT numbers them: 0 for the embeddings, n + 1 for block n, HEAD
-    for the final norm and everything outside of the encoder."""
+    """Return the layer of a parameter as BEiT numbers layers: 0 for the embeddings, n + 1 for block
+    n, HEAD for the final norm and everything outside the encoder.
+    """
     if block := re.search(r"encoder\.backbone\.blocks\.(\d+)\.", name):
         return int(block[1]) + 1
     inside = "encoder.backbone." in name or "encoder.positions." in name
@@ -72,9 +79,12 @@ def _layer_id(name: str) -> int:
 
 
 def share_of_lr(optim: Optim, step: int) -> float:
-    """Return the share of the peak learning rate at a step: linear warm-up from 0, then the
-    schedule. The formulas are those of `transformers.optimization`, to the last bit; importing it
-    takes a quarter of a second."""
+    """Return the learning rate at a step as a share of the peak: linear warm-up from 0, then the
+    schedule.
+
+    The formulas equal those of `transformers.optimization` to the last bit; importing that module
+    takes a quarter of a second.
+    """
     warmup, steps = optim.warmup, optim.steps
     if optim.schedule == "steps":  # Kolesnikov et al., 2020, section 3
         drops = sum(step >= share * steps for share in optim.drops)
@@ -101,11 +111,12 @@ def share_of_lr(optim: Optim, step: int) -> float:
 
 
 def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
-    """The optimiser and its schedule, in optimiser steps: linear warm-up from 0, then cosine to 0,
-    linear to LINEAR_END, a tenth after each share of optim.drops, or stable until the last share
-    optim.decay and then as 1 - sqrt to 0 (Hägele et al., 2024).
+    """Build the optimiser and the schedule, counted in optimiser steps.
 
-    Weight decay is decoupled and scaled by the learning rate in "adamw", and an L2 term in "sgd".
+    After a linear warm-up from 0, the learning rate follows a cosine to 0, falls linearly to
+    LINEAR_END, falls to a tenth after each share in optim.drops, or stays constant until the last
+    share optim.decay and then falls as 1 - sqrt to 0 (Hägele et al., 2024). Weight decay is
+    decoupled and scaled by the learning rate in "adamw", and an L2 term in "sgd".
     """
     params = groups(module, optim.weight_decay, optim.lr, optim.layer_decay)
     module_name, _, name = optim.optimiser.made_by.partition(":")
@@ -116,8 +127,11 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
 
 
 def weight_decay_at(optim: Optim, step: int) -> float:
-    """Weight decay of a step, from 0: along half a cosine from optim.weight_decay to its end
-    (Caron et al., 2021, "Implementation details"; their utils.py, `cosine_scheduler`)."""
+    """Return the weight decay of a step, counted from 0: half a cosine from optim.weight_decay to
+    optim.weight_decay_end.
+
+    Source: Caron et al., 2021, "Implementation details"; their utils.py, `cosine_scheduler`.
+    """
     first, last = optim.weight_decay, optim.weight_decay_end
     if last is None:
         return first
@@ -125,7 +139,7 @@ def weight_decay_at(optim: Optim, step: int) -> float:
 
 
 def set_weight_decay(optimizer: Optimizer, optim: Optim, step: int) -> None:
-    """Set a step's weight decay, where it has a schedule."""
+    """Set the weight decay of a step, if weight decay has a schedule."""
     if optim.weight_decay_end is None:
         return
     for group in optimizer.param_groups:
@@ -134,38 +148,50 @@ def set_weight_decay(optimizer: Optimizer, optim: Optim, step: int) -> None:
 
 
 def hold(optimizer: Optimizer) -> None:
-    """Make the next update leave the weights that are frozen at first as they are, weight decay
-    included. The schedule sets the learning rate of the update after it."""
+    """Make the next update leave the frozen weights unchanged, including weight decay.
+
+    The schedule sets the learning rate of the update after the next.
+    """
     for group in optimizer.param_groups:
         if group["held"]:
             group["lr"] = 0.0
 
 
 def moments(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The optimiser's initial state of a parameter. PyTorch creates it in the first update; if that
-    is skipped (`skip_next_update`), fused SGD would keep a buffer that was never written."""
+    """Return the initial state of the optimiser for a parameter.
+
+    PyTorch creates the state in the first update. If that update is skipped (`skip_next_update`),
+    fused SGD would keep a buffer that was never written.
+    """
     step = {"step": torch.zeros((), device=p.device)} if optim.optimiser.counts_steps else {}
     return step | {name: torch.zeros_like(p) for name in optim.optimiser.moments(optim)}
 
 
 def skip_next_update(optimizer: Optimizer, found_inf: torch.Tensor) -> None:
-    """Make the next update of a fused optimiser a no-op, moments included, if `found_inf` (bool (),
-    on the device) holds. It is what GradScaler sets; the kernel reads it, so the host need not wait
-    for the device."""
+    """Make the next update of a fused optimiser a no-op, moments included, if `found_inf` is true.
+
+    `found_inf` (bool (), on the device) is what GradScaler sets. The kernel reads the flag, so the
+    host need not wait for the device.
+    """
     optimizer.found_inf = found_inf.float()  # type: ignore[attr-defined]
 
 
 def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:
-    """An exponential moving average of the weights, average = decay * average + (1 - decay) *
-    weights after each step (`update_average`); None without `decay`."""
+    """Return an exponential moving average of the weights, or None without `decay`.
+
+    After each step, `update_average` sets average = decay * average + (1 - decay) * weights.
+    """
     if decay is None:
         return None
     return AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
 def update_average(average: AveragedModel, module: nn.Module, decay: float) -> None:
-    """Move `averaged` after a step, and alike the running statistics of its batch norms: those of
-    the last weights are not those of averaged ones. Other buffers are the last ones."""
+    """Update the moving average of the weights and of batch-norm statistics after a step.
+
+    The running statistics are averaged because statistics of the last weights do not fit averaged
+    weights. All other buffers are copies of the last ones.
+    """
     named = average.module.named_buffers()
     running = [value for name, value in named if name.endswith(("running_mean", "running_var"))]
     before = [(value, value.clone()) for value in running] if average.n_averaged else []
@@ -175,7 +201,9 @@ def update_average(average: AveragedModel, module: nn.Module, decay: float) -> N
 
 
 def clip(weights: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:
-    """Clip the gradient to the global norm `limit` (None: not at all); the norm before that."""
+    """Clip the gradient to the global norm `limit` (None: no clipping) and return the norm before
+    clipping.
+    """
     if limit is None:  # clip_grad_norm_ would multiply every gradient by 1
         return nn.utils.get_total_norm(w.grad for w in weights if w.grad is not None)
     return nn.utils.clip_grad_norm_(weights, limit)

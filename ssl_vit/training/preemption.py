@@ -1,7 +1,8 @@
-"""Preemption: after a signal on any rank, all ranks save at the same step and exit.
+"""Stop a run after a signal: if any rank gets a signal, all ranks save at the same step and exit.
 
-The ranks agree through the process group's key-value store on the CPU, so no device waits (see
-StopConsensus). No torch at import: signals are handled before torch is loaded.
+The ranks agree through the key-value store of the process group on the CPU, so no device waits (see
+StopConsensus). torch is not imported at import time, because signals are handled before torch is
+loaded.
 """
 
 import itertools
@@ -18,21 +19,26 @@ from typing import Any
 from ..callbacks import SIGNALS
 
 # Exit statuses, after sysexits.h.
-STOPPED = 75  # EX_TEMPFAIL: saved; the same command resumes
-# EX_IOERR: stopped, but the last checkpoint could not be written. Not STOPPED, because a scheduler
-# that requeues on it would repeat the same steps for ever on a full disk.
+STOPPED = 75  # EX_TEMPFAIL: the run is saved; the same command resumes
+# EX_IOERR: the run stopped, but its last checkpoint could not be written. The status differs from
+# STOPPED, because a scheduler that requeues on STOPPED would repeat the same steps for ever on a
+# full disk.
 NOT_SAVED = 74
-SECOND_SIGNAL = 128  # plus the number of the second signal, as a shell counts: not saved
-# seconds within which another signal counts as the same one: a launcher forwards to its children
+SECOND_SIGNAL = 128  # not saved; the number of the second signal is added, as shells do
+# Seconds within which a second signal counts as a repetition: a launcher forwards to its children
 # what the terminal or the scheduler has already sent to the whole process group
 REPEAT_WINDOW = 1.0
 CONSENSUS_EVERY = 5  # steps
-_uses = itertools.count()  # numbers the prefixes; equal on all ranks, which call in one order
+# numbers the prefixes; equal on all ranks, because all call in the same order
+_uses = itertools.count()
 
 
 def key_value_store(purpose: str) -> Any:
-    """The process group's key-value store with a prefix of its own, as keys of an earlier use may
-    still be there. All ranks must call this in the same order."""
+    """Return the key-value store of the process group with a new prefix.
+
+    The prefix is new because keys of an earlier use may still exist. All ranks must call this
+    function in the same order.
+    """
     from torch import distributed
 
     return distributed.PrefixStore(
@@ -41,11 +47,11 @@ def key_value_store(purpose: str) -> Any:
 
 
 class SignalHandler:
-    """Context manager that handles SIGNALS; `reason` is the name of the first one, or "".
+    """Context manager that handles SIGNALS. `reason` is the name of the first signal, or "".
 
-    A second signal exits at once, also while the main thread is blocked in C code, where Python
+    A second signal exits at once, even while the main thread is blocked in C code, where Python
     handlers do not run: a thread reads the wakeup file descriptor. In an interactive shell, which
-    would lose its variables, a second Ctrl-C is a KeyboardInterrupt.
+    would lose its variables, a second Ctrl-C raises KeyboardInterrupt.
     """
 
     reason = ""
@@ -71,10 +77,10 @@ class SignalHandler:
             signal.signal(number, handler)
         if self.writing is not None:
             signal.set_wakeup_fd(self.wakeup)
-            os.close(self.writing)  # the thread reads to its end
+            os.close(self.writing)  # the thread reads until the pipe is closed
 
     def request_stop(self, reason: str) -> None:
-        """Stop the run for this reason; the first reason counts."""
+        """Stop the run for this reason. Only the first reason counts."""
         self.reason = self.reason or reason
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -84,8 +90,11 @@ class SignalHandler:
 
 
 def _exit_on_second_signal(reading: int) -> None:
-    """Exit at the second of SIGNALS. A second one within REPEAT_WINDOW is a launcher's repetition
-    of the first, but a Ctrl-C counts at once."""
+    """Exit at the second of SIGNALS.
+
+    A second signal within REPEAT_WINDOW is a launcher's repetition of the first, except a Ctrl-C,
+    which counts at once.
+    """
     with os.fdopen(reading, "rb", buffering=0) as signals:
         first: float | None = None
         while number := signals.read(1):
@@ -102,8 +111,10 @@ def _exit_on_second_signal(reading: int) -> None:
 
 
 def exit_process(status: int, text: str) -> None:
-    """Exit from any thread, even while the main thread is blocked, and kill the data workers:
-    os._exit skips their clean-up, and a suspended one would stay for ever."""
+    """Exit from any thread, even while the main thread is blocked, and kill the data workers.
+
+    os._exit skips the clean-up of the workers, and a suspended worker would stay for ever.
+    """
     for worker in multiprocessing.active_children():
         worker.kill()
     with suppress(OSError, ValueError):
@@ -112,13 +123,14 @@ def exit_process(status: int, text: str) -> None:
 
 
 class StopConsensus:
-    """Called before each step, at the same steps on all ranks: returns the reason why all stop
-    before this step, or "".
+    """Agreement of all ranks on stopping. Called before each step, at the same steps on all ranks,
+    and returns the reason to stop before this step, or "".
 
-    At the first call and then at every CONSENSUS_EVERY steps each rank writes the signal that it
-    got, if any, and reads what all wrote one round before: by then all have, so no rank waits for a
-    slower one, and a signal stops the run within 2 CONSENSUS_EVERY steps. The first round waits for
-    its own votes, so that a run that was signalled during its setup stops before it trains.
+    At the first call, and then every CONSENSUS_EVERY steps, each rank writes its signal, if any,
+    and reads what all ranks wrote one round before. By then all ranks have written, so no rank
+    waits for a slower one, and a signal stops the run within 2 CONSENSUS_EVERY steps. The first
+    round waits for its own votes, so that a run that was signalled during setup stops before it
+    trains.
     """
 
     def __init__(self, signals: SignalHandler, rank: int, processes: int) -> None:
@@ -131,11 +143,11 @@ class StopConsensus:
             self.store = key_value_store("stop")
 
     def alone(self) -> bool:
-        """Whether the only process got a signal, and so may stop at once."""
+        """Return whether the only process of the run got a signal, and may thus stop at once."""
         return self.processes == 1 and bool(self.signals.reason)
 
     def is_requested(self) -> bool:
-        """Whether this process got a signal, be it that the others did not."""
+        """Return whether this process got a signal, even if no further process did."""
         return bool(self.signals.reason)
 
     def __call__(self, step: int) -> str:
@@ -153,6 +165,7 @@ class StopConsensus:
         previous = self.rounds[-2:][0]
         votes = self.store.multi_get([f"{previous}/{rank}" for rank in range(self.processes)])
         if len(self.rounds) > 3:
-            # all have voted in the previous round, so have ended the call that read this one
+            # All ranks have voted in the previous round, so they have finished reading this older
+            # round.
             self.store.delete_key(f"{self.rounds.pop(0)}/{self.rank}")
         return next((vote.decode()[1:] for vote in votes if len(vote) > 1), "")

@@ -1,4 +1,4 @@
-"""Strategies that shard weights, gradients or moments over the processes: DeepSpeed ZeRO, FSDP2."""
+"""Train with weights, gradients or moments sharded over the processes: DeepSpeed ZeRO and FSDP2."""
 
 import logging
 import warnings
@@ -25,19 +25,23 @@ from ..recipe.schema import Optim
 from . import optim
 from .strategy import Strategy
 
-# sections of a DeepSpeed file on what the recipe's optim.* and compute.precision set
+# sections of a DeepSpeed file about settings that optim.* and compute.precision of the recipe
+# determine
 RECIPE_SECTIONS = ("optimizer", "scheduler", "amp", "bf16", "fp16", "torch_autocast")
 
 
 class ShardedStrategy(Strategy, ABC):
-    """A strategy whose processes hold a shard each. Subclasses gather and scatter one tensor."""
+    """Strategy in which each process holds a shard.
 
-    # on the CPU, for evaluation; None if the objective's own weights are whole
+    Subclasses gather and scatter a single tensor.
+    """
+
+    # Copy on the CPU, for evaluation; None if the weights of the objective are whole.
     full_copy: Objective | None = None
 
     @abstractmethod
     def gather(self, p: nn.Parameter) -> Tensor:
-        """A whole weight. Collective, as `scatter`."""
+        """Return a whole weight. Collective, like `scatter`."""
 
     @abstractmethod
     def scatter(self, p: nn.Parameter, value: Tensor) -> None:
@@ -64,7 +68,9 @@ class ShardedStrategy(Strategy, ABC):
             self.full_copy.cpu()
 
     def keep(self, value: Tensor) -> Tensor | None:
-        """On the first process a copy on the CPU, which frees the device for the next tensor."""
+        """Return a copy on the CPU on the first process, which frees the device for the next
+        tensor, and None elsewhere.
+        """
         return value.to("cpu", copy=True) if self.accelerator.is_main_process else None
 
     def whole_weights(self) -> dict[str, Any]:
@@ -85,10 +91,10 @@ class ShardedStrategy(Strategy, ABC):
 
 
 class ZeroStrategy(ShardedStrategy):
-    """DeepSpeed ZeRO: shards the moments (stage 1), the gradients (2) and the weights (3).
+    """DeepSpeed ZeRO: shard the moments (stage 1), also the gradients (2), also the weights (3).
 
-    Everything is float32; the recipe's precision is autocast's. DeepSpeed skips an update that is
-    not finite itself.
+    All tensors are float32; the precision of the recipe is that of autocast. DeepSpeed itself skips
+    an update that is not finite.
     """
 
     def prepare(self) -> nn.Module:
@@ -103,7 +109,7 @@ class ZeroStrategy(ShardedStrategy):
             compile_blocks(self.objective)
         # the loop reports skipped updates
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-        # torch 2.14 renames two collectives, which DeepSpeed 0.19 calls in every pass
+        # torch 2.14 renames two collectives that DeepSpeed 0.19 calls in every pass
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
@@ -115,7 +121,8 @@ class ZeroStrategy(ShardedStrategy):
         }
         self.init_moments(self.local_shards)
         if self.stage < 3:
-            # the views of the moments are lazy; a private name (0.19; bounded in pyproject)
+            # the views of the moments are created lazily; a private name (0.19; bounded in
+            # pyproject)
             self.zero._lazy_init_hp_params_optimizer_state()
         return engine
 
@@ -124,20 +131,24 @@ class ZeroStrategy(ShardedStrategy):
 
     @property
     def local_shards(self) -> list[Tensor]:
-        """This process's shard of the weights, flat tensors of each parameter group."""
+        """Shard of the weights on this process: one flat tensor per parameter group."""
         if self.stage == 3:
             return self.zero.fp32_partitioned_groups_flat
         return self.zero.single_partition_of_fp32_groups
 
     def state_of(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """That of the flat tensor, of which others of its group are part, too."""
+        """Return the state of the flat tensor that holds the weight together with the rest of the
+        group.
+        """
         return self.optimizer.state[self.flat[p]]
 
     def no_sync(self, last: bool) -> AbstractContextManager:
         return nullcontext()
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """As for DDP; a loss that is not finite makes the gradient so, which DeepSpeed checks."""
+        """Accumulate the gradients of one pass. A loss that is not finite makes the gradient NaN,
+        which DeepSpeed checks.
+        """
         self.prepared.set_gradient_accumulation_boundary(last)
         if last:
             loss = loss * torch.where(self.any_nonfinite(), torch.nan, 1.0)
@@ -153,7 +164,7 @@ class ZeroStrategy(ShardedStrategy):
         return norm, ~norm.isfinite()
 
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
-        # so that DeepSpeed skips the update
+        # a NaN makes DeepSpeed skip the update
         self.losses = [torch.full((), torch.nan, device=self.accelerator.device)]
         self.run_pass(batch, cast, last=True)
         self.prepared.step()
@@ -168,7 +179,7 @@ class ZeroStrategy(ShardedStrategy):
         if self.stage < 3:
             super().blend(average, p, weight)
             return
-        # tensor by tensor, so that one whole weight is held at a time
+        # tensor by tensor, so that only one whole weight is held at a time
         self.scatter(average, self.gather(average).lerp_(self.gather(p), weight))
 
     def scatter(self, p: nn.Parameter, value: Tensor) -> None:
@@ -195,7 +206,7 @@ class ZeroStrategy(ShardedStrategy):
 
         for key, value in values.items():
             value = value.to(self.accelerator.device)
-            if not value.ndim:  # the count of steps, one for all of the flat tensor
+            if not value.ndim:  # the count of steps is shared by the whole flat tensor
                 self.state_of(p)[key].copy_(value)
             elif self.stage == 3:
                 safe_set_local_optimizer_state(p, self._shard(p, value), key)
@@ -203,7 +214,7 @@ class ZeroStrategy(ShardedStrategy):
                 safe_set_full_optimizer_state(p, value, key)
 
     def _shard(self, p: Any, value: Tensor) -> Tensor:
-        """This process's shard of a tensor under stage 3: equal parts, the last one padded."""
+        """Return this process's shard of a tensor under stage 3: equal parts, the last padded."""
         size = p.ds_tensor.numel()
         padding = size * self.batch_layout.processes - value.numel()
         flat = F.pad(value.flatten(), (0, padding))
@@ -211,8 +222,10 @@ class ZeroStrategy(ShardedStrategy):
 
 
 class Fsdp2Strategy(ShardedStrategy):
-    """FSDP2: shards weights, gradients and moments, block by block. The host waits once a step, to
-    decide whether to skip the update."""
+    """FSDP2: shard weights, gradients and moments, block by block.
+
+    The host waits for the device once per step, to decide whether to skip the update.
+    """
 
     def prepare(self) -> nn.Module:
         self.full_copy = deepcopy(self.objective).cpu()
@@ -220,8 +233,9 @@ class Fsdp2Strategy(ShardedStrategy):
             compile_blocks(self.objective)
         for group in self.optimizer.param_groups:
             group["fused"] = self.settings.optimiser.fuses_shards
-        # by what this network's blocks are, in place of the name in launch/fsdp2.yaml: timm's Eva
-        # has another one, a ResNet none, and Accelerate refuses a name that it does not find
+        # Use the class of this network's blocks instead of the name in launch/fsdp2.yaml: timm's
+        # Eva has another class, a ResNet has none, and Accelerate refuses a name that it does not
+        # find.
         lists = [getattr(module, "blocks", None) for module in self.objective.modules()]
         found = [blocks for blocks in lists if isinstance(blocks, nn.Module)]
         names = {type(block).__name__ for blocks in found for block in blocks.children()}
@@ -269,10 +283,11 @@ def build_strategy(
     batch_layout: BatchLayout,
     accelerator: Accelerator,
 ) -> Strategy:
-    """The strategy for what Accelerate set up; arguments as of `Strategy`.
+    """Build the strategy that matches what Accelerate has set up. The arguments are the same as for
+    `Strategy`.
 
     Raises:
-        UserError: the strategy does not support the recipe or the DeepSpeed configuration.
+        UserError: The strategy does not support the recipe or the DeepSpeed configuration.
     """
     kinds: dict[DistributedType, type[Strategy]] = {
         DistributedType.DEEPSPEED: ZeroStrategy,
@@ -291,7 +306,7 @@ def check_deepspeed(config: dict[str, Any]) -> None:
     """Check that a DeepSpeed configuration shards something and sets nothing that the recipe sets.
 
     Raises:
-        UserError: it does not, or it does.
+        UserError: The stage is not 1, 2 or 3, or a section repeats settings of the recipe.
     """
     stage = config["zero_optimization"]["stage"]
     if stage not in (1, 2, 3):
@@ -305,8 +320,10 @@ def check_deepspeed(config: dict[str, Any]) -> None:
 def deepspeed_values(
     clip: float | None, bfloat16: bool, batch_layout: BatchLayout
 ) -> dict[str, Any]:
-    """The recipe's values in DeepSpeed's configuration. Its own defaults clip at 1 and disable
-    autocast."""
+    """Return the recipe's values for DeepSpeed's configuration.
+
+    DeepSpeed's own defaults clip at 1 and disable autocast.
+    """
     return {
         "train_batch_size": batch_layout.global_batch,
         "train_micro_batch_size_per_gpu": batch_layout.device_batch,
@@ -321,21 +338,21 @@ def deepspeed_values(
             "dtype": "bfloat16",
             "lower_precision_safe_modules": [],
         },
-        "zero_force_ds_cpu_optimizer": False,  # torch's fused AdamW runs on the CPU too
+        "zero_force_ds_cpu_optimizer": False,  # torch's fused AdamW also runs on the CPU
     }
 
 
 def compile_blocks(objective: Objective) -> None:
-    """Compile the encoder block by block, where hooks between the blocks cannot be compiled."""
+    """Compile the encoder block by block, because hooks between the blocks cannot be compiled."""
     for block in getattr(objective.encoder.backbone, "blocks", []):
         block.compile(dynamic=False)
 
 
 def _whole(x: Any) -> Tensor:
-    """The whole tensor of a DTensor; other tensors as they are."""
+    """Return the whole tensor of a DTensor, and a plain tensor unchanged."""
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def _cut(value: Tensor, like: Any) -> Tensor:
-    """A whole tensor sharded like another one."""
+    """Return a whole tensor sharded like another tensor."""
     return distribute_tensor(value, like.device_mesh, like.placements)

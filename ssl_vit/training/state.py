@@ -1,4 +1,4 @@
-"""Training state for exact resume on any number of processes."""
+"""Hold the state of training, so that a run resumes exactly on any number of processes."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -27,34 +27,34 @@ class State:
     objective: Objective
     strategy: Strategy
     schedule: LRScheduler
-    average: AveragedModel | None = None  # of the weights: optim.average
+    average: AveragedModel | None = None  # averaged weights: optim.average
     stream: StreamReader | None = None  # data.stream
     step: int = 0  # optimiser steps done
     seconds: float = 0.0  # spent training, over all resumptions
-    device_seconds: float = 0.0  # the same, times the processes
-    sums: Sums = field(default_factory=dict)  # of the metrics since the last row
+    device_seconds: float = 0.0  # seconds times the number of processes
+    sums: Sums = field(default_factory=dict)  # sums of the metrics since the last row
     norms: Tensor | None = None  # (2,): sum and count of gradient norms since the last row
     skipped: list[Tensor] = field(default_factory=list)  # bool per step since the last row
-    lr: float = 0.0  # of the last step
-    images_seen: int = 0  # by this process
-    images_unreadable: int = 0  # of those
-    unreadable: Counter[str] = field(default_factory=Counter)  # by name, since this start
+    lr: float = 0.0  # learning rate of the last step
+    images_seen: int = 0  # images that this process has read
+    images_unreadable: int = 0  # images that this process could not read
+    # unreadable images by name, since this start
+    unreadable: Counter[str] = field(default_factory=Counter)
     best: dict[str, Any] | None = None  # rank 0: the best evaluation so far (checkpoint.best)
-    # of resume=RUN@STEP: the run, its step, and seconds and device_seconds up to it
+    # for resume=RUN@STEP: the run, the step, and seconds and device_seconds up to the step
     trunk: dict[str, Any] | None = None
 
     @property
     def accelerator(self) -> WatchedAccelerator:
-        """That of the run."""
+        """Accelerator of the run."""
         return self.strategy.accelerator
 
     @contextmanager
     def evaluation_model(self) -> Iterator[Objective]:
-        """The objective to evaluate and export, with the averaged weights if there are any.
-        Collective: all ranks enter and exit together.
+        """Yield the objective to evaluate and export, with averaged weights if the run averages.
 
-        Not compiled: evaluation mode and a smaller last batch would need two more graphs for few
-        images.
+        Collective: all ranks enter and exit together. The objective is not compiled: evaluation
+        mode and a smaller last batch would need two more graphs for few images.
         """
         with torch.compiler.set_stance("force_eager"):
             if self.average:
@@ -64,7 +64,7 @@ class State:
                 yield objective
 
     def save(self) -> dict[str, Any]:
-        """The state of all processes as tensors in plain containers. Collective."""
+        """Return the state of all processes as tensors in plain containers. Collective."""
         accelerator = self.accelerator
         counts = torch.tensor([self.images_seen, self.images_unreadable], device=accelerator.device)
         seen, unreadable = accelerator.reduce(counts, "sum").tolist()
@@ -77,7 +77,7 @@ class State:
             "device_seconds": self.device_seconds,
             **self.strategy.save(),
             "schedule": self.schedule.state_dict(),
-            # a pushed state is JSON, whose keys are text
+            # a list, because an uploaded state is JSON, whose keys are texts
             "sums": [[*pair] for pair in add_processes(self.sums, accelerator).items()],
             "norms": None if self.norms is None else self.norms.cpu(),
             "skipped": [bool(flag) for flag in self.skipped],
@@ -100,8 +100,9 @@ class State:
         """Restore a saved state. Sums over processes are kept on rank 0 from here on.
 
         Raises:
-            UserError: a stream was read by another number of processes; as `_check_device_batch`.
-            Exception: it holds something else.
+            UserError: Another number of processes read the stream, or an error of
+                `_check_device_batch`.
+            Exception: The saved state has other content.
         """
         accelerator = self.accelerator
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
@@ -128,11 +129,16 @@ class State:
             self.stream.seek(Cursor(*saved["stream"][accelerator.process_index]))
 
     def _check_device_batch(self, was: int) -> None:
-        """Check that what is drawn for a whole device batch (masks of dropout and drop path,
-        patches of other images) is drawn as in the uninterrupted run, whose device batch was `was`.
+        """Check that random draws for a whole device batch are the same as in the uninterrupted
+        run.
+
+        Such draws are the masks of dropout and drop path, and patches from other images.
+
+        Args:
+            was: Device batch of the saved run.
 
         Raises:
-            UserError: the device batch differs.
+            UserError: The device batch differs, and something is drawn for a whole device batch.
         """
         now = self.strategy.batch_layout.device_batch
         rates = {name: getattr(self.strategy.settings, name) for name in ("dropout", "drop_path")}

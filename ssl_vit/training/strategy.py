@@ -1,8 +1,8 @@
-"""How an objective is trained: the interface for loop and checkpoint, and its implementation for
-one process and DDP. sharding.py has ZeRO and FSDP2.
+"""Train an objective: the interface for the loop and checkpoints, and the implementation for one
+process and DDP.
 
-Every strategy saves the same: whole, named float32 tensors, so that a run can be resumed under
-another one.
+sharding.py has ZeRO and FSDP2. Every strategy saves the same whole, named float32 tensors, so that
+a run can be resumed under another strategy.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,16 +28,16 @@ Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {momen
 
 @dataclass(eq=False, repr=False)
 class Strategy:
-    """Trains an objective on one process or with DDP: every process holds everything.
+    """Training on one process or with DDP: every process holds all weights and moments.
 
     Args:
-        objective: on the device; `prepare` wraps it.
-        optimizer: of its parameters.
-        settings: the recipe's `optim`.
+        objective: Objective on the device; `prepare` wraps it.
+        optimizer: Optimiser of the objective's parameters.
+        settings: The group `optim` of the recipe.
         precision: float32 or bfloat16.
-        compiles: whether to use torch.compile.
-        batch_layout: how a global batch is divided.
-        accelerator: of the run.
+        compiles: Whether to use torch.compile.
+        batch_layout: How a global batch is divided.
+        accelerator: Accelerator of the run.
     """
 
     objective: Objective
@@ -50,35 +50,40 @@ class Strategy:
 
     def __post_init__(self) -> None:
         self.bfloat16 = self.precision == "bfloat16"
-        self.losses: list[Tensor] = []  # of this step's passes so far
+        self.losses: list[Tensor] = []  # losses of this step's passes so far
         self.prepared: Any = self.prepare()
         self.weights = list(self.prepared.parameters())
 
     def prepare(self) -> nn.Module:
-        """The objective wrapped for training."""
+        """Return the objective wrapped for training."""
         if self.compiles:
             self.objective.compile(fullgraph=True, dynamic=False)
         self.init_moments(p for group in self.optimizer.param_groups for p in group["params"])
         return self.accelerator.prepare(self.objective)
 
     def facts(self) -> dict[str, Any]:
-        """How the weights are distributed, as was actually set up."""
+        """Return how the weights are distributed, as actually set up."""
         wrapped = isinstance(self.prepared, DistributedDataParallel)
         return {"strategy": "DDP" if wrapped else "none"}
 
     def init_moments(self, held: Iterable[Tensor]) -> None:
-        """Allocate the moments of the weights that this process holds. Not earlier: those of all
-        weights may not fit."""
+        """Allocate the moments of the weights that this process holds.
+
+        This comes after sharding, because the moments of all weights may not fit into memory.
+        """
         for x in held:
             assert x.dtype == torch.float32
             self.optimizer.state[x] = optim.moments(self.settings, x)
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
-        """Call `tick` before and after each forward pass and when this process's gradients are
-        complete. In a forward pass, too, processes may wait for one another: the one that is late
-        has the lower count."""
+        """Call `tick` before and after each forward pass, and when the gradients of this process
+        are complete.
+
+        Processes may wait for each other in a forward pass, too; the late process has the lower
+        count.
+        """
         self._watch_forward(tick)
-        # the parameter whose gradient comes last
+        # the gradient of the first parameter is complete last
         first = next(p for p in self.objective.parameters() if p.requires_grad)
         first.register_post_accumulate_grad_hook(lambda _: tick())
 
@@ -87,12 +92,14 @@ class Strategy:
         self.prepared.register_forward_hook(lambda *_: tick())
 
     def state_of(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """The optimiser's state of what this process holds of a weight."""
+        """Return the optimiser's state for the part of a weight that this process holds."""
         return self.optimizer.state[p]
 
     def run_pass(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Output:
-        """Forward and backward of one pass; the last one of a step averages the gradients over the
-        processes."""
+        """Run the forward and backward pass of a batch.
+
+        The last pass of a step averages the gradients over the processes.
+        """
         with self.no_sync(last):
             with cast:
                 step = self.prepared(batch)
@@ -102,7 +109,7 @@ class Strategy:
         return step
 
     def no_sync(self, last: bool) -> AbstractContextManager:
-        """Context without gradient synchronisation, except for a step's last pass."""
+        """Return a context without gradient synchronisation, except for the last pass of a step."""
         return nullcontext() if last else self.accelerator.no_sync(self.prepared)
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -113,8 +120,9 @@ class Strategy:
         """Clip the gradients, update the weights and zero the gradients.
 
         Returns:
-            The gradient norm before clipping (float64), and whether it or a loss was not finite on
-            any process (bool), in which case nothing was changed. Both stay on the device.
+            The gradient norm before clipping (float64), and whether the norm or a loss was not
+            finite on any process (bool), in which case nothing was changed. Both stay on the
+            device.
         """
         norm = optim.clip(self.weights, self.settings.clip).double()
         found_inf = self.any_nonfinite(norm)
@@ -125,20 +133,23 @@ class Strategy:
 
     @torch.no_grad()
     def reset_moments(self, weights: Iterable[nn.Parameter]) -> None:
-        """Zero the optimiser's state of weights, the count of steps included, as if no update had
-        seen them: moments that have just begun are divided by 1 - beta^count."""
+        """Zero the optimiser's state of weights, including the count of steps, as if no update had
+        happened.
+
+        The count must be zeroed because moments that have just begun are divided by 1 - beta^count.
+        """
         for p in weights:
             for value in self.state_of(p).values():
                 value.zero_()
 
     @torch.no_grad()
     def update_momentum(self, progress: float, found_inf: Tensor) -> None:
-        """Move the objective's running averages, if it has any, towards the updated weights, and
-        what else follows its steps.
+        """Move the running averages of the objective, if any, towards the updated weights, after
+        calling `after_step` of the objective.
 
         Args:
-            progress: share of the run that is done.
-            found_inf: whether the update was skipped (bool): then nothing is changed.
+            progress: Share of the run that is done.
+            found_inf: Whether the update was skipped (bool); if true, nothing is changed.
         """
         self.objective.after_step(found_inf)
         momentum, pairs = self.objective.averages(progress)
@@ -147,12 +158,13 @@ class Strategy:
             self.blend(average, p, weight)
 
     def blend(self, average: nn.Parameter, p: nn.Parameter, weight: Tensor) -> None:
-        """average = (1 - weight) average + weight p, in place."""
+        """Set average = (1 - weight) average + weight p, in place."""
         average.lerp_(p, weight)
 
     def any_nonfinite(self, *more: Tensor) -> Tensor:
-        """Whether one of these values or of the step's losses is not finite on any process: bool,
-        on the device."""
+        """Return whether a given value or a loss of the step is not finite on any process: bool, on
+        the device.
+        """
         found_inf = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
         self.losses = []
         if self.accelerator.num_processes == 1:
@@ -160,10 +172,10 @@ class Strategy:
         return self.accelerator.reduce(found_inf.float(), "sum") > 0
 
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
-        """Forward and backward of a pass without any effect.
+        """Run the forward and backward pass of a batch without any effect.
 
         Raises:
-            UserError: as `_check_gradients`.
+            UserError: As in `_check_gradients`.
         """
         self.run_pass(batch, cast, last=True)
         self._check_gradients()
@@ -171,11 +183,11 @@ class Strategy:
         self.optimizer.zero_grad()
 
     def _check_gradients(self) -> None:
-        """Check that each weight got a gradient; otherwise DDP's next pass would fail, after all
-        processes had waited for it.
+        """Check that each weight got a gradient. Otherwise the next pass of DDP would fail after
+        all processes had waited.
 
         Raises:
-            UserError: one did not, and there are several processes.
+            UserError: A weight got none, and there are several processes.
         """
         named = self.objective.named_parameters()
         idle = [name for name, p in named if p.requires_grad and p.grad is None]
@@ -189,12 +201,12 @@ class Strategy:
 
     @contextmanager
     def full_weights(self) -> Iterator[Objective]:
-        """The objective with all weights on this process, for evaluation. Collective."""
+        """Yield the objective with all weights on this process, for evaluation. Collective."""
         yield self.objective
 
     @torch.no_grad()
     def save(self) -> Saved:
-        """Weights and moments, whole on the first process. Collective."""
+        """Return weights and moments, whole on the first process. Collective."""
         weights = self.whole_weights()
         moments = {}
         for name, p in self.objective.named_parameters():
@@ -212,23 +224,25 @@ class Strategy:
                 self.scatter_moments(p, saved["moments"][name])
 
     def keep(self, value: Tensor) -> Tensor | None:
-        """What `save` holds of a gathered tensor."""
+        """Return the form in which `save` holds a gathered tensor."""
         return value
 
     def whole_weights(self) -> dict[str, Any]:
-        """The objective's state; a shared tensor under each of its names. Collective, as the next
-        three."""
+        """Return the state of the objective, with a shared tensor under every name.
+
+        Collective, like the next three methods.
+        """
         return self.objective.state_dict()
 
     def load_whole_weights(self, weights: dict[str, Tensor]) -> None:
-        """Restore the objective's state."""
+        """Restore the state of the objective."""
         self.objective.load_state_dict(weights)
 
     def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """The whole moments of a weight."""
+        """Return the whole moments of a weight."""
         return self.state_of(p)
 
     def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
-        """Copy a weight's whole moments into what this process holds of them."""
+        """Copy the whole moments of a weight into the part that this process holds."""
         for key, value in self.state_of(p).items():
             value.copy_(values[key])

@@ -1,8 +1,8 @@
-"""What is read from JSON files that others may have edited, as typed records: the files of run and
-study folders, of exports and of checkpoints, a module each. Pydantic checks them, which `--help`
-does not import.
+"""Read JSON files that users may have edited as typed records.
 
-A record's fields are what this package reads. More keys may be there: later versions write them.
+There is a module each for the files of run and study folders, of exports and of checkpoints.
+Pydantic checks the files; `--help` does not import these modules. The fields of a record are the
+keys that this package reads. A file may have more keys, because later versions write them.
 """
 
 import math
@@ -23,7 +23,7 @@ from pydantic import (
 from ...errors import UserError
 from ..parsing import read_json
 
-LARGEST = 2**1000  # a whole number above it is no float
+LARGEST = 2**1000  # larger whole numbers do not fit into a float
 Kind = TypeVar("Kind")
 
 
@@ -47,20 +47,21 @@ def _is_given(value: object) -> object:
 
 Number = Annotated[int | float, AfterValidator(_is_finite)]
 Whole = Annotated[int, AfterValidator(_fits_float)]
-# Of a key that files may lack, as those of earlier versions, and where null means nothing
+# Type of a key that files may lack, for example files of earlier versions, and that must not be
+# null
 MayLack = Annotated[Kind | None, BeforeValidator(_is_given)]
 
 
 class Record(BaseModel):
-    """A JSON object. A bool is no number, and a number no text."""
+    """JSON object with typed fields. A bool is not accepted as a number, nor a number as a text."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     def __getitem__(self, name: str) -> Any:
-        """A field, or another key: results are mappings in users' scripts.
+        """Return a field or an undeclared key, because scripts of users read results as mappings.
 
         Raises:
-            KeyError: it is neither; a method is none.
+            KeyError: The name is neither a field nor a key. Methods do not count.
         """
         if name in type(self).model_fields:
             return getattr(self, name)
@@ -70,11 +71,11 @@ class Record(BaseModel):
         return name in self.model_fields_set
 
     def has(self, *names: str) -> bool:
-        """Whether the file has all these keys."""
+        """Return whether the file has all of these keys."""
         return self.model_fields_set.issuperset(names)
 
     def content(self) -> dict[str, Any]:
-        """The keys of the file and their values, others than the declared ones too."""
+        """Return the keys and values of the file, including undeclared keys."""
         return self.model_dump(exclude_unset=True)
 
 
@@ -85,10 +86,10 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def check(value: Any, kind: type[Kind]) -> Kind:
-    """The value as a record, or as another type with members of such types.
+    """Return the value as a record, or as another type with records inside.
 
     Raises:
-        ValueError: it is none; in one line, which names the first key that is wrong.
+        ValueError: The value does not fit. The message has one line and names the first wrong key.
     """
     try:
         return cast(Kind, _adapter(kind).validate_python(value))  # type: ignore[arg-type]
@@ -97,20 +98,25 @@ def check(value: Any, kind: type[Kind]) -> Kind:
 
 
 def read(path: Path, kind: type[Kind]) -> Kind:
-    """A JSON file as a record.
+    """Return a JSON file as a record.
 
     Raises:
-        ValueError: as `check`, or it is no JSON.
-        OSError: it cannot be read.
+        ValueError: The file is not valid JSON, or an error of `check`.
+        OSError: The file cannot be read.
     """
     return check(read_json(path), kind)
 
 
 def require(path: Path, kind: type[Kind], hint: str) -> Kind:
-    """As `read`; `hint`, what to do about it, ends the error.
+    """Return a JSON file as a record, or tell the user what to do.
+
+    Args:
+        path: The file.
+        kind: Class of the record.
+        hint: End of the error, which says what to do about the file.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: The file is missing or damaged.
     """
     try:
         return read(path, kind)

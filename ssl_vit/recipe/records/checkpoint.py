@@ -1,37 +1,37 @@
-"""The JSON files of checkpoints and uploads as records."""
+"""Records for the JSON files of checkpoints and uploads."""
 
 from . import Record, Whole
 
 
 class FileFacts(Record):
-    """A file of a checkpoint."""
+    """Size in bytes and hash of a file of a checkpoint."""
 
     bytes: Whole
     sha256: str
 
 
 class Manifest(Record):
-    """manifest.json of a checkpoint, and the best step when it was written."""
+    """Content of manifest.json of a checkpoint, with the best step at the time of writing."""
 
     files: dict[str, FileFacts]
     best: Whole | None = None
 
 
 class BestStep(Record):
-    """That of a training state."""
+    """Best step of a training state."""
 
     step: Whole | None
 
 
 class UploadedState(Record):
-    """A training state from the Hub, as far as is read before it is loaded."""
+    """Training state from the Hub, as far as it is read before loading."""
 
     step: Whole
     best: BestStep | None = None
 
 
 class PushedBranch(Record):
-    """What hub.json says of a branch: of which state it is, and as which commit."""
+    """Entry of hub.json for a branch: the stamp of the pushed state, and the commit."""
 
     stamp: str
     commit: str

@@ -1,4 +1,4 @@
-"""An export's config.json and preprocessor_config.json as records."""
+"""Records for an export's config.json and preprocessor_config.json."""
 
 from typing import Annotated, Any
 
@@ -16,27 +16,29 @@ class Normalisation(Record):
 
 
 class PretrainedConfig(Normalisation):
-    """pretrained_cfg of an export's config.json."""
+    """Content of `pretrained_cfg` in an export's config.json."""
 
     input_size: list[Whole] = []
     interpolation: str = ""
 
 
 class Pixels(Normalisation):
-    """`pixels` of an export's config.json, of images that are not RGB of 8 bits."""
+    """Content of `pixels` in an export's config.json, for images that are not 8-bit RGB."""
 
     channels: Channels
     range: PixelRange
 
 
 class ImageProcessor(Record):
-    """preprocessor_config.json of transformers."""
+    """Content of a preprocessor_config.json of transformers."""
 
     rescale_factor: Annotated[float, Field(gt=0, le=1e6)] | None = None
 
 
 class ExportConfig(Record):
-    """config.json of an export, timm's or transformers': formats with many more keys."""
+    """Content of config.json of an export in the format of timm or transformers, which have many
+    more keys.
+    """
 
     architecture: str = ""
     model_type: str = ""
@@ -47,11 +49,11 @@ class ExportConfig(Record):
     label_names: list[str] | None = None
     pixels: Pixels | None = None
     layer_norm_eps: Annotated[float, Field(ge=0, le=1)] | None = None
-    sha256: dict[str, str] | None = None  # of the files of weights, by their names
+    sha256: dict[str, str] | None = None  # {name of a file of weights: SHA-256}
 
 
 class OwnPretrainedConfig(PretrainedConfig):
-    """That of an export that this package made."""
+    """Content of `pretrained_cfg` in an export that this package made."""
 
     mean: list[Mean]
     std: list[Std]
@@ -60,7 +62,7 @@ class OwnPretrainedConfig(PretrainedConfig):
 
 
 class OwnExportConfig(ExportConfig):
-    """config.json of an export that this package made."""
+    """Content of config.json of an export that this package made."""
 
     num_classes: Whole
     global_pool: str

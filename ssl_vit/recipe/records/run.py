@@ -1,4 +1,4 @@
-"""The JSON files of a run's folder as records."""
+"""Records for the JSON files of a run's folder."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class WithRecipe(Record):
-    """A file of a run that has the recipe's hash."""
+    """File of a run with the hash of the recipe."""
 
     recipe: MayLack[str] = None
 
 
 class Difference(Record):
-    """The mean of paired differences over the same images, and its 95% interval."""
+    """Mean of paired differences over the same images, with a 95% interval."""
 
     mean: Number
     low: Number
@@ -27,12 +27,12 @@ class Difference(Record):
 
 
 class Copies(Record):
-    """How often the same images are in a split, whatever their files are called.
+    """Number of repeated images in a split, compared by content and not by file name.
 
     Attributes:
-        distinct: number of different contents.
-        effective: as how many independent images all of them count (`stats.effective_number`).
-        relabelled: number of contents that have several labels.
+        distinct: Number of different contents.
+        effective: Number of independent images that all images count as (`stats.effective_number`).
+        relabelled: Number of contents that have several labels.
     """
 
     distinct: Whole
@@ -41,8 +41,9 @@ class Copies(Record):
 
 
 class Draws(Record):
-    """How many draws of few-shot images an accuracy is the mean of, and its 95% interval over the
-    draws and the test images."""
+    """Number of draws of few-shot images that an accuracy averages, with a 95% interval over the
+    draws and the test images.
+    """
 
     count: Whole
     low: Number
@@ -50,26 +51,32 @@ class Draws(Record):
 
 
 class Measured(Record):
-    """A metric of result.json, and on how many images or patches it was measured. A baseline on the
-    same images also has the paired difference: the model's metric minus the baseline's. `copies` is
-    None if all of these images are distinct."""
+    """Metric of result.json with the number of images or patches measured.
+
+    A baseline on the same images also has the paired difference: the model's metric minus the
+    baseline's. `copies` is None if all of these images are distinct.
+    """
 
     value: float  # NaN or infinite in a bad run
     split: str
     n: Whole | None = None
     difference: MayLack[Difference] = None
     copies: MayLack[Copies] = None
-    draws: MayLack[Draws] = None  # of few-shot
+    draws: MayLack[Draws] = None  # only for few-shot
 
     def with_copies(self, copies: Copies | None) -> "Measured":
-        """Return the metric with what is known of copies; the metric itself where there are
-        none."""
+        """Return the metric with the known copies, or the metric itself if there are none."""
         return self.model_copy(update={"copies": copies}) if copies else self
 
     def interval(self, images: int) -> "Interval":
-        """Return the 95% interval of a share: over test images, of which there are `images`, and
-        of few-shot over the draws too."""
-        from ...stats import Interval, proportion  # numpy, which `--help` does not wait for
+        """Return the 95% interval of a share.
+
+        The interval covers the test images and, for few-shot, also the draws.
+
+        Args:
+            images: Number of independent test images.
+        """
+        from ...stats import Interval, proportion  # imports numpy, which would slow down `--help`
 
         if self.draws:
             return Interval(self.draws.low, self.draws.high)
@@ -78,7 +85,7 @@ class Measured(Record):
 
 
 class Best(Record):
-    """The evaluation whose weights checkpoint.best chose; nulls where none was finite."""
+    """Evaluation that checkpoint.best chose, with nulls if no evaluation was finite."""
 
     metric: str
     step: Whole | None
@@ -92,16 +99,15 @@ def _is_whole(best: Best) -> Best:
 
 
 class SeenImages(Record):
-    """Which images that a run is measured on it has seen itself, or one of the runs that its
-    initial weights come from.
+    """Measured images that this run, or a run that the initial weights come from, was trained on.
 
     Attributes:
-        run: the name of that run's folder.
-        of: {split: how many images it has} of test and validation.
-        images: {split: how many of them that run was trained on}.
-        labels: {split: of how many of them it has learned the label}.
-        unknown: why it is not known, or not of all images: there may be more then than are
-            counted. Empty where it is.
+        run: Name of the folder of the run that was trained on the images.
+        of: {split: number of measured images} for test and validation.
+        images: {split: number of these images that the run was trained on}.
+        labels: {split: number of these images whose label the run has learned}.
+        unknown: Why the numbers are unknown or incomplete, in which case there may be more such
+            images; empty if they are complete.
     """
 
     run: str
@@ -112,15 +118,18 @@ class SeenImages(Record):
 
 
 class Trunk(Record):
-    """The run that another one went on from, and at which step (resume=RUN@STEP)."""
+    """Run that this run continues, and the step at which this run begins (resume=RUN@STEP)."""
 
     run: str
     step: Whole
 
 
 class Result(WithRecipe):
-    """result.json. Exaflop are null where they were not counted; what earlier versions did not
-    write is None."""
+    """Content of result.json.
+
+    Exaflop are null if operations were not counted. Values that earlier versions did not write are
+    None.
+    """
 
     steps: Whole
     seconds: Number
@@ -133,16 +142,18 @@ class Result(WithRecipe):
     total_device_hours: MayLack[Number] = None
     best: MayLack[Annotated[Best, AfterValidator(_is_whole)]] = None
     measured_on: MayLack[dict[str, Whole]] = None
-    pool: MayLack[str] = None  # of an evaluation
+    pool: MayLack[str] = None  # only for an evaluation
     trunk: MayLack[Trunk] = None
-    classes: MayLack[Whole] = None  # of one label an image, that probes choose from
-    not_compared: MayLack[str] = None  # of a training run: why its features were not probed
+    # number of classes that probes choose from, with one label per image
+    classes: MayLack[Whole] = None
+    not_compared: MayLack[str] = None  # only for a training run: why the features were not probed
     learned_from: MayLack[Whole] = None  # labelled training images of the probes of a training run
-    seen: MayLack[list[SeenImages]] = None  # of what it is measured on, by it and by those runs
+    # measured images that this run and the runs before it were trained on
+    seen: MayLack[list[SeenImages]] = None
 
 
 class CountedResult(Result):
-    """That of a run whose images and work are known."""
+    """Content of result.json of a run with known numbers of images and operations."""
 
     images: Number
     exaflop: Number | None
@@ -150,21 +161,21 @@ class CountedResult(Result):
 
 
 class Cost(Record):
-    """What the runs took that initial weights come from."""
+    """Cost of the runs that initial weights come from."""
 
     exaflop: Number | None
     device_hours: Number
 
 
 class RecipeFile(Record):
-    """The recipe file that a run came from, and the keys at which the run differs from it."""
+    """Recipe file that a run came from, and the keys in which the run differs from the file."""
 
     name: str
     differs: dict[str, Any]
 
 
 class Sharding(Record):
-    """How a run's weights and gradients were spread over processes."""
+    """Distribution of a run's weights and gradients over processes."""
 
     strategy: str
     machines: Whole
@@ -172,7 +183,7 @@ class Sharding(Record):
 
 
 class Declared(Record):
-    """What a plugin's objective and target declare, as declaration.to_record writes it."""
+    """Declarations of a plugin's objective and target, as written by declaration.to_record."""
 
     objective: str
     title: str
@@ -188,13 +199,15 @@ class Declared(Record):
 
 
 class Environment(WithRecipe):
-    """environment.json. What a plugin's run recorded of its objective is known once it is read."""
+    """Content of environment.json. Reading the file also makes the declarations of a plugin's run
+    known.
+    """
 
     data: dict[str, Any] = {}
-    images: dict[str, Whole] = {}  # of a split that is no stream
+    images: dict[str, Whole] = {}  # number of images of each split that is not a stream
     measured_on: MayLack[dict[str, Whole]] = None
-    held_out: MayLack[str] = None  # fingerprint of the held-out images, of a share of the share
-    seen: MayLack[list[SeenImages]] = None  # by the runs that initial weights come from
+    held_out: MayLack[str] = None  # fingerprint of the held-out images; for a share, of that share
+    seen: MayLack[list[SeenImages]] = None  # images seen by the runs that initial weights come from
     init: MayLack[dict[str, Any]] = None
     teacher: MayLack[dict[str, Any]] = None
     before: MayLack[Cost] = None
@@ -213,17 +226,17 @@ class Environment(WithRecipe):
     python: MayLack[str] = None
     device_batch: MayLack[Whole] = None
     accumulation: MayLack[Whole] = None
-    parameters: MayLack[Whole] = None  # of the encoder
-    multiply_adds: MayLack[Whole] = None  # of its forward pass on an image
+    parameters: MayLack[Whole] = None  # parameters of the encoder
+    multiply_adds: MayLack[Whole] = None  # multiply-adds of the encoder's forward pass on an image
     classes: MayLack[list[str]] = None
     free: list[str] = []  # keys of a plugin's objective that do not change what is computed
-    declared: MayLack[Declared] = None  # of a plugin's run
+    declared: MayLack[Declared] = None  # only for a run with a plugin
 
     @model_validator(mode="after")
     def _adopt(self) -> Self:
         if self.declared:
             declaration.adopt(self.declared)
-            _ = self.own_rows  # refuses damaged ones
+            _ = self.own_rows  # refuses damaged rows
         return self
 
     @property
@@ -236,20 +249,21 @@ class Environment(WithRecipe):
 
 
 class RunEnvironment(Environment):
-    """That of a run, which has the fingerprints of its images."""
+    """Content of environment.json of a run, which always has the fingerprints of the images."""
 
     data: Annotated[dict[str, str], Field(min_length=1)]
 
 
 class NotFinite(Record):
-    """not_finite.json: steps whose update was skipped, and the samples of each."""
+    """Content of not_finite.json: steps with skipped updates, and the samples of each step."""
 
     steps: dict[str, Any]
 
 
 class Figure(Record):
-    """What figures.json says of a figure: the images that it was computed over, and how what is in
-    it is drawn, where that is not the same of every encoder."""
+    """Entry of figures.json: the images that a figure was computed from, and how the content is
+    drawn, if this depends on the encoder.
+    """
 
     images: str
     count: Whole = 0
@@ -257,6 +271,6 @@ class Figure(Record):
 
 
 class Figures(Record):
-    """figures.json, as the page of a run reads it."""
+    """Content of figures.json, as far as the page of a run needs it."""
 
     figures: dict[str, Figure]
