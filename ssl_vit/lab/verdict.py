@@ -277,7 +277,10 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
     where no name is trained, and where the study's own comparisons are these."""
     tasks = results.plan.by_name
     tested = [task for task in tasks.values() if task.run == rule.test]
-    trained = [task for task in tested if not _is_fresh(task, tasks)]
+    compared = {name for one in rule.asked for name in (one.a, one.b)}
+    trained = [
+        task for task in tested if _called(task, rule) in compared and not _is_fresh(task, tasks)
+    ]
     tool, runs = tested[0].tool, (rule.test, *results.plan.report.get("beside", ()))
     fine_tuned = [one for one in tasks.values() if one.run in runs and one.tool == "finetune"]
     fresh = [one for one in fine_tuned if not one.tried and _is_fresh(one, tasks)]
