@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 from .. import stats
 from ..formatting import shell_command, tool_command
-from .compare import Difference
-from .results import Results
+from .compare import Comparison, Difference, difference, pairs
+from .results import PREDICTED, Results
 from .study import hours, launch
+from .study.options import RELEASED
 from .study.worth.content import MOST_SEEDS
 from .verdict import Verdict
 
 COMMONEST = "majority_top1"  # the accuracy of always naming the commonest class
+RELEASED_PAIRS = 2  # comparisons among which that of the better arm is chosen
 FROZEN, FROZEN_MEASURE = "frozen", "knn"  # the run and the measure of the frozen encoders
 TEXT = (
     "fine-tuned from {objective}, {network} reaches {own:.1f}% top-1 on the test images, and"
@@ -31,10 +33,12 @@ LENGTH = (
     "{network}; {epochs} epochs ({steps} steps) of pre-training and {fine_epochs} epochs"
     " ({fine_steps} steps) of fine-tuning; {n} seeds{used}."
 )
-NOT_RELEASED = (
-    "A released encoder was not compared. To fine-tune one: tools/finetune.py recipe=finetune"
-    " init=timm:NAME."
+WITH_RELEASED = (
+    "{text}; fine-tuned from the released encoder {released}, {accuracy:.1f}% (minus {better}"
+    " {difference})"
 )
+NOT_RELEASED = "A released encoder was not compared. To compare one too: {command}"
+EXAMPLE = "timm:vit_tiny_patch16_224.augreg_in21k"
 
 
 class Answer(NamedTuple):
@@ -55,8 +59,8 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     facts: Mapping[str, str] = results.plan.report.get("question", {})
     if not facts or verdict.measure is None or not verdict.found.differences:
         return None
-    difference = verdict.found.differences[0]
-    objective, other = difference.asked.a, difference.asked.b
+    primary = verdict.found.differences[0]
+    objective, other = primary.asked.a, primary.asked.b
     rows = verdict.rows
     arms = {
         name: rows[rows["arm"] == name].set_index("seed")["value"] for name in (objective, other)
@@ -65,8 +69,22 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     own, others = (float(arms[name].loc[seeds].mean()) for name in (objective, other))
     commonest, images = _commonest(results), int(rows["n"].min())
     text = TEXT.format(
-        **facts, own=100 * own, others=100 * others, difference=_interval(difference, verdict)
+        **facts,
+        own=100 * own,
+        others=100 * others,
+        difference=_interval(primary, verdict.found.size),
     )
+    better = objective if own >= others else other
+    released = _released_minus(better, results, verdict)
+    if released:
+        accuracy = 100 * rows[rows["arm"] == RELEASED]["value"].mean()
+        text = WITH_RELEASED.format(
+            text=text,
+            released=facts["released"],
+            accuracy=accuracy,
+            better=better,
+            difference=_interval(released, RELEASED_PAIRS * results.ends),
+        )
     learned = any(stats.proportion(mean, images).low > commonest for mean in (own, others))
     longer = _study(results, facts)
     if not verdict.found.final:
@@ -75,9 +93,9 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     elif not learned:
         first = NOTHING
         step = f"Check that the labels fit the images, then give the study more hours: {longer}"
-    elif not difference.claimed:
-        first, step = UNDECIDED, f"{_more_seeds(difference, images)}: {longer}"
-    elif difference.mean > 0:
+    elif not primary.claimed:
+        first, step = UNDECIDED, f"{_more_seeds(primary, images)}: {longer}"
+    elif primary.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
     elif _encoder_learned(results, objective):
         first, step = DID_NOT_HELP, f"Do not pre-train. The better arm: {_tuned(results, other)}"
@@ -87,23 +105,53 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
             f"{facts['epochs']} epochs taught the encoder nothing measurable; this says nothing"
             f" about longer pre-training. With another name= and more hours: {longer}"
         )
+    if verdict.found.final and released and released.claimed and released.mean > 0:
+        step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
     ledger = hours.read(results.folder)
     used = f"; {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
     lines = (
         first.format(text=text, commonest=100 * commonest),
         LENGTH.format(**facts, n=len(seeds), used=used),
-        *([] if facts["init"] else [NOT_RELEASED]),
+        *([] if facts["init"] or facts.get("released") else [_not_released(results, facts)]),
     )
     return Answer(lines, step)
 
 
-def _interval(difference: Difference, verdict: Verdict) -> str:
-    """Return the difference of two arms in points, with its interval and the number of seeds."""
+def _released_minus(better: str, results: Results, verdict: Verdict) -> Difference | None:
+    """Return the released encoder's difference to the better arm; None before it has results.
+
+    The interval allows for the choice of the better one of two arms. It shares no level with the
+    primary comparison, as the comparisons with fresh weights do not either.
+    """
+    measure = verdict.measure
+    assert measure is not None
+    asked = Comparison(RELEASED, better)
+    both = pairs(verdict.rows, "arm", asked)
+    tasks = {*both["folder_a"], *both["folder_b"]}
+    correct = results.correct(tasks) if measure.name == PREDICTED else {}
+    return difference(asked, both, RELEASED_PAIRS * results.ends, measure.scale, correct)
+
+
+def _not_released(results: Results, facts: Mapping[str, str]) -> str:
+    """Return the line that no released encoder was compared, with the command that compares one."""
+    name = f"{results.folder.name}-{RELEASED}"
+    return NOT_RELEASED.format(
+        command=_study(results, facts, longer=False, name=name, more=f"{RELEASED}={EXAMPLE}\n")
+    )
+
+
+def _interval(difference: Difference, family: int) -> str:
+    """Return the difference of two arms in points, with its interval and the number of seeds.
+
+    Args:
+        difference: The difference.
+        family: How many comparisons the level of 5% is divided among.
+    """
     seeds = f"{difference.n} seed{'s' if difference.n != 1 else ''}"
     if difference.interval is None:
         return f"{difference.mean:+.1f} points, {seeds}"
     low, high = difference.interval
-    level = f"{100 * (1 - 0.05 / verdict.found.size):.4g}%"
+    level = f"{100 * (1 - 0.05 / family):.4g}%"
     return f"{difference.mean:+.1f} points, {level} CI {low:+.1f} to {high:+.1f}, {seeds}"
 
 
@@ -164,11 +212,27 @@ def _longer(results: Results) -> float:
     return math.ceil(10 * (ledger.used + (MOST_SEEDS - len(finished)) * each)) / 10
 
 
-def _study(results: Results, facts: Mapping[str, str], longer: bool = True) -> str:
-    """Return the command of the study, with more hours or with those that it has."""
+def _study(
+    results: Results,
+    facts: Mapping[str, str],
+    longer: bool = True,
+    name: str | None = None,
+    more: str = "",
+) -> str:
+    """Return the command of the study, with more hours or with those that it has.
+
+    Args:
+        results: The study's results.
+        facts: Facts of the question.
+        longer: Whether to give the study more hours.
+        name: The study's folder, if it is another one.
+        more: More options, each with a line break behind it.
+    """
     ledger = hours.read(results.folder)
     limit = _longer(results) if longer or ledger is None else ledger.hours
-    place = f"name={results.folder.name}\nout={results.folder.parent}\nhours={limit:g}"
+    place = (
+        f"{more}name={name or results.folder.name}\nout={results.folder.parent}\nhours={limit:g}"
+    )
     return _command("study", f"{facts['study']}\n{place}")
 
 

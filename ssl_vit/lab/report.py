@@ -152,7 +152,7 @@ def page(report: Report) -> list[Section]:
     results, verdict, rest = report.results, report.verdict, dict(report.tables)
     seen = list(_seen(results, verdict))
     opening: list[Block] = [Text(text, warning=True) for text, unsound in seen if unsound]
-    opening += map(Text, report.sentences)
+    opening += (Text(_without_paths(report, text)) for text in report.sentences)
     if report.answer:
         opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))
     if "compared" in rest:
@@ -392,7 +392,8 @@ def latex(report: Report) -> str:
     """The tables as LaTeX (booktabs). What the page says of its numbers is a comment in each, so
     that a copy of one table has it too."""
     texts, begin, about = [], "\\begin{table}\n", (report.results, report.verdict)
-    notes = [*report.sentences, *(text for text, _ in _seen(*about)), *_limits(*about)]
+    notes = [_without_paths(report, text) for text in report.sentences]
+    notes += [*(text for text, _ in _seen(*about)), *_limits(*about)]
     notes += report.results.plan.report.get("notes", ())
     comments = "".join(f"% {text_line(one)}\n" for one in ("needs \\usepackage{booktabs}", *notes))
     for name, shown in report.tables.items():

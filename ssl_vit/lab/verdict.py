@@ -46,6 +46,7 @@ from .compare import (
     pairs,
 )
 from .results import BESIDE, PREDICTED, Results
+from .study.options import RELEASED
 from .study.tasks import Task, Tasks
 
 FRESH = "fresh weights"
@@ -275,10 +276,12 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
     of an evaluation or a pre-training those that each task has measured beside its own; of a
     fine-tuning the study's tasks that fine-tune fresh weights. None where there are none; no pairs
     where no name is trained, and where the study's own comparisons are these."""
-    tasks = results.plan.by_name
+    tasks, report = results.plan.by_name, results.plan.report
     tested = [task for task in tasks.values() if task.run == rule.test]
     trained = [task for task in tested if not _is_fresh(task, tasks)]
-    tool, runs = tested[0].tool, (rule.test, *results.plan.report.get("beside", ()))
+    if report.get("question"):  # its answer compares the released encoder
+        trained = [task for task in trained if _called(task, rule) != RELEASED]
+    tool, runs = tested[0].tool, (rule.test, *report.get("beside", ()))
     fine_tuned = [one for one in tasks.values() if one.run in runs and one.tool == "finetune"]
     fresh = [one for one in fine_tuned if not one.tried and _is_fresh(one, tasks)]
     if tool != "finetune":

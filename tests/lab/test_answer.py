@@ -14,6 +14,7 @@ FACTS = {
     "other": "trained from scratch",
     "init": "",
     "network": "vit_p8 at 32 px",
+    "released": "",
     "steps": "277",
     "epochs": "24",
     "fine_steps": "123",
@@ -26,6 +27,11 @@ WORTH = changed(
     axes={"arm": {name: TUNED["axes"]["arm"][name] for name in ("scratch", "mae")}},
     runs__pretrain__only={"arm": ["mae"]},
     report={"test": "final", "pairs": ["mae:scratch"], "measures": ["top1"], "question": FACTS},
+)
+WITH_RELEASED = changed(
+    WORTH,
+    axes__arm__released={"final": {"init": "timm:vit_tiny_patch16_224"}},
+    report__question__released="vit_tiny at 64 px",
 )
 # of 400 test images, by seed
 BETTER = {"scratch": (200, 208, 204), "mae": (300, 312, 306)}
@@ -46,7 +52,7 @@ def written(
         seeds: How many seeds have finished.
         frozen: k-NN accuracies of the frozen encoders minus untrained weights, by seed.
     """
-    content = WORTH
+    content = WITH_RELEASED if "released" in right else WORTH
     if frozen:
         run = {"tool": "evaluate", "over": ["arm"], "only": {"arm": ["mae"]}}
         options = {"recipe": "evaluate", "init": "{pretrain}"}
@@ -75,6 +81,8 @@ def test_pretraining_that_helped_is_said_with_what_to_type(tmp_path: Path) -> No
     assert first.endswith(", 3 seeds).")
     assert "24 epochs (277 steps) of pre-training and 12 epochs (123 steps)" in second
     assert third.startswith("A released encoder was not compared.")
+    assert "recipe=study/worth data=shapes released=timm:" in third
+    assert "name=s-released" in third
     assert found.answer is not None
     assert found.answer.next_step.endswith("recipe=mae data=shapes")
     assert str(found).splitlines()[0] == first and "next        Pre-train: " in str(found)
@@ -127,3 +135,30 @@ def test_before_the_planned_end_the_answer_is_provisional(tmp_path: Path) -> Non
     found = written(tmp_path / "s", BETTER, seeds=2)
     assert found.sentences[0].startswith("Provisional, nothing is claimed before the planned end: ")
     assert "helped" not in " ".join(found.sentences)
+
+
+def test_the_sentence_names_the_released_encoder(tmp_path: Path) -> None:
+    """Of 400: 204 and 306, and 346, which is 40 more than the better arm, 10 points. The interval
+    allows for the choice between two arms; the primary claim is as without the third arm."""
+    third = {"released": (340, 352, 346)}
+    found, two = (
+        written(tmp_path / name, right) for name, right in (("s", BETTER | third), ("t", BETTER))
+    )
+    first = found.sentences[0]
+    assert first.startswith(two.sentences[0].removesuffix("."))
+    assert (
+        "; fine-tuned from the released encoder vit_tiny at 64 px, 86.5% (minus mae +10.0 points,"
+        " 97.5% CI +"
+    ) in first
+    assert found.verdict.found == two.verdict.found and found.verdict.fresh == two.verdict.fresh
+    assert not any("was not compared" in line for line in found.sentences)
+    assert found.answer is not None
+    assert found.answer.next_step.startswith("Fine-tune the released encoder: ")
+    assert "init=timm:vit_tiny_patch16_224" in found.answer.next_step
+
+
+def test_a_released_encoder_that_is_not_better_changes_no_next_step(tmp_path: Path) -> None:
+    found = written(tmp_path / "s", BETTER | {"released": (300, 313, 306)})
+    assert found.answer is not None and found.answer.next_step.startswith("Pre-train: ")
+    early = written(tmp_path / "t", BETTER | {"released": (340, 352, 346)}, seeds=2)
+    assert early.answer is not None and early.answer.next_step.startswith("Wait ")

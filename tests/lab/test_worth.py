@@ -20,7 +20,9 @@ from helpers import made_studies
 from helpers.images import put
 from helpers.launchers import until
 from helpers.launching import ROOT
+from helpers.options import TINY, altered
 from helpers.reports import table
+from helpers.runs import run
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine, report
 from ssl_vit.lab.compare import least_difference
@@ -33,7 +35,7 @@ from ssl_vit.lab.study.worth import calibration, network, question
 from ssl_vit.lab.study.worth import plan as planning
 from ssl_vit.lab.study.worth.content import RATES, TUNING_SEED, WITH_RATES, Extent, study_file
 from ssl_vit.lab.study.worth.plan import Clock, Pace
-from ssl_vit.lab.study.worth.question import Images, Question
+from ssl_vit.lab.study.worth.question import Images, Question, Released
 from ssl_vit.recipe.load import resolve
 
 IMAGES = Images({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
@@ -682,7 +684,8 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
 
     def stand_in(question: Question, timer: object, parallel: int | None) -> Pace:
         asked.append(question)
-        return Pace(FAST, parallel or 1)
+        more = {f"{kind} released": FAST[kind] for kind in ("tune", "final", "frozen")}
+        return Pace(FAST | (more if question.released else {}), parallel or 1)
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(worth, "calibrate", stand_in)
@@ -881,6 +884,116 @@ def test_what_is_assumed_of_the_images_is_said(
     shown = found.study.report.model_dump(exclude={"question"})  # whose commands run here
     assert named < {*found.study.report.notes} and str(tmp_path) not in str(shown)
     assert not {*said} & {*found.opening}  # nothing twice
+
+
+# A released encoder as a third arm
+
+TIMM = "timm:vit_tiny_patch16_224.augreg_in21k"
+RELEASED = Released(TIMM, {"init": TIMM, "data.size": "64"}, "token", "vit_tiny at 64 px")
+
+
+@pytest.mark.parametrize("tries", RATES)
+@pytest.mark.parametrize("asked", [ASKED, FURTHER])
+def test_a_released_encoder_has_as_many_tries(asked: Question, tries: int) -> None:
+    """It keeps its own network, size and pooling; the other arms keep what they have without it,
+    and the primary comparison stays the only one that is claimed."""
+    shared = {"data.path": "/no", "model": "vit_n8", "data.size": "32", "data.mean": "[0,0,0]"}
+    shared |= {"data.channels": "3"}
+    asked = asked._replace(shared=shared)
+    extent = Extent(tries, 3, 100, (0.1,), frozen=True)
+    three = asked._replace(released=RELEASED)
+    before, tasks = tasks_of(asked, extent), tasks_of(three, extent)
+    kept = {name: task for name, task in tasks.items() if task.at.get("arm") != "released"}
+    assert {name: task.options for name, task in kept.items()} == {
+        name: task.options for name, task in before.items()
+    }
+    added = [task for name, task in tasks.items() if name not in kept]
+    assert Counter(task.run for task in added) == {
+        "tune": tries,
+        "tune_fewer": tries,
+        "final": 3,
+        "final_fewer": 3,
+        "frozen": 3,
+    }
+    for task in added:
+        assert task.options["init"] == TIMM and task.options["data.size"] == "64"
+        assert task.options["data.channels"] == "3" and "data.mean" not in task.options
+        assert not any(key.startswith("model") for key in task.options)
+        key = "probe.pool" if task.run == "frozen" else "supervised.pool"
+        assert task.options[key] == "token"
+    steps = {task.options["optim.steps"] for task in tasks.values() if task.run == "final"}
+    assert len(steps) == 1
+    rule = record.rule_of(read.build(study_file(three, extent, 1), "x"))
+    assert rule is not None and [(one.a, one.b) for one in rule.asked] == [asked.arms]
+
+
+def test_the_time_of_a_released_encoder_by_hand() -> None:
+    """4 tries and 3 tests of 100 steps that take 2 s, and 5 s besides their steps."""
+    clocks = CLOCKS | {"tune released": Clock(2, 5), "final released": Clock(2, 5)}
+    pace, extent = Pace(clocks | {"frozen released": Clock(0, 7)}, 1), Extent(4, 3, 100)
+    three = ASKED._replace(released=RELEASED)
+    more = planning.seconds(three, extent, pace) - planning.seconds(ASKED, extent, pace)
+    assert more == 7 * 205
+    lines = "\n".join(planning.plan_lines(three, extent, 4, pace, 0))
+    assert "4 tries for each of mae and scratch and released" in lines
+    assert "vit_tiny at 64 px" in lines
+
+
+def test_a_released_encoder_is_timed_as_a_kind_of_its_own(two_cores: None) -> None:
+    timer = FakeTimer(2.0)
+    pace = calibration.calibrate(FREE._replace(released=RELEASED), timer, 2)  # type: ignore[arg-type]
+    words = [" ".join(words) for words, _ in timer.asked]
+    assert len(words) == 4 and f"init={TIMM}" in words[3] and "data.size=64" in words[3]
+    assert "recipe=finetune" in words[3] and "model" not in words[3]
+    assert pace.clocks["tune released"] == pace.clocks["tune"]  # which the timer says
+    assert pace.clocks["frozen released"].step == 0
+
+
+@pytest.mark.parametrize(("side", "size"), [(32, 64), (64, 64), (72, 80)])
+def test_a_released_encoder_reads_at_least_four_patches_a_side(side: int, size: int) -> None:
+    given = {"data": "shapes", "model": "vit_p8", "data.size": str(side), "released": TIMM}
+    found = question.ask(given, IMAGES).released
+    assert found is not None and found.options == {"init": TIMM, "data.size": str(size)}
+
+
+@pytest.mark.parametrize(
+    ("place", "more", "says"),
+    [
+        ("timm:no_such", {}, "timm has no weights of that name"),
+        ("/nowhere", {}, "no such folder"),
+        ("scratch", {}, "expected a released encoder"),
+        (TIMM, {"init": TIMM}, "init= names the same encoder"),
+        (TIMM, {"data.channels": "4"}, ""),
+    ],
+)
+def test_a_wrong_released_encoder_is_one_line(
+    place: str, more: dict[str, str], says: str, timed: list[Question]
+) -> None:
+    words = [f"{key}={text}" for key, text in more.items()]
+    with pytest.raises(UserError) as error:
+        requested(["recipe=study/worth", "data=shapes", f"released={place}", *words])
+    assert says in str(error.value) and "\n" not in str(error.value) and not timed
+    if says:
+        assert str(error.value).startswith(f"released={place}: ")
+
+
+def test_a_study_with_a_released_run_passes_every_check(
+    tmp_path: Path, timed: list[Question], words: list[str]
+) -> None:
+    """For real from a run's folder; its network and its normalisation are not those of the study."""
+    small = altered(TINY, f"out={tmp_path}", "name=theirs")
+    theirs = run(small).folder
+    found = requested([*words, "hours=40", f"released={theirs}"])
+    recipes = {
+        found.tasks[name].at["arm"]: recipe
+        for name, recipe in found.recipes.items()
+        if found.tasks[name].run == "final"
+    }
+    assert {*recipes} == {"mae", "scratch", "released"}
+    assert recipes["released"].model == resolve(small).model != recipes["mae"].model
+    assert recipes["mae"].model == recipes["scratch"].model
+    assert f"released={theirs}" in found.study.report.question["study"].split("\n")
+    assert str(tmp_path) not in found.study.report.question["released"]
 
 
 # A value that is tried may name a run

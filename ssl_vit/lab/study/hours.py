@@ -18,6 +18,8 @@ from ...formatting import some
 from ...recipe import records
 from ...recipe.records import Number, Record, Whole
 from ...runs.files import write_atomically
+from .options import RELEASED
+from .tasks import Task
 
 FILE = "hours.json"
 PLANNED, HOURS = "planned", "hours"  # how a study ended: everything ran, or the hours were used
@@ -46,7 +48,7 @@ class Plan(NamedTuple):
     Attributes:
         hours: How long the study may take.
         spent: Seconds that planning has taken.
-        expected: {first part of a run's name: seconds of a task}.
+        expected: {kind of a task: seconds of the task}.
         frozen_first: Whether frozen encoders belong to the group of their seed.
     """
 
@@ -97,9 +99,14 @@ class Ledger(Record):
     lengthened: Whole = 0
 
 
-def kind_of(run: str) -> str:
-    """Return the first part of a run's name: runs that share it take equally long."""
-    return run.partition("_")[0]
+def kind_of(task: Task) -> str:
+    """Return the kind of a task: tasks of a kind take equally long.
+
+    It is the first part of the run's name. The arm of a released encoder is a kind of its own,
+    because its network differs from that of the other arms.
+    """
+    kind = task.run.partition("_")[0]
+    return f"{kind} {RELEASED}" if task.at.get("arm") == RELEASED else kind
 
 
 def makespan(

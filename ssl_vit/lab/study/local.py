@@ -284,7 +284,7 @@ class _Processes:
         if self.job.hours is None:
             return None
         needs = {name: task.needs for name, task in self.tasks.items()}
-        kinds = {name: kind_of(task.run) for name, task in self.tasks.items()}
+        kinds = {name: kind_of(task) for name, task in self.tasks.items()}
         order = self.job.order
         clock = time.monotonic
         hours = Hours(self.folder, self.job.hours, order, needs, kinds, self.parallel, clock)

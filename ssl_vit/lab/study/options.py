@@ -9,6 +9,7 @@ from ...recipe.tools import Number, flag, out
 
 # built by worth.py; the other studies are files of recipes/study/
 WORTH = "study/worth"
+RELEASED = "released"  # the option and the arm of a released encoder, in recipe=study/worth
 WORTH_TITLE = "Does pre-training help on your own images? In the hours= that it may take"
 # {launcher=: MODULE:CLASS, a launch.Launcher}
 LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm", "ray": ".ray:Ray"}
@@ -23,6 +24,7 @@ class StudyOptions(ToolOptions):
         python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2
         python tools/study.py recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1"
         python tools/study.py recipe=study/worth data.path=IMAGES objective=mae hours=4
+        python tools/study.py recipe=study/worth data.path=IMAGES released=timm:NAME
         python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3
         python tools/study.py recipe=mpp sweep optim.lr=1e-3,3e-3 report.measures=[knn,linear]
 

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from ....errors import UserError
 from ....formatting import PACKAGE, process_environment
 from ... import engine
+from ..hours import kind_of
 from ..local import gpus, memory
+from ..options import RELEASED
 from ..tasks import Task, plain_options, words_of
 from ..warm import dies_with_us, is_possible
 from .content import MIXUP, VALIDATED
@@ -31,7 +33,8 @@ EVALUATIONS = 5  # of a run, on its held-out images: four while it trains, and o
 # encoder at six learning rates
 FINISH, PROBES = 3.4, 10.0
 PROBED = 2000  # labelled training images of which k-NN features are computed after pre-training
-TRAINED = ("pretrain", "own", "tune")  # kinds of runs that are timed
+TUNE_RELEASED = f"tune {RELEASED}"
+TRAINED = ("pretrain", "own", "tune")  # kinds of runs that are timed, with TUNE_RELEASED
 WIDEST = 8  # tasks at once: on more cores each task may be faster with several threads
 
 
@@ -154,7 +157,8 @@ def calibrate(question: Question, timer: Timer, parallel: int | None) -> Pace:
 
 def kinds_of(question: Question) -> list[str]:
     """Return the kinds of runs that take steps."""
-    return [kind for kind in TRAINED if kind != "own" or not question.init]
+    kinds = [kind for kind in TRAINED if kind != "own" or not question.init]
+    return [*kinds, *([TUNE_RELEASED] if question.released else [])]
 
 
 def options_of(question: Question, kind: str, way: Way) -> tuple[list[str], float]:
@@ -163,10 +167,14 @@ def options_of(question: Question, kind: str, way: Way) -> tuple[list[str], floa
     A network that takes seconds for a step is timed with fewer images.
     """
     task = next(
-        task for task in tasks_of(question, least_extent(question)).values() if task.run == kind
+        task
+        for task in tasks_of(question, least_extent(question)).values()
+        if kind_of(task) == kind
     )
-    options = plain_options(task.options) | _start(question, task)
-    if kind == "tune":  # a try that mixes images reads two for one
+    options = plain_options(task.options)
+    if kind != TUNE_RELEASED:
+        options |= _start(question, task)
+    if task.run == "tune":  # a try that mixes images reads two for one
         options["data.mixup"] = MIXUP[1]
     share = SAMPLE / question.images.train
     if share < 1:
@@ -225,18 +233,21 @@ def _clocks(
         "final": tuned + images.test,
         "frozen": 2 * (images.train + images.validation + images.test),
     }
+    if question.released:
+        evaluated |= {f"{kind} {RELEASED}": evaluated[kind] for kind in ("tune", "final", "frozen")}
     clocks = {}
     for kind, count in evaluated.items():
-        found = timed.get(kind) or timed["tune"]
+        found = timed.get(kind) or timed[TUNE_RELEASED if kind.endswith(RELEASED) else "tune"]
         if kind == "own" and question.init:
             continue
+        is_frozen = kind.startswith("frozen")
         forward = count * found["forward"] + min(count, images.train) * found["decode"]
         rest = (
             (0 if is_possible() else imports)
             + found["set_up"]
             + forward
             + FINISH
-            + (PROBES if kind == "frozen" else 0)
+            + (PROBES if is_frozen else 0)
         )
-        clocks[kind] = Clock(0.0 if kind == "frozen" else found["step"], rest)
+        clocks[kind] = Clock(0.0 if is_frozen else found["step"], rest)
     return clocks

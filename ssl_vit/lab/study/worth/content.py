@@ -11,8 +11,9 @@ from ....formatting import format_share
 from ... import engine
 from ...compare import FEWEST
 from ..hours import Group
+from ..options import RELEASED
 from ..tasks import Task, Tasks, words_of
-from .question import NAME, Question
+from .question import NAME, Question, Released
 
 MOST_SEEDS = 8
 TUNING_SEED = 99  # confirms nothing
@@ -67,15 +68,17 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
     tuned = {"recipe": "finetune", "supervised.pool": question.pool, "eval.images": VALIDATED}
     tuned |= _length(question.fine_steps(extent.steps), 1 / 10)
     runs: dict[str, Any] = {}
+    of_network = question.of_network if question.released else {}
+    shared = {key: text for key, text in question.shared.items() if key not in of_network}
     for end in extent.rates:
-        options = _pretraining(question, extent.steps, LEARNING_RATES[end])
+        options = of_network | _pretraining(question, extent.steps, LEARNING_RATES[end])
         runs[f"pretrain{end}"] = {"tool": "pretrain", "options": options}
     for part, over in parts.items():
         for end in [] if question.init else extent.rates:
-            options = _supervised(question, extent.steps, LEARNING_RATES[end])
+            options = of_network | _supervised(question, extent.steps, LEARNING_RATES[end])
             run = {"tool": "pretrain", "over": over[1:], "options": options}
             runs[f"own{part}{end}"] = run
-        both = {"tool": "finetune", "over": over, "only": {"arm": [objective, other]}}
+        both = {"tool": "finetune", "over": over, "only": {"arm": [*question.all_arms]}}
         untested = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
         runs[f"tune{part}"] = both | untested
         runs[f"final{part}"] = both | {"best": f"tune{part}", "options": tuned}
@@ -87,7 +90,7 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
         "title": f"Does pre-training help on these images? {asked}",
         "seeds": list(range(extent.seeds)),
         "axes": {"arm": _arms(question, extent, parts)} | ({"share": shares} if shares else {}),
-        "options": dict(question.shared),
+        "options": shared,
         "runs": runs,
         "report": {
             "test": "final",
@@ -111,6 +114,7 @@ def _facts(question: Question, extent: Extent) -> dict[str, str]:
         "other": "without further pre-training" if question.init else "trained from scratch",
         "init": question.init,
         "network": question.network,
+        "released": question.released.place if question.released else "",
         "steps": f"{extent.steps:,}",
         "epochs": question.epochs(extent.steps).removesuffix(" epochs"),
         "fine_steps": f"{fine_steps:,}",
@@ -185,14 +189,32 @@ def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> di
             ways = [engine.SCRATCH, *(f"{{own{part}{end}}}" for end in extent.rates)]
             tries = {"init": ways, "optim.lr": way_rates, **mixed}
         arms[other] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
+    if question.released:
+        for arm in arms.values():
+            arm["all"] = question.of_network
+        arms[RELEASED] = _released(question.released, extent, parts)
     return arms
+
+
+def _released(released: Released, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
+    """Return what each run has in the arm of a released encoder, which is only fine-tuned."""
+    rates = START_RATES if len(extent.rates) > 1 else RATES[extent.tries][0]
+    mixed = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
+    final = {**released.options, "supervised.pool": released.pool}
+    tune = final | {"try": {"optim.lr": rates, **mixed}}
+    runs: dict[str, Any] = {}
+    for part in parts:
+        runs |= {f"tune{part}": tune, f"final{part}": final}
+    if extent.frozen:
+        runs["frozen"] = {**released.options, "probe.pool": released.pool}
+    return runs
 
 
 def _notes(question: Question, extent: Extent) -> Iterator[str]:
     """Yield how settings were chosen, what was seen, and what the study does not show."""
     (objective, other), images = question.arms, question.images
     yield (
-        f"Each of {objective} and {other} has {extent.tries} tries of fine-tuning on seed"
+        f"Each of {' and '.join(question.all_arms)} has {extent.tries} tries of fine-tuning on seed"
         f" {TUNING_SEED}, which confirms nothing; {min(VALIDATED, images.validation):,} validation"
         " images, which no run trains on, choose."
     )
@@ -219,9 +241,16 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
     name = Path(data.path).name if data.path else data.place
     yield from (text.replace(data.place, name) for text in images.notes)
     yield "One comparison is primary, with all labels. All else is exploratory."
+    if question.released:
+        yield (
+            f"{RELEASED} is {question.released.network}, fine-tuned in the same way. It is compared"
+            " with the better of the other two arms. This comparison is no part of the primary"
+            " claim; its interval allows for the choice between two arms."
+        )
+    more = "" if question.released else ", or a released encoder"
     yield (
-        "It does not show what more hours, another network, image size or objective, or a released"
-        " encoder would reach; test images are those of this folder alone."
+        "It does not show what more hours, another network, image size or objective"
+        f"{more} would reach; test images are those of this folder alone."
     )
 
 

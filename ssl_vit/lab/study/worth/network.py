@@ -7,7 +7,8 @@ from typing import NamedTuple
 from ....errors import UserError
 from ... import engine
 from ..local import gpus
-from .plan import Clock, Pace, hours_needed, too_few_hours
+from ..options import RELEASED
+from .plan import Clock, Pace, hours_needed, least_extent, steps_of, too_few_hours
 from .question import Images, Question, ask
 
 MODELS = ("vit_s16", "vit_ti16", "vit_ti8", "vit_n8", "vit_p8")
@@ -227,7 +228,8 @@ class _Search:
             other, question, pace = self.guess
         ratio = network.work / other.work if other.work else 1.0
         clocks = {
-            kind: clock._replace(step=clock.step * ratio) for kind, clock in pace.clocks.items()
+            kind: clock if kind.endswith(RELEASED) else clock._replace(step=clock.step * ratio)
+            for kind, clock in pace.clocks.items()
         }
         return hours_needed(question, pace._replace(clocks=clocks))
 
@@ -236,5 +238,8 @@ class _Search:
         question = self.question(network)
         work = TRAINING * network.work * question.recipe.optim.batch
         clock = Clock(work / (GUESSED_RATE * engine.cores()), GUESSED_REST)
-        kinds = ("pretrain", "own", "tune", "final", "frozen")
-        return network, question, Pace(dict.fromkeys(kinds, clock), 1)
+        return (
+            network,
+            question,
+            Pace(dict.fromkeys(steps_of(question, least_extent(question)), clock), 1),
+        )

@@ -10,6 +10,7 @@ from ....formatting import format_share, plain_table
 from ...compare import FEWEST, least_difference
 from .. import read
 from ..hours import kind_of, makespan
+from ..options import RELEASED
 from ..tasks import Tasks
 from ..tasks import plan as plan_tasks
 from .content import MOST_SEEDS, RATES, TUNING_SEED, WITH_RATES, Extent, study_file
@@ -74,7 +75,8 @@ def steps_of(question: Question, extent: Extent) -> dict[str, int]:
     """Return {kind of run: its steps}."""
     fine = question.fine_steps(extent.steps)
     own = round(extent.steps * question.supervised)
-    return {"pretrain": extent.steps, "own": own, "tune": fine, "final": fine, "frozen": 0}
+    steps = {"pretrain": extent.steps, "own": own, "tune": fine, "final": fine, "frozen": 0}
+    return steps | {f"{kind} {RELEASED}": steps[kind] for kind in ("tune", "final", "frozen")}
 
 
 _SCHEDULES: dict[tuple[Any, ...], dict[str, tuple[str, tuple[str, ...]]]] = {}
@@ -83,10 +85,10 @@ _SCHEDULES: dict[tuple[Any, ...], dict[str, tuple[str, tuple[str, ...]]]] = {}
 def _schedule(question: Question, extent: Extent) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Return {task: its kind, and the tasks that it needs}, of the tasks that take time; made once
     for studies that differ only in their steps."""
-    key = (*question.arms, *extent._replace(steps=0))
+    key = (*question.all_arms, *extent._replace(steps=0))
     if key not in _SCHEDULES:
         _SCHEDULES[key] = {
-            name: (kind_of(task.run), task.needs)
+            name: (kind_of(task), task.needs)
             for name, task in tasks_of(question, extent).items()
             if task.seed == TUNING_SEED or not task.run.endswith(("_low", "_high"))
         }
@@ -204,7 +206,7 @@ def plan_lines(
     """Yield lines that say what the hours buy."""
     takes = (spent + seconds(question, extent, pace)) / 3600
     at_once = f", {pace.parallel} tasks at once" if pace.parallel > 1 else ""
-    tries = f"{extent.tries} tries for each of {' and '.join(question.arms)}"
+    tries = f"{extent.tries} tries for each of {' and '.join(question.all_arms)}"
     length = f"{extent.steps} steps ({question.epochs(extent.steps)}) of {question.objective}"
     fine = f"{question.fine_steps(extent.steps)} steps of fine-tuning"
     labels = ", ".join(["all labels", *map(format_share, extent.shares)])
@@ -212,6 +214,8 @@ def plan_lines(
         f"hours       about {takes:.2g} of {hours:g}{at_once}: {tries}, {length}, {fine},"
         f" {extent.seeds} seeds, {labels}"
     )
+    if question.released:
+        yield f"released    {question.released.network}, fine-tuned as the other arms"
     if not extent.frozen:
         yield "            The frozen encoders are measured only if time is left at the end."
     if extent.tries == WITH_RATES:

@@ -9,9 +9,10 @@ import numpy as np
 
 from ....errors import UserError, suggest
 from ....formatting import FEW_IMAGES, TEST_SHARE
+from ....recipe.init_source import DESCRIBED, InitSource
 from ....recipe.schema import Data, Recipe
 from ... import engine
-from ..options import WORTH
+from ..options import RELEASED, WORTH
 from ..tasks import words_of
 
 NAME = WORTH
@@ -22,6 +23,24 @@ FINE = 4 / 9  # images of fine-tuning for one of pre-training, as in recipe=fine
 # shares of the training images; the first one that holds out enough images is taken
 HELD_OUT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SHARED = ("data", "model", "compute")  # groups of keys that every run gets
+OF_NETWORK = ("data.size", "data.mean", "data.std")  # which a released encoder has itself
+LEAST_SIDE = 4  # patches along a side of an image that a released encoder reads, at least
+
+
+class Released(NamedTuple):
+    """A released encoder that is fine-tuned as a third arm.
+
+    Attributes:
+        place: Where its weights come from, as for init=.
+        options: Options of its runs: init and data.size.
+        pool: How it pools its tokens into the feature that is fine-tuned and probed.
+        network: The network and the image size, in words.
+    """
+
+    place: str
+    options: dict[str, str]
+    pool: str
+    network: str
 
 
 class Images(NamedTuple):
@@ -68,6 +87,7 @@ class Question(NamedTuple):
         fine: Steps of fine-tuning for one step of pre-training.
         batch: Images of a step of supervised training and of fine-tuning.
         given: The options of the command, {key: text}.
+        released: The released encoder that is compared too.
     """
 
     objective: str
@@ -82,11 +102,22 @@ class Question(NamedTuple):
     fine: float
     batch: int = 128
     given: Mapping[str, str] = {}
+    released: Released | None = None
 
     @property
     def arms(self) -> tuple[str, str]:
         """The two arms of the primary comparison."""
         return self.objective, "start" if self.init else "scratch"
+
+    @property
+    def all_arms(self) -> tuple[str, ...]:
+        """All arms, with that of the released encoder."""
+        return (*self.arms, RELEASED) if self.released else self.arms
+
+    @property
+    def of_network(self) -> dict[str, str]:
+        """The shared options that the arm of a released encoder does not get."""
+        return {key: text for key, text in self.shared.items() if _is_of_network(key)}
 
     @property
     def network(self) -> str:
@@ -115,8 +146,9 @@ def sort_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     """Return the options of every run, and those of pre-training alone.
 
     Raises:
-        UserError: An option is not one of the study's.
+        UserError: An option is not one of the study's, or the released encoder is not found.
     """
+    _check_released(given)
     objective = given.get("objective", OBJECTIVE)
     if not engine.is_pretraining(objective):
         what = "is no recipe of training without labels"
@@ -128,13 +160,13 @@ def sort_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     own: dict[str, str] = {}
     for key, text in given.items():
         group = key.split(".")[0]
-        if key in ("objective", "init", "plugin"):
+        if key in ("objective", "init", "plugin", RELEASED):
             continue
         if key in ("data.share", "data.mixup"):
             raise UserError(f"{key}={text}: {NAME} tries several itself; leave it out")
         if group not in groups:
             choices = ", ".join(f"{name}." for name in groups)
-            reason = f"{NAME} sets it; choices: objective, init, hours, {choices}"
+            reason = f"{NAME} sets it; choices: objective, init, released, hours, {choices}"
             raise UserError(f"{key}={text}: {reason}")
         (shared if group in SHARED else own)[key] = text
     if (path := shared.get("data.path")) and engine.exists(path):
@@ -142,17 +174,60 @@ def sort_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     return shared, own
 
 
+def _is_of_network(key: str) -> bool:
+    return key in OF_NETWORK or key.split(".")[0] == "model"
+
+
+def _check_released(given: Mapping[str, str]) -> None:
+    """Check that there are weights and a description of their network where released= points.
+
+    Raises:
+        UserError: There are none, or init= names the same weights.
+    """
+    place = given.get(RELEASED)
+    if place is None:
+        return
+    if place == given.get("init"):
+        raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave one of them out.")
+    source = InitSource(place, RELEASED)
+    if source.is_scratch or not source.described_values():
+        raise UserError(f"{RELEASED}={place}: expected a released encoder: {DESCRIBED}")
+
+
+def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released:
+    """Return a released encoder at the smallest image size, from `size` on, that its patches divide
+    into at least four times four.
+
+    Raises:
+        UserError: The encoder does not suit the images.
+    """
+    kept = {key: text for key, text in shared.items() if not _is_of_network(key)}
+    words = ["recipe=finetune", f"init={place}", *words_of(kept)]
+    try:
+        recipe = engine.resolve(words, NAME)
+        if not recipe.model.convolutional:
+            patch = recipe.model.patch
+            size = patch * max(LEAST_SIDE, math.ceil(size / patch))
+        recipe = engine.resolve([*words, f"data.size={size}"], NAME)
+    except UserError as error:
+        raise UserError(str(error).replace(f"init={place}", f"{RELEASED}={place}")) from None
+    options = {"init": place, "data.size": str(size)}
+    name = InitSource(place).short_name
+    return Released(place, options, recipe.pool, f"{name} at {size} px")
+
+
 def ask(given: Mapping[str, str], images: Images | None = None) -> Question:
     """Return the question that the options ask.
 
     Args:
-        given: {key: text} of objective, init and keys of recipes.
+        given: {key: text} of objective, init, released and keys of recipes.
         images: The images, where they have been counted before.
 
     Raises:
         UserError: An option is wrong, or there are too few images.
     """
     objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
+    place = given.get(RELEASED)
     shared, own = sort_options(given)
     images = images or find_images(shared)
     shared = {**shared, **images.options}
@@ -176,6 +251,7 @@ def ask(given: Mapping[str, str], images: Images | None = None) -> Question:
         fine=FINE * recipe.optim.batch / batch,
         batch=batch,
         given=given,
+        released=_find_released(place, shared, recipe.data.size) if place else None,
     )
 
 
