@@ -378,7 +378,7 @@ def test_too_few_images_or_classes(counts: tuple[int, ...], says: str, tmp_path:
 WRONG = {
     "objective=supervised": "is no recipe of training without labels; choices: dino",
     "objective=ma": "did you mean mae?",
-    "optim.lr=0.1": "choices: objective, init, hours, data., model.",
+    "optim.lr=0.1": "released, hours, data., model.",
     "data.share=0.5": "tries several itself",
     "data.mixup=0.5": "tries several itself",  # it vanished beside the values that are tried
     "corruption.rate=0.5": "mae.",
