@@ -114,7 +114,7 @@ def _facts(question: Question, extent: Extent) -> dict[str, str]:
         "other": "without further pre-training" if question.init else "trained from scratch",
         "init": question.init,
         "network": question.network,
-        "released": question.released.place if question.released else "",
+        "released": question.released.network if question.released else "",
         "steps": f"{extent.steps:,}",
         "epochs": question.epochs(extent.steps).removesuffix(" epochs"),
         "fine_steps": f"{fine_steps:,}",
