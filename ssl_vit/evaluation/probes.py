@@ -6,6 +6,7 @@ test, D width, A width and constant, C classes, G learning rates, B batch, S ima
 picks, J neighbours.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -26,6 +27,7 @@ SEED = 0  # of the few-shot choices and of the batches of probes: the same in ev
 ELEMENTS = 2**25  # of the largest temporary, so that memory stays bounded: 128 MiB in float32
 L2, BIAS = 1024.0, 100.0  # of few-shot's least squares, and the constant's value: the authors' code
 MOMENTUM = 0.9  # of SGD
+DRAWN_AT_ONCE = 16  # batches whose rows are drawn together: one by one they take half of the time
 TEMPERATURE = 0.07  # of k-NN's votes: Wu et al., 2018
 
 Features = tuple[Tensor, Tensor]  # (N, D) float32 and labels (N,)
@@ -188,10 +190,17 @@ def descend(
 
 def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
     """Rows of batch `step` of an endless stream of permuted epochs."""
-    epoch_B, place_B = np.divmod(np.arange(step * batch, (step + 1) * batch), length)
-    return torch.from_numpy(
-        rng.permute(place_B, length, rng.stream(rng.key(SEED, epoch_B), "linear probe"))
-    )
+    block, place = divmod(step, DRAWN_AT_ONCE)
+    return _rows_of_block(block, batch, length)[place]
+
+
+@functools.lru_cache(maxsize=1)
+def _rows_of_block(block: int, batch: int, length: int) -> Tensor:
+    """Return the rows of DRAWN_AT_ONCE batches, one batch in each row of the tensor."""
+    first, count = block * DRAWN_AT_ONCE * batch, DRAWN_AT_ONCE * batch
+    epoch_S, place_S = np.divmod(np.arange(first, first + count), length)
+    key_S = rng.stream(rng.key(SEED, epoch_S), "linear probe")
+    return torch.from_numpy(rng.permute(place_S, length, key_S)).view(DRAWN_AT_ONCE, batch)
 
 
 def _gradient(
