@@ -279,8 +279,8 @@ def _hash_images(batches: Iterable[Batch]) -> list[str]:
     """Return a hash of the pixels and labels of each batch."""
     found = []
     for batch in batches:
-        digest = hashlib.sha256(batch.image.contiguous().numpy())
-        digest.update(batch.label.contiguous().numpy())
+        digest = hashlib.sha256(batch.image.numpy().tobytes())
+        digest.update(batch.label.numpy().tobytes())
         found.append(digest.hexdigest())
     return found
 
