@@ -141,21 +141,18 @@ import numpy as np
 from pathlib import Path
 from ssl_vit.runs import shared
 file = shared.shared_file(Path(sys.argv[1]) / "task", {})
-print(file.path, flush=True)
 while True:
     file.write({"x": np.arange(2**18)})
 """
 
 
 def test_a_kill_while_writing_leaves_no_half_a_file(study: Path) -> None:
+    path = shared.shared_file(study / "task", {}).path
+    assert path is not None
     for number in range(3):
-        writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", WRITER, str(study)], stdout=subprocess.PIPE, text=True
-            )
-            for _ in range(2)
-        ]
-        path = Path((writers[0].stdout or sys.stdin).readline().strip())
+        path.unlink(missing_ok=True)
+        command = [sys.executable, "-c", WRITER, str(study)]
+        writers = [subprocess.Popen(command) for _ in range(2)]
         while not path.exists():
             pass
         for writer in writers:
