@@ -105,8 +105,8 @@ def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
         return (left << half) | right
 
     x = once(x, key)
-    while (outside := x >= n).any():
-        x = np.where(outside, once(x, key), x)
+    while len((outside := np.nonzero(x >= n))[0]):
+        x[outside] = once(x[outside], key[outside])
     return x
 
 

@@ -126,6 +126,7 @@ def test_permute_takes_a_key_for_each_position():
     places = np.arange(20) * 7
     alone = [rng.permute(p, n, keys[i])[0] for i, p in enumerate(places)]
     assert rng.permute(places, n, keys).tolist() == alone
+    assert rng.permute(places.reshape(4, 5), n, keys.reshape(4, 5)).ravel().tolist() == alone
 
 
 def test_keys_name_different_permutations():

@@ -36,7 +36,7 @@ def fingerprint_splits(
     known = {key: fingerprint(source.whole()) for key, source in stores.items()}
     found = {name: known[id(source.store)] for name, source in there.items()}
     if splits.test is not None:
-        found["test"] = _of_part(splits.test, found["test"])
+        found["test"] = of_part(splits.test, found["test"])
     if grouped:  # on which depends what is cut off for testing and held out
         assert splits.train.groups is not None
         found["train"] = _with(found["train"], splits.train.groups.number_N)
@@ -56,7 +56,7 @@ def fingerprint_splits(
 def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:
     """That of the held-out images, which losses and accuracies are of: of a share it is of the
     share too, unlike that in `prints`, which fingerprint_splits gave."""
-    return _of_part(splits.validation, prints["validation"])
+    return of_part(splits.validation, prints["validation"])
 
 
 def fingerprint(source: Source) -> str:
@@ -74,7 +74,7 @@ def fingerprint(source: Source) -> str:
         images, labels = whole.fetch(rows)
         digest.update(labels.astype("<i8").tobytes())
         _digest(digest, images)
-    return _of_part(source, digest.hexdigest()[:16])
+    return of_part(source, digest.hexdigest()[:16])
 
 
 def _of_masks(whole: Source) -> str:
@@ -98,8 +98,9 @@ def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
         digest.update(data)
 
 
-def _of_part(source: Source, of_whole: str) -> str:
-    """A split's fingerprint; of a share also of which rows it has."""
+def of_part(source: Source, of_whole: str) -> str:
+    """Return the fingerprint of a split, given that of the whole split; that of a share also tells
+    which rows the share has."""
     return _with(of_whole, source.store_rows()) if source.is_share() else of_whole
 
 

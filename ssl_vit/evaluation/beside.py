@@ -8,6 +8,7 @@ Legend: B images of a batch, M images that metrics are measured on, T trials, C 
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -60,6 +61,16 @@ def pixel_reader(data: Data) -> Reader:
         return ((small_BC88 - mean_C11.to(small_BC88)) / std_C11.to(small_BC88)).flatten(1)
 
     return read
+
+
+def of_numpy(right: Right) -> dict[str, np.ndarray]:
+    """Return which images each measure is right of, as a `SharedFile` stores it."""
+    return {measure: right_TM.numpy() for measure, right_TM in right.items()}
+
+
+def of_torch(arrays: Mapping[str, np.ndarray]) -> Right:
+    """Return what `of_numpy` was given."""
+    return {measure: torch.from_numpy(array) for measure, array in arrays.items()}
 
 
 def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:

@@ -7,9 +7,10 @@ SHARE of the run's work.
 Legend: M images that are measured on, T trials.
 """
 
+import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,18 +31,21 @@ from ..data.source import Source, labelled_images
 from ..errors import UserError
 from ..formatting import copies_text, count_of_images
 from ..metrics import FRESH, PIXELS, PROBE, PROBED, START
+from ..models import weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
 from ..recipe.probe import CHOSEN
 from ..recipe.records.run import Copies, Measured
 from ..recipe.schema import Probe, Recipe, more_held_out
+from ..runs import shared
 from ..runs.files import write_atomically
 from ..runs.folder import COMPARED, Run
+from ..runs.identity import file_hashes
 from ..runs.next_steps import NO_CLASSES, NO_LABELS
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from . import probes, split_images
-from .beside import compared, fresh_network, pixel_reader
+from .beside import compared, fresh_network, of_numpy, of_torch, pixel_reader
 from .features import (
     ENCODER,
     Features,
@@ -166,21 +170,47 @@ class OnlineProbes:
             return
         fresh = fresh_network(recipe.model, recipe.data, recipe.seed).to(self.accelerator.device)
         readers = {FRESH: feature_reader(fresh, self.pool, self.probe.layer)}
-        if step == 0 and not recipe.init_source.is_scratch:
-            readers[START] = feature_reader(network, self.pool, self.probe.layer)
         if "knn" in self.probe.measures:
             readers[PIXELS] = pixel_reader(recipe.data)
         with loop.autocast(recipe.compute.precision, self.accelerator):
-            self.beside = self.measure(readers)
-        tensors = {
-            f"{name}/{measure}": right_TM.contiguous()
-            for name, right in self.beside.items()
-            for measure, right_TM in right.items()
-        }
+            self.beside = self._measure_once(readers, fresh)
+            if step == 0 and not recipe.init_source.is_scratch:
+                start = feature_reader(network, self.pool, self.probe.layer)
+                self.beside |= self.measure({START: start})
+        tensors = {name: right_TM.contiguous() for name, right_TM in _packed(self.beside).items()}
         on_main(
             self.accelerator,
             lambda: write_atomically(path, save(tensors, metadata={"asked": asked})),
         )
+
+    def _measure_once(self, readers: Readers, fresh: Backbone) -> dict[str, Right]:
+        """Measure baselines as `measure` does, unless another task of the study has done so on the
+        same images."""
+        recipe, accelerator = self.run.recipe, self.accelerator
+        if not shared.is_task(self.run.folder):
+            return self.measure(readers)
+        batches = [_hash_images(some) for some in (self.train, self.held_out)]
+        depends_on = {
+            "images": accelerator.gather_parts([batches]),
+            "weights": weights.fingerprint(fresh.state_dict()),
+            "data": recipe.data.model_dump(),
+            "model": recipe.model.model_dump(),
+            "probe": self.probe.model_dump(),
+            "pool": self.pool,
+            "classes": self.classes,
+            "files": file_hashes(recipe),
+            "device": accelerator.device.type,
+            "precision": recipe.compute.precision,
+            "threads": torch.get_num_threads(),
+        }
+        file = shared.shared_file(self.run.folder, depends_on)
+        stored = broadcast_from_main(accelerator, file.read)
+        if stored is not None:
+            return _unpacked(of_torch(stored))
+        found = self.measure(readers)
+        if readers.keys() <= found.keys():  # none has failed
+            file.write(of_numpy(_packed(found)))
+        return found
 
     def measure(self, readers: Readers) -> dict[str, Right]:
         """The same probes of other features of the same images; on other processes than rank 0
@@ -216,19 +246,43 @@ class OnlineProbes:
         return {"train": learned, "validation": chosen, "test": test}
 
 
+def _packed(beside: Mapping[str, Right]) -> dict[str, Tensor]:
+    """Return {"BASELINE/MEASURE": whether each image is right}."""
+    return {
+        f"{name}/{measure}": right_TM
+        for name, right in beside.items()
+        for measure, right_TM in right.items()
+    }
+
+
+def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
+    """Return what `_packed` was given."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, right_TM in tensors.items():
+        name, _, measure = key.partition("/")
+        found.setdefault(name, {})[measure] = right_TM
+    return dict(found)
+
+
 def _read(path: Path, asked: str) -> dict[str, Right] | None:
     """What an earlier start has measured; None where it is gone, damaged or of other images."""
-    found: dict[str, dict[str, Tensor]] = {}
     try:
         with safe_open(path, "pt") as file:
             if (file.metadata() or {}).get("asked") != asked:
                 return None
-            for key in file.keys():  # noqa: SIM118
-                beside, _, measure = key.partition("/")
-                found.setdefault(beside, {})[measure] = file.get_tensor(key)
+            return _unpacked({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
     except (OSError, SafetensorError):
         return None
-    return dict(found)
+
+
+def _hash_images(batches: Iterable[Batch]) -> list[str]:
+    """Return a hash of the pixels and labels of each batch."""
+    found = []
+    for batch in batches:
+        digest = hashlib.sha256(batch.image.numpy().tobytes())
+        digest.update(batch.label.numpy().tobytes())
+        found.append(digest.hexdigest())
+    return found
 
 
 def label_doubt(source: Source) -> str:

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from ..errors import UserError
 from ..pages import figure_blocks
+from ..pages.run_record import read_run
 from ..recipe.identity import differences, facts
 from ..recipe.records.run import Figure, Figures
 from ..recipe.tool import parse
@@ -108,6 +109,30 @@ def draw(options: FigureOptions) -> DrawnFigures:
     print(f"page        {page}")
     print(f"finished    {number} (.svg, .png, .npz) in {seconds:.0f} s: {folder.path}")
     return DrawnFigures(folder.path, [*drawn])
+
+
+def draw_predictions(run: Path) -> None:
+    """Draw what a finished run predicts of held-out images, as a run outside of a study does when
+    it ends. Nothing is drawn if the figure is there, or if the objective has none.
+
+    Raises:
+        UserError: the weights or the images cannot be read.
+    """
+    folder = run / "figures"
+    values = read_run(run).values
+    drawn = (folder / f"{figure_blocks.PREDICTIONS}.svg").exists()
+    if drawn or not (run / "result.json").exists() or not figure_blocks.predictions(values):
+        return
+    from .. import inspection
+    from ..evaluation import split_images
+    from . import encoders
+
+    one = encoders.resolve_one(str(run), {})
+    source = split_images.load(one.recipe, test=False).validation
+    images = encoders.ImageSet(source, one.recipe.data.name, "held out")
+    subject = encoders.load_subject(one, images, inspection.SHOWN, inspection.SHOWN)
+    if subject.objective is not None:
+        inspection.save_figures(subject.objective, subject.shown, folder)
 
 
 def _compute(

@@ -1,17 +1,18 @@
 """One evaluation of a frozen encoder: from a checked recipe to a finished run folder."""
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 
-from ..data import class_numbers, masks, run_splits
+from ..data import class_numbers, fingerprints, masks, run_splits
 from ..data.batch_layout import BatchLayout
 from ..data.source import Source, labelled_images
 from ..errors import UserError
 from ..evaluation import attentive, dense, features, split_images
-from ..evaluation.beside import compared, initial_network, pixel_reader
+from ..evaluation.beside import compared, initial_network, of_numpy, of_torch, pixel_reader
 from ..evaluation.features import ENCODER
 from ..evaluation.images import Images
 from ..formatting import crop_text, feature_text, few_images, pixel_text
@@ -24,11 +25,17 @@ from ..recipe.init_source import InitSource
 from ..recipe.probe import ATTENTIVE, CHOSEN, SEGMENTATION, TOKENS, Probe
 from ..recipe.records.run import Copies, Environment, Result, SeenImages
 from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
-from ..runs import console, seen_text
+from ..runs import console, seen_text, shared
 from ..runs.environment import environment
 from ..runs.folder import Run
-from ..runs.identity import runs_before
-from ..training.distributed import WatchedAccelerator, check_same, on_main
+from ..runs.identity import file_hashes, runs_before
+from ..runs.shared import SharedFile
+from ..training.distributed import (
+    WatchedAccelerator,
+    broadcast_from_main,
+    check_same,
+    on_main,
+)
 from . import finish, heads, resources, seen_images
 from .session import session
 
@@ -73,7 +80,8 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 
     paired = not (recipe.data.group or _chose_here(recipe, facts["data"]))
     tell = run.warn if accelerator.is_main_process else None
-    right, copies = _of_features(readers, images, probe)
+    files = _shared_files(run, {name: networks.get(name) for name in readers}, images, probe, facts)
+    right, copies = _of_features(readers, images, probe, files)
     # what is read for fresh weights is not counted as the run's
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     if ATTENTIVE in recipe.probe.measures:
@@ -215,12 +223,55 @@ def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
     return False
 
 
+def _shared_files(
+    run: Run,
+    networks: Mapping[str, Backbone | None],
+    images: Images,
+    probe: Probe,
+    facts: Mapping[str, Any],
+) -> dict[str, SharedFile]:
+    """Return {baseline: where the tasks of a study share which images its probes classify right}.
+
+    Args:
+        run: the evaluation.
+        networks: {reader: its network}; the pixels have none.
+        images, probe: what is measured, and how.
+        facts: of environment.json, with the fingerprints of the splits.
+    """
+    # the hidden layer follows the encoder, and is not among its weights
+    if probe.feature == "hidden" or not shared.is_task(run.folder):
+        return {}
+    recipe, splits = run.recipe, images.splits
+    named = {"train": splits.train, "validation": splits.validation, "test": images.test}
+    known = facts["data"]
+    depends_on = {
+        "images": known | {name: fingerprints.of_part(named[name], known[name]) for name in named},
+        "data": recipe.data.model_dump(),
+        "model": recipe.model.model_dump(),
+        "probe": probe.model_dump(),
+        "pool": recipe.probe.pool or recipe.init_source.pooling(),
+        "classes": images.classes,
+        "files": file_hashes(recipe),
+        **{name: facts[name] for name in ("device", "device_batch", "precision", "threads")},
+        "processes": facts["processes"],
+    }
+    return {
+        name: shared.shared_file(
+            run.folder,
+            depends_on
+            | {"reader": name, "weights": network and weights.fingerprint(network.state_dict())},
+        )
+        for name, network in networks.items()
+        if name != ENCODER
+    }
+
+
 def _of_features(
-    readers: features.Readers, images: Images, probe: Probe
+    readers: features.Readers, images: Images, probe: Probe, files: Mapping[str, SharedFile]
 ) -> tuple[dict[str, features.Right], Copies | None]:
     """Return {reader: which test images each probe of features classifies right} and the copies
     among these images. Both are empty on other processes than rank 0, and if no such probe is asked
-    for."""
+    for. What `files` hold of a reader is not measured again."""
     splits = images.splits
     probed = _probes(images.recipe) - TOKENS
     if not probed:
@@ -228,6 +279,11 @@ def _of_features(
     named = {"train": splits.train, "validation": splits.validation, "test": images.test}
     if probed.isdisjoint(CHOSEN):
         del named["validation"]
+    stored = broadcast_from_main(
+        images.accelerator, lambda: {name: file.read() for name, file in files.items()}
+    )
+    known = {name: of_torch(arrays) for name, arrays in stored.items() if arrays is not None}
+    readers = {name: read for name, read in readers.items() if name not in known}
     picks = None
     seen: dict[str, dict[str, features.Features]] = {}
     with images.autocast():
@@ -242,7 +298,9 @@ def _of_features(
         return {}, None
     names = splits.train.classes
     right = features.all_right(seen, probe, images.classes, images.warn, picks, names)
-    return right, copies["test"]
+    for name in files.keys() & right.keys():
+        files[name].write(of_numpy(right[name]))
+    return right | known, copies["test"]
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:

@@ -20,6 +20,7 @@ from ..formatting import count_of_images
 from ..models import weights
 from ..objectives.base import Objective
 from ..recipe.records.run import Best, Measured, Result, SeenImages, Trunk
+from ..runs import shared
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash, upstream_cost
 from ..runs.trackers import WarningLog
@@ -100,13 +101,14 @@ def _write(
     run, recipe, state = job.run, job.recipe, job.state
     run.check_not_moved()
     export(job, trained, run.export)
-    with (
-        _failures_as_warnings(run, "figures"),
-        loop.autocast(recipe.compute.precision, job.accelerator),
-    ):
-        few = (job.held_out.batches or [job.held_out.example])[0]
-        few = loop.to_device(few, job.accelerator.device)
-        inspection.save_figures(trained, few, run.figures)
+    if recipe.hub.repo or not shared.is_task(run.folder):  # report.py draws those of tasks
+        with (
+            _failures_as_warnings(run, "figures"),
+            loop.autocast(recipe.compute.precision, job.accelerator),
+        ):
+            few = (job.held_out.batches or [job.held_out.example])[0]
+            few = loop.to_device(few, job.accelerator.device)
+            inspection.save_figures(trained, few, run.figures)
     if job.trackers:
         values = {name: entry.value for name, entry in tested.items()}
         job.trackers.finish(state.step, values)
@@ -114,18 +116,18 @@ def _write(
     probed = job.online.metrics(split) if job.online else {}
     trunk = state.trunk or {"step": 0, "seconds": 0.0, "device_seconds": 0.0}
     before = initial_weights(run.folder).get("before") or upstream_cost(recipe)
-    shared = trunk["step"] * recipe.optim.batch
+    forwarded_before = trunk["step"] * recipe.optim.batch
     result = write_result(
         run,
         job.splits,
         held_out | probed | tested,
         seen=[*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen],
         images=state.step * recipe.optim.batch,
-        shared=shared,
+        forwarded_before=forwarded_before,
         seconds=state.seconds - trunk["seconds"],
         device_seconds=state.device_seconds - trunk["device_seconds"],
         before={
-            "exaflop": _added(before["exaflop"], costs.exaflop(recipe, shared)),
+            "exaflop": _added(before["exaflop"], costs.exaflop(recipe, forwarded_before)),
             "device_hours": _added(before["device_hours"], trunk["device_seconds"] / 3600),
         },
         steps=state.step,
@@ -161,7 +163,7 @@ def write_result(
     device_seconds: float,
     before: dict[str, float | None],
     steps: int = 0,
-    shared: int = 0,
+    forwarded_before: int = 0,
     held_out: int | None = None,
     **known: Any,
 ) -> Result:
@@ -177,13 +179,13 @@ def write_result(
         before: exaflop and device_hours of the runs that the initial weights come from, and of the
             steps before its first.
         steps: of the optimiser.
-        shared: of the images, those that the run forwarded from which it went on.
+        forwarded_before: of the images, those that the run forwarded from which it went on.
         held_out: as in `split_images.measured_on`.
         known: more fields of the result; one without a value is left out.
     """
     recipe, hours = run.recipe, device_seconds / 3600
     # None: not counted, and so is what is added to it
-    exaflop = costs.exaflop(recipe, images - shared)
+    exaflop = costs.exaflop(recipe, images - forwarded_before)
     known["seen"] = seen_images.without_paths(seen)
     counts = split_images.measured_on(recipe, splits, held_out)
     # images that cannot be read are not measured
@@ -209,7 +211,10 @@ def write_result(
 
 
 def write_page(run: Run, result: Result) -> None:
-    """Write report.html of a run that ended with that result; a failure is a warning."""
+    """Write report.html of a run that ended with that result; a failure is a warning. Pages of the
+    tasks of a study are written on request (report.py RUN)."""
+    if shared.is_task(run.folder):
+        return
     with _failures_as_warnings(run, "report.html"):
         # half a second of imports, which only the end needs
         from ..pages import run_page, run_record

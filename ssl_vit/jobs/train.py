@@ -25,6 +25,7 @@ from ..runs import console
 from ..runs.collapse_alarm import CollapseAlarm
 from ..runs.folder import TRAINED_ON, Run
 from ..runs.identity import recipe_hash
+from ..runs.shared import is_task
 from ..runs.trackers import MetricsLog, Trackers, WarningLog
 from ..training import checkpoint, distributed, loop, nonfinite, preemption
 from ..training.heartbeat import Watchdog
@@ -318,7 +319,8 @@ def _callbacks(job: Job) -> list[Callback]:
     steps, online = job.recipe.optim.steps, job.online
     probed = partial(online.metrics, held_out_split(job.recipe)) if online else None
     callbacks.append(console.progress(job.state.step, steps, job.held_out.images, probed))
-    callbacks.append(_PageWriter(job.run.folder))
+    if not is_task(job.run.folder):
+        callbacks.append(_PageWriter(job.run.folder))
     if job.pusher:
         callbacks.append(job.pusher)
     return callbacks

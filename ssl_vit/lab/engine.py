@@ -383,6 +383,13 @@ def measure(recipe: Recipe) -> "StepTime":
     return step_time.measure(recipe)
 
 
+def draw_predictions(run: Path) -> None:
+    """Draw what a finished run predicts, as `draw_figures.draw_predictions`."""
+    from ..jobs import draw_figures
+
+    draw_figures.draw_predictions(run)
+
+
 def is_pretraining(name: str) -> bool:
     """Whether it is the name of a recipe of training without labels."""
     if name not in recipe_names():

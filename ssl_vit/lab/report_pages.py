@@ -1,5 +1,6 @@
 """The report tool: the page of a run, of a study or of a folder of runs."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
 from ..recipe.tool import parse
 from ..runs import notebook
+from ..runs.shared import is_task
 from ..stats import as_json
+from . import engine
 from .options import ReportOptions, show
 from .runs import index
 from .study import record
@@ -83,10 +86,20 @@ def write(options: ReportOptions) -> "RunPages | Report":
 
             return report.write(folder)
         if is_run(folder):
-            return RunPages(folder / PAGE, [run_page.write(folder)])
+            return RunPages(folder / PAGE, [_write_run(folder)])
         return RunPages(folder / INDEX, index.write(folder))
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
+
+
+def _write_run(folder: Path) -> RunRecord:
+    """Write the page of a run, and before it the figure that a task of a study leaves out."""
+    if is_task(folder):
+        try:
+            engine.draw_predictions(folder)
+        except UserError as error:  # the page has the rest
+            print(f"warning: no figure of the run's predictions: {error}", file=sys.stderr)
+    return run_page.write(folder)
 
 
 def _summary(run: RunRecord) -> dict[str, Any]:

@@ -18,7 +18,7 @@ CONTROL = {"Cc", "Cs", "Zl", "Zp"}
 BESIDE_RUNS = frozenset(
     (
         *("index.html", "report.html", "report.md", "results.csv", "tables.tex", "differences.csv"),
-        *("study.json", "worth.json", "hours.json", "figures", "logs", "slurm", "lock"),
+        *("study.json", "worth.json", "hours.json", "figures", "logs", "slurm", "shared", "lock"),
         *("export", "checkpoints"),
     )
 )

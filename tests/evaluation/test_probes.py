@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
+from ssl_vit import rng
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import probes
 from ssl_vit.recipe.probe import Probe
@@ -154,6 +155,15 @@ def test_batches_are_epochs_that_each_show_every_row_once():
     stream = torch.cat([probes.rows_of_batch(step, 32, 100) for step in range(25)]).reshape(8, 100)
     assert all(sorted(epoch.tolist()) == list(range(100)) for epoch in stream)
     assert len({tuple(epoch.tolist()) for epoch in stream}) == 8
+
+
+@pytest.mark.parametrize("batch", [7, 100, 250])  # also more than there are images
+def test_a_batch_is_the_same_drawn_alone(batch):
+    for step in (0, 15, 16, 40):
+        samples = np.arange(step * batch, (step + 1) * batch)
+        key = rng.stream(rng.key(probes.SEED, samples // 100), "linear probe")
+        alone = [rng.permute(s % 100, 100, k)[0] for s, k in zip(samples, key, strict=True)]
+        assert probes.rows_of_batch(step, batch, 100).tolist() == alone
 
 
 def test_the_rate_is_chosen_on_dev_and_ties_go_to_the_first():

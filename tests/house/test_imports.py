@@ -78,6 +78,7 @@ LAB_MAY_IMPORT = {
     "runs.lock": ("engine", "runs.checkpoints"),
     "runs.seen_text": ("report", "runs.listed"),
     "runs.notebook": ALL,
+    "runs.shared": ("report_pages", "runs.index", "study.local", "study.record"),
     "runs.folder": ("engine", "runs.checkpoints"),
     **dict.fromkeys(("hub.manifest", "runs.checkpoint_files"), ("runs.checkpoints",)),
     # pages
@@ -98,6 +99,7 @@ LAB_MAY_IMPORT = {
             *(
                 "data.run_splits",
                 "hub_files",
+                "jobs.draw_figures",
                 "jobs.step_time",
                 "jobs.reuse",
                 "evaluation.split_images",

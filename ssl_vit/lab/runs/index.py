@@ -1,6 +1,7 @@
 """The page over all runs of a folder: its studies, and of the runs that compare a table and their
 curves in one chart. No torch here."""
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from ...pages.blocks import Block, Cell, Chart, Section, Table, Text
 from ...pages.run_page import INDEX, PAGE, REFRESH
 from ...pages.run_record import RunRecord, read_run
 from ...runs.files import write_atomically
+from ...runs.shared import is_task
 from ..study.record import StudyRecord
 from . import listed, search
 from .listed import CAUTION, COLUMNS, COMPARES, ListedRun, counted, named, of_page
@@ -23,7 +25,8 @@ Studies = Mapping[Path, StudyRecord]
 
 def write(folder: Path) -> list[RunRecord]:
     """Write index.html into a folder of runs and into those of its studies, and the pages of its
-    runs that have none or are older than their files; the runs.
+    runs that have none or are older than their files; the runs. The task of a study gets no page
+    here, but one that it has is brought up to date.
 
     Raises:
         UserError: the folder has no runs.
@@ -37,6 +40,8 @@ def write(folder: Path) -> list[RunRecord]:
             write_atomically(place / INDEX, render(place, records, found.studies))
     for record in records:
         page, updated = record.folder / PAGE, record.updated
+        if not _has_page(record.folder):
+            continue
         if not page.exists() or not updated or page.stat().st_mtime <= updated.timestamp():
             with suppress(OSError):  # a folder of others, which has no page then
                 run_page.write(record.folder, record)
@@ -75,6 +80,17 @@ def _study_row(folder: Path, place: Path, study: StudyRecord) -> list[str | Cell
     return [Cell(name, f"{link}{INDEX}"), study.title, count, report]
 
 
+def _has_page(run: Path) -> bool:
+    """Return whether a run has a page, or gets one when the index is written."""
+    return (run / PAGE).exists() or (not is_task(run) and os.access(run, os.W_OK))
+
+
+def _run_cell(folder: Path, run: ListedRun) -> str | Cell:
+    """Return a run's name, with a link if it has a page."""
+    place = run.record.folder
+    return Cell(run.name, f"{_relative(folder, place)}{PAGE}") if _has_page(place) else run.name
+
+
 def _relative(folder: Path, other: Path) -> str:
     """A link's beginning from a page in one folder to those in another, below it."""
     return "".join(f"{blocks.quoted(part)}/" for part in other.relative_to(folder).parts)
@@ -101,7 +117,7 @@ def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
     differences = [other.difference for other in one.beside if other.place == FRESH]
     above = next(filter(None, differences), None)
     return [
-        Cell(run.name, f"{_relative(folder, run.record.folder)}{PAGE}"),
+        _run_cell(folder, run),
         COLUMNS["objective"].text(run),
         one.row.text(one.value, page=True),
         f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else listed.NONE,
@@ -132,8 +148,7 @@ def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
     columns, shared = of_page(runs)
     rows: list[list[str | Cell]] = []
     for run in runs:
-        link = Cell(run.name, f"{_relative(folder, run.record.folder)}{PAGE}")
-        rows.append([link, *(one.text(run) for one in columns)])
+        rows.append([_run_cell(folder, run), *(one.text(run) for one in columns)])
     text = "; ".join(f"{name}: {value}" for name, value in shared.items())
     found: list[Block] = [Text(text)] if text else []
     return [*found, Table(["run", *(one.head for one in columns)], rows)]

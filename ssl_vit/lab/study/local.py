@@ -24,6 +24,7 @@ from ...formatting import (
     process_environment,
     shell_command,
 )
+from ...runs import files, shared
 from .. import engine
 from .hours import SAVED_EVERY, Hours, kind_of
 from .launch import (
@@ -161,6 +162,7 @@ class Here:
 def run(job: Job, place: Place) -> Outcome:
     """Run the tasks of a job that have not finished, as `Local.start` does, at a place."""
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
+    files.sweep(job.folder / shared.FOLDER, shared.OWN)  # what killed tasks have left
     print(_opening(job, f"; up to {place.parallel} at once"), flush=True)
     processes = _Processes(job, place)
     processes.run()

@@ -20,6 +20,7 @@ from ...recipe import records
 from ...recipe.names import is_name
 from ...recipe.records import MayLack, Record, Whole
 from ...runs.files import write_atomically
+from ...runs.shared import STUDY
 from .. import run_folder
 from ..compare import Comparison, Rule, comparisons
 from .hours import Group
@@ -27,7 +28,7 @@ from .launch import RESULT, planned
 from .read import REFERENCE, Study
 from .tasks import Task, Tasks
 
-FILE = "study.json"
+FILE = STUDY
 FOR_READERS = {"beside", "paper", "notes", "condition", "question"}  # of a report
 
 

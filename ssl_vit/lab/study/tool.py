@@ -142,7 +142,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         print(f"finished    {ended} in {took}: {job.folder}")
     for name, why in outcome.failed.items():
         print(f"not there   {name}: {why}")
-    if job.page_of and done:
+    if done and not outcome.submitted:
         _print_report(job.folder)
     else:
         print(f"next        {shell_command(sys.executable, *tool_command('report'), job.folder)}")
