@@ -6,13 +6,14 @@ and the facts in environment.json, under their kind.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .keys import Effect, Values
 from .schema import Recipe, all_keys, defaults
 
 # Of images, initial weights, the weights of a teacher and a plugin
 FACTS = ("data", "init", "teacher", "plugin")
+V = TypeVar("V")
 UNKNOWN = "not known"  # the value of a key that a side lacks and that has no default
 
 
@@ -39,14 +40,29 @@ class Difference(NamedTuple):
 
 
 def counts(key: str, free: Collection[str] = ()) -> bool:
-    """Whether another value of a dotted key is another experiment.
+    """Return whether another value of a dotted key is another experiment.
 
     Args:
         key: the key.
-        free: keys that do not, as a run recorded of those that are none here without its plugin.
+        free: as in `counted`.
     """
-    found = all_keys().get(key)
-    return key not in free if found is None else found.effect == "compute"
+    return bool(counted({key: None}, free))
+
+
+def counted(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]:
+    """Return the items of {dotted key: value} of which another value is another experiment.
+
+    Args:
+        values: a recipe, or a part of it.
+        free: keys of a plugin that is not loaded here, as its run has recorded them: another value
+            of these keys is the same experiment.
+    """
+    known = all_keys()
+    return {
+        key: value
+        for key, value in values.items()
+        if (known[key].effect == "compute" if key in known else key not in free)
+    }
 
 
 def of_effect(effect: Effect) -> list[str]:

@@ -102,13 +102,21 @@ def unfit(net: Any) -> str | None:
 
 
 def describe(name: str, args: Mapping[str, Any]) -> Described:
-    """The Vision Transformer or Eva that timm makes of a name and arguments.
+    """Describe the Vision Transformer or Eva that timm makes of a name and arguments. The
+    description is shared: nobody changes it.
 
     Raises:
         ValueError: timm has none of that name, or it is another kind of network; what is expected.
         UserError: a size is out of bounds.
     """
+    return _describe(name, json.dumps(args))
+
+
+@functools.lru_cache(8)
+def _describe(name: str, arguments: str) -> Described:
     from timm.layers import HybridEmbed
+
+    args = json.loads(arguments)
 
     # before ten million blocks are built
     sizes = {key: args[given] for given, key in BOUNDED.items() if given in args}
