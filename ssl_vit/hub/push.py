@@ -21,7 +21,7 @@ from .. import hub_files
 from ..errors import UserError
 from ..formatting import format_bytes
 from ..recipe import export_files
-from ..recipe.identity import computed_values, counts, differences, facts
+from ..recipe.identity import computed_values, counted, differences, facts
 from ..recipe.parsing import flatten, load_yaml
 from ..recipe.schema import build
 from ..recipe.tool import parse
@@ -170,7 +170,7 @@ def _check_whose(run: Run, info: Any) -> None:
     except UserError:
         text = f"it holds what is no run (its {' or '.join(WHOSE)} cannot be read)"
         raise UserError(f"{repo}: {text}; {another}") from None
-    compared = {key: value for key, value in flatten(there).items() if counts(key)}
+    compared = counted(flatten(there))
     here = computed_values(public_recipe(run.recipe))
     if differ := [one.key for one in differences(compared, here)]:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"

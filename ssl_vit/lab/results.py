@@ -135,6 +135,7 @@ def load(folder: Path) -> Results:
     plan = record.read(folder)
     tasks = plan.by_name
     finished: dict[str, Finished] = {}
+    training_images: dict[str, tuple[str, ...]] = {}
     missing: list[str] = []
     foreign: dict[str, str] = {}
     ledger = hours.read(folder)
@@ -150,6 +151,7 @@ def load(folder: Path) -> Results:
         if why or needed:
             foreign[name] = why or f"it depends on {needed}"
             continue
+        training_images[name] = run_folder.training_images(folder / name)
         finished[name] = Finished(
             records.require(folder / name / "result.json", CountedResult, HINT),
             records.require(folder / name / "environment.json", RunEnvironment, HINT),
@@ -158,7 +160,7 @@ def load(folder: Path) -> Results:
         state = f"{len(missing)} of {len(tasks)} tasks are not finished"
         left = "".join(f"; {name} is left out: {why}" for name, why in foreign.items())
         raise UserError(f"{folder}: no task has a result to show: {state}{left}")
-    _check_training_images(folder, finished)
+    _check_training_images(folder, finished, training_images)
     rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
     table = frame(rows, list(plan.axes))
     lengthened = ledger.lengthened if ledger else 0
@@ -199,12 +201,14 @@ def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFram
     return found.astype(COLUMNS | dict.fromkeys(axes, "str"))
 
 
-def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> None:
+def _check_training_images(
+    folder: Path, finished: Mapping[str, Finished], training_images: Mapping[str, tuple[str, ...]]
+) -> None:
     """Raises UserError where the same options chose different training images: a run was made on
     another machine, or its images have changed since."""
     known: dict[tuple[str, ...], tuple[str, str]] = {}
     for name, run in finished.items():
-        chosen, images = run_folder.training_images(folder / name), run.environment.data
+        chosen, images = training_images[name], run.environment.data
         if chosen and "train" in images:
             other, same = known.setdefault(chosen, (name, images["train"]))
             if same != images["train"]:

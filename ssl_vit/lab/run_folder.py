@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..recipe import records, schema, words
-from ..recipe.identity import counts, differences, facts
+from ..recipe.identity import counted, differences, facts
 from ..recipe.images import TRAIN_SPLIT_KEYS
 from ..recipe.init_source import SCRATCH, InitSource
 from ..recipe.keys import Values
@@ -54,11 +54,12 @@ def not_planned(
         if made != identity.written_hash(written, free):
             return "its result.json is of another recipe than its recipe.yaml"
     given = words.parse(options)
-    chosen = {key: text for key, text in given.items() if key in all_keys() and counts(key)}
+    known = all_keys()
+    chosen = counted({key: text for key, text in given.items() if key in known})
     sources = schema.sources({"init": SCRATCH, **given})
     planned = words.typed({key: text for key, text in chosen.items() if key not in sources})
     # what is measured may change until it is
-    planned |= {key: one for key, one in values.items() if counts(key, free) or finished}
+    planned |= values if finished else counted(values, free)
     if planned.get("compute.precision") == "auto":
         undecided = [*undecided, "compute.precision"]
     measured = (environment and environment.options) or {}

@@ -18,7 +18,7 @@ from ..formatting import (
 )
 from ..metrics import own_rows
 from ..recipe import export_files
-from ..recipe.identity import counts
+from ..recipe.identity import counted
 from ..recipe.names import is_name
 from ..recipe.schema import chosen_on_held_out, defaults, more_held_out
 from ..runs import seen_text
@@ -168,7 +168,7 @@ def recipe(record: RunRecord) -> Iterator[Block]:
     if origin := record.environment.recipe_file:
         before, source = origin.differs, f"recipe={origin.name}"
     else:  # the run was made in Python without a recipe file
-        before = {key: value for key, value in defaults().items() if counts(key)}
+        before = counted(defaults())
         source = "the defaults"
     rows = [
         [key, format_value(values[key]), format_value(before[key])]

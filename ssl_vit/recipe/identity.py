@@ -7,13 +7,14 @@ under their kind.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .keys import Effect, Values
 from .schema import Recipe, all_keys, defaults
 
 # Kinds of facts: about images, initial weights, the weights of a teacher, and a plugin
 FACTS = ("data", "init", "teacher", "plugin")
+V = TypeVar("V")
 # stands for the value of a key that is missing on one side and has no default
 UNKNOWN = "not known"
 
@@ -51,11 +52,25 @@ def counts(key: str, free: Collection[str] = ()) -> bool:
 
     Args:
         key: Dotted key.
+        free: As in `counted`.
+    """
+    return bool(counted({key: None}, free))
+
+
+def counted(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]:
+    """Return the items of {dotted key: value} that make another experiment if they change.
+
+    Args:
+        values: The values of a recipe, or of a part of a recipe.
         free: Keys that make no other experiment, as recorded by a run whose plugin is not loaded
             here.
     """
-    found = all_keys().get(key)
-    return key not in free if found is None else found.effect == "compute"
+    known = all_keys()
+    return {
+        key: value
+        for key, value in values.items()
+        if (known[key].effect == "compute" if key in known else key not in free)
+    }
 
 
 def of_effect(effect: Effect) -> list[str]:

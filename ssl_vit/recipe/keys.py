@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -212,7 +212,9 @@ class Key:
     @property
     def default(self) -> Any:
         """Default value, or None if the user must give a value."""
-        found = self.info.get_default(call_default_factory=True)
+        factory = self.info.default_factory
+        # pydantic inspects the factory's signature on each call, which takes longer than all else
+        found = cast(Callable[[], Any], factory)() if factory else self.info.get_default()
         return None if found is PydanticUndefined else found
 
     @property

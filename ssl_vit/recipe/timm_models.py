@@ -113,14 +113,21 @@ def unfit(net: Any) -> str | None:
 
 def describe(name: str, args: Mapping[str, Any]) -> Described:
     """Return a description of the Vision Transformer or Eva that timm builds from a name and
-    arguments.
+    arguments. Callers share the description and must not change it.
 
     Raises:
         ValueError: timm has no such name, or the network is of another kind. The message says what
             is expected.
         UserError: A size is out of bounds.
     """
+    return _describe(name, json.dumps(args))
+
+
+@functools.lru_cache(8)
+def _describe(name: str, arguments: str) -> Described:
     from timm.layers import HybridEmbed
+
+    args = json.loads(arguments)
 
     # checked first, so that nobody builds ten million blocks
     sizes = {key: args[given] for given, key in BOUNDED.items() if given in args}

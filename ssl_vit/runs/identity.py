@@ -15,7 +15,15 @@ from .. import hub_files
 from ..errors import UserError
 from ..recipe import records
 from ..recipe.check import check_stable
-from ..recipe.identity import Difference, computed_values, counts, differences, facts, of_effect
+from ..recipe.identity import (
+    Difference,
+    computed_values,
+    counted,
+    counts,
+    differences,
+    facts,
+    of_effect,
+)
 from ..recipe.images import PIXEL_KEYS, Data, unmeasured
 from ..recipe.init_source import COSTS, file_hash
 from ..recipe.keys import Values
@@ -43,7 +51,7 @@ def recipe_hash(recipe: Recipe) -> str:
 
 def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
     """The `recipe_hash` of {dotted key: value} as recipe.yaml has them; `free` as in `counts`."""
-    computed = {key: value for key, value in values.items() if counts(key, free)}
+    computed = counted(values, free)
     for key, source in sources(computed).items():
         if source.is_local:
             computed[key] = "local"

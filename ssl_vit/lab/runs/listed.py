@@ -505,8 +505,8 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     if split == "test":
         return facts
     keys = [*engine.keys_of_task(values), *(PART if split == "train" else ())]
-    counting = {key for key in keys if identity.counts(key, environment.free)}
-    return facts | {key: format_value(run.settings.get(key)) for key in sorted(counting)}
+    counting = identity.counted({key: run.settings.get(key) for key in keys}, environment.free)
+    return facts | {key: format_value(counting[key]) for key in sorted(counting)}
 
 
 def tells_nothing(run: ListedRun, metric: str) -> bool:

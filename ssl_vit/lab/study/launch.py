@@ -205,16 +205,16 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
     among, by = task.best
     where = f"run {task.run}: best: by={by}"
     scores: dict[str, list[float]] = {str(tasks[name].tried): [] for name in among}
-    for name in among:
-        if not finished(folder, name):
-            continue
-        metrics = result(folder, name).metrics
-        if by not in metrics:
-            raise UserError(f"{where}: {name} has {', '.join(metrics)}")
-        if (split := metrics[by].split) != "validation":
-            reason = "nothing is chosen but on held-out ones"
-            raise UserError(f"{where}: of {name} it is of the {split} images; {reason}")
-        with own_rows(*_declared(folder, among)):
+    with own_rows(*_declared(folder, among)):
+        for name in among:
+            if not finished(folder, name):
+                continue
+            metrics = result(folder, name).metrics
+            if by not in metrics:
+                raise UserError(f"{where}: {name} has {', '.join(metrics)}")
+            if (split := metrics[by].split) != "validation":
+                reason = "nothing is chosen but on held-out ones"
+                raise UserError(f"{where}: of {name} it is of the {split} images; {reason}")
             scores[str(tasks[name].tried)].append(score(by, metrics[by].value))
     seeds = max(1, *map(len, scores.values()))
     means = {
