@@ -23,8 +23,13 @@ from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.tool import parse, split
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-# {command: a document that has it}
-COMMANDS = {c: doc.name for doc in DOCUMENTS for c in commands(doc.read_text()) if "tools/" in c}
+# {command: a document that has it}, with `ssl-vit TOOL` as the script that it runs
+COMMANDS = {
+    command: doc.name
+    for doc in DOCUMENTS
+    for line in commands(doc.read_text())
+    if "tools/" in (command := re.sub(r"\bssl-vit (\w+)", r"python tools/\1.py", line))
+}
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +52,11 @@ def nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("command", "document"), COMMANDS.items())
 def test_a_documented_command_resolves(command: str, document: str, tmp_path: Path) -> None:
-    """Each tool of it in turn; IMAGES is a folder here, and a run that is named is not looked for."""
+    """Each tool of it in turn; IMAGES and photos are a folder here, and a run that is named is not
+    looked for."""
     for before, name, text in re.findall(r"([^&]*) tools/(\w+)\.py([^&]*)", command):
         assert "launch" in before or before.endswith(("python", "python3"))
-        words = shlex.split(text.replace("IMAGES", str(tmp_path)))
+        words = shlex.split(re.sub(r"IMAGES|(?<==)photos\b", str(tmp_path), text))
         if name not in ("pretrain", "finetune", "evaluate", "study", "plan"):
             assert parse(TOOLS[name], words)
             continue
