@@ -65,42 +65,45 @@ RESULTS = (
 )
 PYTHON = """# From Python
 
-Generated from the code: `python docs/make_reference.py python > docs/python.md`. A notebook that
-shows it: [example.ipynb](example.ipynb).
+Every tool is also a Python function. This page shows how to give options to the functions, and
+lists all functions and results. For a notebook with these functions, open
+[example.ipynb](example.ipynb).
 
 ```python
 import ssl_vit
 
-result = ssl_vit.pretrain(recipe="mpp", data={"path": "IMAGES"}, optim={"steps": 200})
+result = ssl_vit.pretrain(recipe="mpp", data={"path": "photos"}, optim={"steps": 200})
 result.metrics["loss"].value, result.folder
 tuned = ssl_vit.finetune(recipe="finetune", init=result.folder)
 ssl_vit.report("runs")
 ```
 
+The functions print what the command prints. In a notebook, the progress bar is redrawn in the same
+place, and a result is displayed as the page of the run, the report of the study, or the figures.
+Elsewhere a result is printed as the last lines of the command. Most results have
+`result.content()`, a dictionary with the content that `--json` prints.
+
+This page is generated from the code: `python docs/make_reference.py python > docs/python.md`.
+
 ## Options
 
-They are those of the command line ([options.md](options.md)), read by the same parsers: as keyword
-arguments, nested or not; as a mapping before them, with dotted keys too; as words, in a list or in
-one string. These say the same:
+The options are the same as on the command line ([options.md](options.md)). You can write options as
+keyword arguments (nested or not), as a dictionary with dotted keys, or as the words of the command
+line in a list or in a string. These three calls are the same:
 
 ```python
 import ssl_vit
 
-one = ssl_vit.resolve(recipe="mpp", data={"size": 16}, model={"patch": 4}, optim={"steps": 300})
+recipe = ssl_vit.resolve(recipe="mpp", data={"size": 16}, model={"patch": 4}, optim={"steps": 300})
 dotted = {"recipe": "mpp", "data.size": 16, "model.patch": 4}
-assert one == ssl_vit.resolve(dotted, optim={"steps": 300})
-assert one == ssl_vit.resolve("recipe=mpp data.size=16 model.patch=4 optim.steps=300")
+assert recipe == ssl_vit.resolve(dotted, optim={"steps": 300})
+assert recipe == ssl_vit.resolve("recipe=mpp data.size=16 model.patch=4 optim.steps=300")
 ```
 
-Values are texts, numbers, True, False, None, paths, and lists of them. `data={"name": "cifar10",
-"path": "IMAGES"}` is `data=cifar10 data.path=IMAGES`. A key that is unknown, or has two values, is
-a `ssl_vit.UserError` of one line. What the command line takes alone (`--json`, `only=`) the
-functions refuse.
-
-Functions that work print what the command prints. In a notebook a bar is redrawn in its place, and
-a result shows the run's page, the study's report or the figures; elsewhere it is printed as the
-command's last lines. Dictionaries: `result.content()`, where a result has it, is what `--json`
-prints.
+Values are strings, numbers, True, False, None, paths, and lists of such values. `data={"name":
+"cifar10", "path": "photos"}` is the same as `data=cifar10 data.path=photos`. An unknown key, or a
+key with two values, raises a `ssl_vit.UserError` with a message of one line. The functions refuse
+options that only make sense on a command line (`--json`, `only=`).
 
 ## Functions
 """

@@ -129,7 +129,7 @@ def test_the_pages_first_command_goes_on_from_a_run(
     """With the page's learning rate. The run brings its model, positions of another kind among it,
     and its images; the teacher begins with its weights too."""
     page = (ROOT / "docs" / "further.md").read_text()
-    first = next(command.partition("pretrain.py ")[2].split() for command in commands(page))
+    first = next(command.partition("pretrain ")[2].split() for command in commands(page))
     assert {"recipe=dino", "init=runs/mpp", "optim.lr=1e-4"} <= {*first}
     started = Started(monkeypatch)
     words = altered(first, *going_on("dino", f"init={start}", f"out={tmp_path}"))
