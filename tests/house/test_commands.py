@@ -23,6 +23,7 @@ from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.tool import parse, split
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+ENDS = ("", " released")  # of kinds of runs: a released encoder takes its own time
 TOOL = re.compile(r"([^&]*)\b(?:tools/(\w+)\.py|ssl-vit (\w+))([^&]*)")
 # {command: a document that has it}
 COMMANDS = {c: doc.name for doc in DOCUMENTS for c in commands(doc.read_text()) if TOOL.search(c)}
@@ -41,7 +42,12 @@ def no_plugin_stays() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """study/worth times steps before it is planned."""
-    clocks = dict.fromkeys(("pretrain", "own", "tune", "final", "frozen"), Clock(1e-4, 0.1))
+    kinds = (
+        "pretrain",
+        "own",
+        *(kind + end for kind in ("tune", "final", "frozen") for end in ENDS),
+    )
+    clocks = dict.fromkeys(kinds, Clock(1e-4, 0.1))
     monkeypatch.setattr(worth, "calibrate", lambda *given: Pace(clocks, 1))
     monkeypatch.setattr(worth, "Timer", nullcontext)
 
