@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,7 @@ def run_timed(tool: str, options: list[str], file: Path) -> None:
     clock = Clock()
     clock.watch_imports()
     clock.mark_first(sys.stdout, "write", "first line")
+    from ssl_vit import __main__ as command_line
     from ssl_vit.jobs import cli
 
     def work(run: Any) -> Any:
@@ -165,7 +167,9 @@ def run_timed(tool: str, options: list[str], file: Path) -> None:
         return job.run(run)
 
     job = getattr(cli, tool.upper())
-    cli._main(options, job._replace(run=work))
+    setattr(cli, tool.upper(), job._replace(run=work))
+    with suppress(SystemExit):  # `measure` sees whether the run has a result
+        command_line.main([tool, *options])
     clock._book()
     file.write_text(json.dumps({"parts": clock.spent, "marks": clock.marks}))
 
@@ -176,7 +180,7 @@ def measure(tool: str, options: list[str], place: Path) -> dict[str, float]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, __file__, f"file={file}", tool, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
+    if not (file.exists() and (place / tool / "result.json").exists()):
         sys.exit(f"{tool} failed:\n{done.stdout}{done.stderr}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
