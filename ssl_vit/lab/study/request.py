@@ -85,7 +85,7 @@ def requested(
     elif own.hours is not None:
         raise UserError(f"hours={own.hours:g}: has no effect without recipe={worth.NAME}")
     study, stem = _study(own, given, content, swept)
-    if swept is not None:  # the runs of the sweep already hold all options but the plugin
+    if swept is not None:  # the runs of the sweep hold all other options
         given = {key: text for key, text in given.items() if key == "plugin"}
     name = own.name or stem
     build_recipe({"name": name})  # checks the name

@@ -1,4 +1,4 @@
-"""Plan the tasks of a study: each task is one run of a tool, with one name per axis and one seed."""
+"""Plan the tasks of a study: each task is a run of a tool with one name per axis and one seed."""
 
 import itertools
 import re
