@@ -1,5 +1,8 @@
-"""Write the answer of `recipe=study/worth` in plain words: the first lines of its report, and one
-next step. No torch here."""
+"""Write the answer of `recipe=study/worth` in plain words: the first lines of its report and one
+next step.
+
+The module does not import torch.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,8 +18,8 @@ from .study.worth.content import MOST_SEEDS
 from .verdict import Verdict
 
 COMMONEST = "majority_top1"  # the accuracy of always naming the commonest class
-RELEASED_PAIRS = 2  # comparisons among which that of the better arm is chosen
-FROZEN, FROZEN_MEASURE = "frozen", "knn"  # the run and the measure of the frozen encoders
+RELEASED_PAIRS = 2  # number of comparisons from which the comparison with the better arm is chosen
+FROZEN, FROZEN_MEASURE = "frozen", "knn"  # run and measure of the frozen encoders
 TEXT = (
     "fine-tuned from {objective}, {network} reaches {own:.1f}% top-1 on the test images, and"
     " {other} {others:.1f}% (difference {difference})"
@@ -42,7 +45,7 @@ EXAMPLE = "timm:vit_tiny_patch16_224.augreg_in21k"
 
 
 class Answer(NamedTuple):
-    """The answer of a study.
+    """Answer of a study.
 
     Attributes:
         lines: The answer, what was trained, and what was not compared.
@@ -54,8 +57,10 @@ class Answer(NamedTuple):
 
 
 def answer(results: Results, verdict: Verdict) -> Answer | None:
-    """Return the answer of a study that asks whether pre-training helps; None for other studies,
-    and before a seed of both arms has finished."""
+    """Return the answer of a study that asks whether pre-training helps.
+
+    The result is None for other studies, and until a seed of both arms has finished.
+    """
     facts: Mapping[str, str] = results.plan.report.get("question", {})
     if not facts or verdict.measure is None or not verdict.found.differences:
         return None
@@ -118,10 +123,11 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
 
 
 def _released_minus(better: str, results: Results, verdict: Verdict) -> Difference | None:
-    """Return the released encoder's difference to the better arm; None before it has results.
+    """Return the difference between the released encoder and the better arm, or None without
+    results.
 
-    The interval allows for the choice of the better one of two arms. It shares no level with the
-    primary comparison, as the comparisons with fresh weights do not either.
+    The interval allows for the choice of the better of two arms. This comparison does not share its
+    error level with the primary comparison, and neither do the comparisons with fresh weights.
     """
     measure = verdict.measure
     assert measure is not None
@@ -145,7 +151,7 @@ def _interval(difference: Difference, family: int) -> str:
 
     Args:
         difference: The difference.
-        family: How many comparisons the level of 5% is divided among.
+        family: Number of comparisons that the error level of 5% is divided by.
     """
     seeds = f"{difference.n} seed{'s' if difference.n != 1 else ''}"
     if difference.interval is None:
@@ -163,7 +169,7 @@ def _commonest(results: Results) -> float:
 
 
 def _encoder_learned(results: Results, objective: str) -> bool:
-    """Return whether the frozen encoder is better than untrained weights, over seeds, by k-NN."""
+    """Return whether the frozen encoder is better than untrained weights by k-NN, over seeds."""
     rows = results.rows(FROZEN, FROZEN_MEASURE)
     fresh = results.rows(metric=FROZEN_MEASURE, beside=FROZEN)
     trained, untrained = (
@@ -177,8 +183,11 @@ def _encoder_learned(results: Results, objective: str) -> bool:
 
 
 def _more_seeds(difference: Difference, images: int) -> str:
-    """Return how wide the interval would be with more seeds, and how wide the test images alone
-    make it: more seeds do not narrow that part."""
+    """Describe how wide the interval would be with more seeds, and which part the test images
+    cause.
+
+    More seeds do not narrow the part that the test images cause.
+    """
     if difference.n >= MOST_SEEDS or not difference.sd or difference.interval is None:
         return "More test images or longer training could show a difference"
     low, high = difference.interval
@@ -192,8 +201,10 @@ def _more_seeds(difference: Difference, images: int) -> str:
 
 
 def _longer(results: Results) -> float:
-    """Return the hours that eight seeds take, by the time of those that have finished; at least
-    twice the hours of a study that has eight."""
+    """Return the hours that eight seeds need, estimated from the finished seeds.
+
+    If eight seeds have finished, the result is twice the study's hours.
+    """
     ledger = hours.read(results.folder)
     if ledger is None:
         return 1.0
@@ -219,14 +230,14 @@ def _study(
     name: str | None = None,
     more: str = "",
 ) -> str:
-    """Return the command of the study, with more hours or with those that it has.
+    """Return the command of the study, with more hours or with its current hours.
 
     Args:
-        results: The study's results.
+        results: Results of the study.
         facts: Facts of the question.
         longer: Whether to give the study more hours.
-        name: The study's folder, if it is another one.
-        more: More options, each with a line break behind it.
+        name: Name of the study's folder if it changes.
+        more: Further options, each followed by a line break.
     """
     ledger = hours.read(results.folder)
     limit = _longer(results) if longer or ledger is None else ledger.hours
@@ -237,7 +248,7 @@ def _study(
 
 
 def _tuned(results: Results, arm: str) -> str:
-    """Return the command that fine-tunes an arm with the settings that were chosen."""
+    """Return the command that fine-tunes an arm with the chosen settings."""
     tasks = results.plan.by_name
     task = next(task for task in tasks.values() if task.run == "final" and task.at["arm"] == arm)
     words, _ = launch.planned(task, tasks, results.folder)
@@ -246,5 +257,5 @@ def _tuned(results: Results, arm: str) -> str:
 
 
 def _command(tool: str, words: str) -> str:
-    """Return the command line of a tool, with its words in lines."""
+    """Return the command line of a tool from options that are separated by line breaks."""
     return shell_command("python", *tool_command(tool), *words.split("\n"))

@@ -1,4 +1,6 @@
-"""Time a few steps of each kind of run on this machine, with as many runs at once as in the study."""
+"""Time a few steps of each kind of run on this machine, with as many runs at once as the study
+has.
+"""
 
 import json
 import os
@@ -39,7 +41,9 @@ WIDEST = 8  # most tasks at once: with more cores, several threads per task may 
 
 
 class Way(NamedTuple):
-    """Division of the machine: the number of tasks that run at once, and the threads of each task."""
+    """Division of the machine into `parallel` tasks that run at once, with `threads` threads
+    each.
+    """
 
     parallel: int
     threads: int
@@ -203,7 +207,9 @@ def _start(question: Question, task: Task) -> dict[str, str]:
 
 
 def _time(question: Question, timer: Timer, kind: str, way: Way) -> dict[str, float]:
-    """Measure a kind of run as `jobs.calibration.measure` does, scaled to whole steps of the study."""
+    """Time a kind of run like `jobs.calibration.measure`, but scaled to whole steps of the
+    study.
+    """
     options, factor = options_of(question, kind, way)
     found = timer.measure(options, question.images.train, way, gpus())
     step = found["step"] * factor

@@ -1,4 +1,4 @@
-"""Decide what fits into the hours of a study: tries, seeds, steps, shares of labels, frozen
+"""Decide what fits into the hours of a study: tries, seeds, steps, label shares, frozen
 encoders.
 """
 

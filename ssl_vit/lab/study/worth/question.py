@@ -1,4 +1,4 @@
-"""Turn the options of `recipe=study/worth` into a question: images, objective and arms to compare."""
+"""Turn the options of `recipe=study/worth` into a question: the images, objective and arms."""
 
 import math
 from collections.abc import Iterator, Mapping
