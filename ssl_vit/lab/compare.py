@@ -315,8 +315,9 @@ class Estimate(NamedTuple):
     Attributes:
         value: Estimate, or None if it lies beyond the tried places.
         low: Lower end of the interval, or None if the interval is open below.
-        high: Upper end, or None if the interval is open above. With one seed both ends are open,
-            except that a value beyond the tried places has a finite end on their side.
+        high: Upper end of the interval, or None if the interval is open above. With one seed both
+            ends are open. Only if the value lies beyond the tried places, the end that faces the
+            places is finite.
     """
 
     value: float | None

@@ -52,7 +52,7 @@ ESCAPED = {one: rf"\{one}" for one in "&%$#_{}"}  # characters with a meaning in
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX = str.maketrans(ESCAPED)
 WIDE = 10  # an axis whose ends differ by at least this factor is logarithmic
-BESIDE = 0.6  # share of the space between two names over which the points of one name spread
+BESIDE = 0.6  # share of the space between two names over which the lines at one name are spread
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,9 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     title = f"{measure.label}{', %' if measure.scale == 100 else ''}"
     places, fresh = verdict.rule.axes_of_places, untrained(results, verdict, measure)
     levels = {}
-  # Fresh weights with the same value at all places, such as encoders of one size, are drawn as a line
-  
+    # A horizontal line shows fresh weights that have the same value at all places, such as those of
+    # encoders of one size.
+
     if not fresh[[axis, "seed", "value"]].drop_duplicates().duplicated([axis, "seed"]).any():
         levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
     svg = draw(rows, axis, places, title, levels)

@@ -27,7 +27,7 @@ from .study.read import COLUMNS, UNTRAINED
 from .study.record import StudyRecord
 from .study.tasks import Task, Tasks, origins
 
-PREDICTED = "top1"  # metric that a run's predictions allow to recompute
+PREDICTED = "top1"  # metric that a run's stored predictions reproduce
 # takes the place of a folder, for fresh weights that a task has measured
 BESIDE = "fresh weights beside {}"
 
@@ -66,6 +66,7 @@ class Results:
     finished: dict[str, Finished] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
+    lengthened: int = 0
 
     @property
     def ends(self) -> int:

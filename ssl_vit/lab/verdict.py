@@ -341,7 +341,7 @@ def _is_beside(rule: Rule, own: Task, fresh: Task) -> bool:
     """Return whether a task from fresh weights belongs to the place of a trained task.
 
     A task of the test run may differ in the compared axis. A task of another run must agree on all
-    axes.
+    of its axes.
     """
     apart = {axis for axis, name in fresh.at.items() if own.at.get(axis, name) != name}
     return not apart - ({rule.axis} if fresh.run == rule.test else set())

@@ -138,8 +138,8 @@ def _spent(task: Task, request: Request, found: Mapping[str, estimate.RunEstimat
     """Return the exaFLOP of a task and of everything that its weights come from.
 
     The sum uses the estimates of the study's tasks, and the recorded cost of weights from outside
-    the study. A run that resumes another run's trunk counts with its whole length instead of the
-    trunk's. The result is NaN if any part was not counted.
+    the study. A run that resumes another run's trunk counts with its whole length, and the trunk
+    itself does not count. The result is NaN if any part was not counted.
     """
     names = [task.name, *origins(request.tasks, task.name)]
     options = {name: request.tasks[name].options for name in names}

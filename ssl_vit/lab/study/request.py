@@ -124,7 +124,7 @@ def _study(
     content: Mapping[str, Any] | None,
     swept: Sequence[str] | None,
 ) -> tuple[read.Study, str]:
-    """Return the study of a mapping, a sweep or a file, and the default name of the study's folder."""
+    """Return the study of a mapping, a sweep or a file, and the default name of its folder."""
     if content is not None:
         if own.name is None or own.recipe is not None:
             raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")

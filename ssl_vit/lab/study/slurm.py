@@ -160,7 +160,7 @@ def _output(words: Sequence[str], what: str) -> str:
 
 
 def _left(job: Job, run: str, queued: Collection[int]) -> list[tuple[str, Task]]:
-    """Return the index and task of each of a run's tasks that is neither finished nor in the queue."""
+    """Return the index and task of each task of a run that is neither finished nor in the queue."""
     return [
         (str(index), job.tasks[name])
         for index, name in enumerate(_elements(job, run))

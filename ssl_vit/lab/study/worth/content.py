@@ -202,7 +202,9 @@ def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> di
 
 
 def _released(released: Released, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return the settings of each run in the arm of a released encoder, which is only fine-tuned."""
+    """Return the settings of each run in the arm of a released encoder, which is fine-tuned
+    only.
+    """
     rates = START_RATES if len(extent.rates) > 1 else RATES[extent.tries][0]
     mixed = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
     final = {**released.options, "supervised.pool": released.pool}

@@ -53,7 +53,7 @@ class Network(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Network of a study (in its question), the speed of the runs, and the reason for the choice."""
+    """Choice of a network: the question with the network, the speed of its runs, and the reason."""
 
     question: Question
     pace: Pace
@@ -191,8 +191,9 @@ class _Search:
     def largest(self, choices: Sequence[Network], room: float) -> Network:
         """Return the largest network whose smallest study fits `room` times into the hours.
 
-        The returned network has been timed. If no network fits or the time for timing is over, the
-        method returns the largest timed network that fits once, or else the smallest timed network.
+        The returned network has been timed. If no network fits, the method returns the smallest
+        network. If the time for timing is over, it returns the largest timed network whose smallest
+        study fits once, or else the smallest timed network.
 
         Args:
             choices: Networks, the largest first.

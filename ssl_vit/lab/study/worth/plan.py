@@ -31,7 +31,7 @@ ASSUMED_APART = 0.2  # share of the test images that exactly one of two arms cla
 
 
 class Clock(NamedTuple):
-    """Seconds that a run takes for each step (`step`), and for everything else together (`rest`)."""
+    """Seconds that a run takes for each step (`step`) and for everything else together (`rest`)."""
 
     step: float
     rest: float
