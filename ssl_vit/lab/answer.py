@@ -1,7 +1,7 @@
-"""Write the answer of `recipe=study/worth` in plain words: the first lines of its report and one
-next step.
+"""Write the answer of `recipe=study/worth` in plain words, as the first lines of the study's
+report.
 
-The module does not import torch.
+The answer ends with a next step. The module does not import torch.
 """
 
 import math
@@ -139,7 +139,7 @@ def _released_minus(better: str, results: Results, verdict: Verdict) -> Differen
 
 
 def _not_released(results: Results, facts: Mapping[str, str]) -> str:
-    """Return the line that no released encoder was compared, with the command that compares one."""
+    """Return the line that no released encoder was compared, with a command to do so."""
     name = f"{results.folder.name}-{RELEASED}"
     return NOT_RELEASED.format(
         command=_study(results, facts, longer=False, name=name, more=f"{RELEASED}={EXAMPLE}\n")
@@ -147,7 +147,7 @@ def _not_released(results: Results, facts: Mapping[str, str]) -> str:
 
 
 def _interval(difference: Difference, family: int) -> str:
-    """Return the difference of two arms in points, with its interval and the number of seeds.
+    """Return the difference of two arms in points, with the interval and the number of seeds.
 
     Args:
         difference: The difference.
@@ -230,7 +230,7 @@ def _study(
     name: str | None = None,
     more: str = "",
 ) -> str:
-    """Return the command of the study, with more hours or with its current hours.
+    """Return the command of the study, with more hours or with the current hours.
 
     Args:
         results: Results of the study.

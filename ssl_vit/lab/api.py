@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEstimate":
-    """Run a study with all of its runs, or resume it.
+    """Run or resume a study with all runs.
 
     The study is `recipe="study/NAME"` or a file, or a mapping with the content of a study file:
     `study({"title": ..., "axes": ..., "runs": ...}, name="mine")`. With `sweep={key: [value,
@@ -46,7 +46,7 @@ def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEst
 
 
 def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstimate":
-    """Estimate what a run or a study costs before it runs. Nothing is trained.
+    """Estimate the cost of a run or a study in advance. Nothing is trained.
 
     Raises:
         UserError: An option is wrong.

@@ -1,4 +1,4 @@
-"""Compare two names of an axis in pairs over seeds, at one place or along an axis of numbers.
+"""Compare two names of an axis in pairs over seeds, at a place or along an axis of numbers.
 
 The module also computes what such a comparison can find. Each difference is between two runs with
 the same seed, images and labels. Seeds that continue from a common run are not independent, so
@@ -47,9 +47,7 @@ class Outcomes(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Comparison of two names, `a` minus `b`, of the compared axis at one place of the other
-    axes.
-    """
+    """Comparison of two names of an axis, `a` minus `b`, at a place of all further axes."""
 
     a: str
     b: str
@@ -96,7 +94,7 @@ def comparisons(
     pairs: Sequence[tuple[str, str]] = (),
     baseline: str | None = None,
 ) -> tuple[Comparison, ...]:
-    """Return all comparisons of a study at its places.
+    """Return all comparisons of a study at all places.
 
     The comparisons are the given pairs, else every name against the baseline, else all pairs.
     """
@@ -141,7 +139,7 @@ class Difference(NamedTuple):
 
 
 def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
-    """Return the rows of both names of a comparison side by side, one for each seed that both have.
+    """Return the rows of both names of a comparison side by side, a row for each shared seed.
 
     The columns of the two names end in `_a` and `_b`, and the seeds are in order.
 
@@ -260,7 +258,7 @@ def difference(
 
 
 def independent(origins: Iterable[str]) -> list[list[int]]:
-    """Group positions whose runs continue from a common run, directly or through others.
+    """Group the positions of runs that continue from a common run, directly or indirectly.
 
     Args:
         origins: For each position the names of the runs that it continues from, separated by
@@ -304,7 +302,8 @@ def least_difference(sd: float, n: int, family: int = 1, wanted: float = POWER) 
     from scipy.optimize import brentq
 
     high = 0.25
-    while power(high, n, family) < wanted:  # SciPy's noncentral t fails far beyond this bound
+    # SciPy's noncentral t has no value at much larger effects
+    while power(high, n, family) < wanted:
         high *= 2
     return sd * float(brentq(lambda effect: power(effect, n, family) - wanted, 0, high))
 
@@ -408,7 +407,7 @@ def crossings(place_L: np.ndarray, own_SL: np.ndarray, other_SL: np.ndarray) -> 
 def factor(
     place_L: np.ndarray, index: int, own_SL: np.ndarray, baseline_SL: np.ndarray
 ) -> Estimate:
-    """Return the factor by which the baseline's place must change to match a name at one place.
+    """Return the factor by which the baseline's place must change to match a name at a place.
 
     The baseline needs more if the name has the higher value at the place, and less otherwise. The
     result is the first place in this direction at which the baseline reaches `own_SL[:, index]`,
@@ -443,7 +442,7 @@ def _between(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _zeros(at_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
-    """Return the points where a mean changes its sign.
+    """Return the points where a mean changes sign.
 
     For a stretch of zeros between two signs, the result has one point in the stretch. A mean that
     only touches zero, or is zero up to an end, does not change its sign.

@@ -1,4 +1,4 @@
-"""Give the lab access to the engine: recipes, their identity and cost, and images.
+"""Give the lab access to the engine: the identity and cost of recipes, and images.
 
 Apart from the folders of runs, this module is all that the lab knows of the rest of the package.
 """
@@ -121,7 +121,7 @@ def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:
 
 
 def cost(options: Sequence[str], where: str) -> Cost:
-    """Return the cost of a training run with these options. The images need not exist.
+    """Return the cost of a training run from options. The images need not exist.
 
     Raises:
         UserError: An option is wrong, or the work of the objective is not counted.
@@ -189,7 +189,7 @@ def _of_objectives() -> set[str]:
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
-    """Lock a study's folder against other writers.
+    """Lock a study's folder against further writers.
 
     Raises:
         UserError: A live process is writing in the folder.
@@ -336,7 +336,7 @@ class ImageCounts(NamedTuple):
 
 
 def image_counts(recipe: Recipe, given: int | None) -> ImageCounts:
-    """Count the images of a run: those in the folder on this machine, else the published numbers.
+    """Count the images of a run in the folder on this machine, else use the published numbers.
 
     Args:
         recipe: Recipe of the run.
@@ -380,7 +380,7 @@ def splits_of(data: schema.Data, test: bool) -> "Splits":
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
-    """Return the activation bytes of one image, or 0 for an evaluation, which keeps no
+    """Return the activation bytes of an image, or 0 for an evaluation, which keeps no
     activations.
     """
     return costs.activation_bytes(recipe, fused) if recipe.trains else 0
@@ -397,7 +397,7 @@ def device_batch(recipe: Recipe, processes: int, wanted: int | None, most: int) 
 
 
 def timing_key(recipe: Recipe) -> str:
-    """Return a text that is equal for recipes whose steps take equally long."""
+    """Return a text that is equal for recipes with equally long steps."""
     values = identity.computed_values(recipe).items()
     return str(sorted((key, str(value)) for key, value in values if key not in NOT_TIMED))
 

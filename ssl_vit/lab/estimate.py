@@ -1,5 +1,4 @@
-"""Estimate the work, memory, time, price and disk of a run before it starts, without importing
-torch.
+"""Estimate the work, memory, time, price and disk of a run in advance, without importing torch.
 
 Work is counted. Time is measured with `--probe`, or assumed from the device's peak. Each line of
 the estimate says what is assumed.
@@ -146,7 +145,7 @@ class RunEstimate:
             yield "price", f"{number(self.price)}, {each}"
 
     def _length(self) -> str:
-        """Describe steps, images and epochs with the options that set them."""
+        """Describe steps, images and epochs, with the names of options to set."""
         if self.images is None:
             return "not known: how many images the splits have"
         work = NOT_COUNTED if self.exaflop is None else number(self.exaflop)

@@ -95,7 +95,7 @@ class RunsOptions(ToolOptions):
 
 
 def show(found: Any, as_json: bool) -> None:
-    """Print the result of a tool and, with `--json`, its `content()` as one line."""
+    """Print the result of a tool and, with `--json`, the result's `content()` on a line."""
     print(found)
     if as_json:
         print(json.dumps(found.content()))

@@ -1,4 +1,4 @@
-"""Write the report of a study: the claims, one table and one figure, then everything exploratory.
+"""Write the report of a study: the claims, a table and a figure, then everything exploratory.
 
 Markdown, HTML, LaTeX, CSV, the terminal and JSON show the same tables. The module does not import
 torch.
@@ -81,9 +81,7 @@ class Report:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """First lines of the report. The answer, if there is one, replaces the first sentence of
-        the verdict.
-        """
+        """First lines of the report. An answer replaces the first sentence of the verdict."""
         found = self.verdict.sentences
         return (*self.answer.lines, *found[1:]) if self.answer else found
 
@@ -114,7 +112,7 @@ class Report:
 
 
 def write(folder: Path) -> Report:
-    """Write the report of a study into its folder, from the runs that have finished.
+    """Write the report of a study into the study's folder, from the runs that have finished.
 
     The same results give the same text, byte for byte.
 
@@ -195,7 +193,7 @@ def _without_paths(report: Report, text: str) -> str:
 
 
 def _table(shown: Shown) -> list[Block]:
-    """Return a table and its caption."""
+    """Return a table and the caption."""
     frame = as_text(shown)
     table = blocks.Table(*cells(frame), labels=_labels(shown, frame), behind=BEHIND)
     return [table, Text(shown.caption)]
@@ -292,7 +290,7 @@ def _dress(panel: "Axes", ticks: Sequence[str], at: Mapping[str, float] | None) 
 
 
 def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
-    """Report how many test images the weights, or the runs that they came from, were trained on.
+    """Report how many test images the weights, or earlier weights, were trained on.
 
     With several runs the largest counts are reported.
 

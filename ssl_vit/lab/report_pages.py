@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunPages:
-    """Page about one run or a folder of runs. A notebook shows the page.
+    """Page about a run or a folder of runs. A notebook shows the page.
 
     Attributes:
         page: HTML file, which needs no other file.

@@ -1,4 +1,4 @@
-"""Collect the measurements of a study's finished runs in one table, without importing torch.
+"""Collect the measurements of a study's finished runs in a table, without importing torch.
 
 Results that are left out are in no row, so nothing that reads the table can show them. Legend: M
 labelled test images, L labels of an image.
@@ -41,7 +41,7 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a study as far as it is finished.
+    """Results of the finished runs of a study.
 
     Attributes:
         folder: Folder of the study.

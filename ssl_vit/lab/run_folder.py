@@ -1,4 +1,4 @@
-"""Read from a run's folder whether it holds the planned run, and which images the run used.
+"""Check whether a folder holds the planned run, and read which images the run used.
 
 The module does not import torch.
 """
@@ -108,11 +108,11 @@ def _identity(source: InitSource, changed: int) -> dict[str, Any]:
 
 
 def training_images(run: Path) -> tuple[str, ...]:
-    """Return the options that choose a run's training images with their labels and groups.
+    """Return the options that choose a run's training images, labels and groups.
 
     The result is empty for a stream, because only the first images of a stream are known.
     """
     written = flatten(load_yaml(run / "recipe.yaml"))
-    # the built-in images are drawn at the size data.size
+    # the embedded images are drawn at the size data.size
     keys = [*TRAIN_SPLIT_KEYS, "data.group", *([] if written.get("data.path") else ["data.size"])]
     return () if written.get("data.stream") else tuple(f"{key}={written.get(key)}" for key in keys)

@@ -315,7 +315,7 @@ def _on_other_images(
 
 
 def _chosen(results: Results) -> Shown:
-    """Build the table of values that were chosen among tries, one row for all seeds."""
+    """Build the table of values that were chosen among tries, with a row for all seeds."""
     tasks = results.plan.by_name
     found: dict[str, dict[str, Any]] = {}
     for task in tasks.values():

@@ -55,7 +55,7 @@ Asked = dict[Comparison, pd.DataFrame]  # {comparison: pairs over seeds}
 
 
 class Measure(NamedTuple):
-    """Metric that decides, and how it is shown.
+    """Metric that decides, with the format of values.
 
     Attributes:
         name: Name of the metric.
@@ -260,7 +260,7 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
 
 
 def _apart(both: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
-    """Return why the two sides of some pairs cannot be compared, or an empty text if they can.
+    """Return why the two sides of some pairs cannot be compared, or an empty text otherwise.
 
     The sides differ if they were tested on different images. For metrics of a pre-training task on
     held-out images, the sides also differ if a recipe key makes one task easier.
@@ -323,7 +323,7 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
 
 
 def _is_fresh(task: Task, tasks: Tasks) -> bool:
-    """Return whether a task measures or fine-tunes fresh weights, or could choose them as its
+    """Return whether a task measures or fine-tunes fresh weights, or could choose them as a
     start.
     """
     among = (task.best or [()])[0]
@@ -407,7 +407,7 @@ def _claim(one: Difference, measure: Measure) -> str:
 
 
 def _open(one: Difference, measure: Measure) -> str:
-    """Describe a difference that is not claimed by its mean and interval."""
+    """Describe the mean and interval of a difference that is not claimed."""
     if not one.interval:
         return str(one.asked)
     mean = f"{one.mean:+.{measure.digits}f}"

@@ -1,4 +1,4 @@
-"""Remove the checkpoints of finished runs, whose export holds all that later runs read.
+"""Remove the checkpoints of finished runs. Later runs read only the export.
 
 The module does not import torch.
 """
@@ -32,7 +32,7 @@ class Cleaned(NamedTuple):
 
 
 def clean(run: ListedRun) -> Cleaned | None:
-    """Remove a run's checkpoints if nothing needs them. Return None if the run has none."""
+    """Remove a run's checkpoints, unless still needed. Return None if the run has none."""
     folder = run.record.folder
     paths = list_checkpoints(folder / "checkpoints")
     if not paths:

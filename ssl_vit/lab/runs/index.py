@@ -25,7 +25,7 @@ Studies = Mapping[Path, StudyRecord]
 
 
 def write(folder: Path) -> list[RunRecord]:
-    """Write index.html into a folder of runs and into the folders of its studies.
+    """Write index.html into a folder of runs and into the folders of all studies below.
 
     The function also writes the page of each run that has no page or whose page is older than its
     files.
@@ -154,7 +154,7 @@ def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
 
 
 def _charts(runs: Sequence[ListedRun], most: int) -> list[Block]:
-    """Return charts with the curves of the newest runs, one chart for each metric of the table."""
+    """Return charts with the curves of the newest runs, a chart for each metric of the table."""
     charts: list[Block] = []
     known = [(run, run.record.rows.curves) for run in runs]
     for metric in curves.of_table({name for _, own in known for name in own}):

@@ -1,5 +1,4 @@
-"""Describe a run for lists of runs: its state, its values in columns, and which values are
-comparable.
+"""Describe a run for lists of runs: the state, the columns, and which values are comparable.
 
 The module does not import torch.
 """
@@ -54,7 +53,7 @@ LEARNED = "labels learned before"
 
 @dataclass(frozen=True, eq=False)
 class ListedRun:
-    """Run in a list. Values that need a look at files are read once, when they are first needed.
+    """Run in a list. Values that need a look at files are read once, on first use.
 
     Attributes:
         name: Path of the run's folder from the listed folder.
@@ -84,7 +83,7 @@ class ListedRun:
 
     @cached_property
     def damage(self) -> str:
-        """What is missing or damaged in the run, including its export, or an empty text."""
+        """What is missing or damaged in the run and the export, or an empty text."""
         problems = list(self.record.problems)
         values = self.record.values
         if self.record.result is not None and values and values.get("objective") != "probe":
@@ -121,7 +120,7 @@ class ListedRun:
 
     @property
     def ended(self) -> datetime | None:
-        """Time when the run finished, or when it last wrote a file."""
+        """Time when the run finished, else the time of the last written file."""
         if self.record.result:
             with suppress(ValueError):
                 found = datetime.fromisoformat(self.record.result.finished)
@@ -135,7 +134,7 @@ class ListedRun:
 
     @cached_property
     def measured(self) -> dict[str, Reading]:
-        """Finite metrics with their baselines, by name."""
+        """Finite metrics with baselines, by name."""
         with own_rows(self.record.environment.own_rows):
             found = readings(self.record.metrics(), self.record.measured_on)
         return {one.name: one for one in found if math.isfinite(one.value)}
@@ -146,7 +145,7 @@ class ListedRun:
             return has_direction(metric)
 
     def value(self, metric: str) -> float | None:
-        """Return the value of a metric, or None if the run did not measure it."""
+        """Return the value of a metric, or None without a measurement."""
         return self.measured[metric].value if metric in self.measured else None
 
     def count(self, metric: str) -> int | None:
@@ -156,7 +155,7 @@ class ListedRun:
         return self.measured[metric].images or None
 
     def fresh(self, metric: str) -> float | None:
-        """Return the value of fresh weights on the same images, or None if it was not measured."""
+        """Return the value of fresh weights on the same images, or None without a measurement."""
         beside = self.measured[metric].beside if metric in self.measured else []
         return next((one.value for one in beside if one.place == FRESH), None)
 
@@ -189,7 +188,7 @@ class ListedRun:
         return next(iter([*tested, *known]), None)
 
     def frozen(self) -> str | None:
-        """Describe the accuracy of the frozen encoder and its difference from untrained weights.
+        """Describe the frozen encoder's accuracy and the difference from untrained weights.
 
         Both have intervals. The result is None if the run did not measure the frozen encoder.
         """
@@ -227,7 +226,7 @@ class ListedRun:
 
 
 def named(folder: Path, record: RunRecord) -> ListedRun:
-    """Return a run in or below a folder under its path from the folder."""
+    """Return a run in or below a folder, named by the path from the folder."""
     inside = record.folder != folder
     return ListedRun(str(record.folder.relative_to(folder)) if inside else record.name, record)
 
@@ -272,7 +271,7 @@ def export_problem(export: Path) -> str:
 
 
 def disk_use(folder: Path) -> int:
-    """Return the bytes that a folder occupies, as `du` counts them, without following links."""
+    """Return the bytes that a folder occupies, counted like `du` and without following links."""
     sizes = {}
     for path, _, files in os.walk(folder):
         for entry in (path, *(os.path.join(path, name) for name in files)):  # noqa: PTH118
@@ -311,7 +310,7 @@ class Column(NamedTuple):
 
 
 def of_recipe(*keys: str) -> Callable[[ListedRun], Any]:
-    """Return a function that gives the first value among these recipe keys as text."""
+    """Return a function that gives the first value among recipe keys as text."""
 
     def value(run: ListedRun) -> str | None:
         found = (run.record.values.get(key) for key in keys)
@@ -459,7 +458,7 @@ def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) 
 
 
 class RankedGroup(NamedTuple):
-    """Runs whose values of a metric are comparable.
+    """Runs with comparable values of a metric.
 
     Attributes:
         facts: `{fact: value}` that all runs share.

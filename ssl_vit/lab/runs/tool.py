@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunTable:
-    """Runs in and below a folder. A notebook shows them as a table with the command line's text
-    below.
+    """Runs in and below a folder. A notebook shows a table with the command line's text below.
 
     Attributes:
         runs: Runs in the order of `sort=`. Each has `name`, `state`, `value(METRIC)`, `disk` in
@@ -50,7 +49,7 @@ class RunTable:
 
     @property
     def frame(self) -> "DataFrame":
-        """Runs as a pandas table with one row per run.
+        """Runs as a pandas table with a row per run.
 
         The columns are the content that `--json` prints, each metric, and each recipe key that
         changes the computation and differs between these runs.
@@ -80,7 +79,7 @@ class RunTable:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the runs in and below a folder, or remove their checkpoints with `clean=checkpoints`.
+    """Print the runs in and below a folder, or remove checkpoints with `clean=checkpoints`.
 
     Raises:
         UserError: An option is wrong, or there are no runs.
@@ -161,8 +160,8 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
 def _ranking_lines(
     metric: str, groups: Sequence[RankedGroup], runs: Sequence[ListedRun]
 ) -> Iterator[str]:
-    """Yield the ranked runs, each group below what its runs share, and the runs that are left
-    out.
+    """Yield the ranked runs, each group below the facts that all runs share, and the left-out
+    runs.
     """
     directions = {one.measured[metric].row.higher for one in runs if metric in one.measured}
     named = " or ".join("higher" if higher else "lower" for higher in sorted(directions))
@@ -190,7 +189,7 @@ def _ranking_lines(
 
 
 def _clean(runs: list[ListedRun]) -> RunTable:
-    """Remove the checkpoints of all runs that no longer need them."""
+    """Remove the checkpoints that no run needs any more."""
     cleaned = [one for one in map(checkpoints.clean, runs) if one]
     gone = [one for one in cleaned if not one.kept]
     freed = sum(one.bytes for one in gone)

@@ -205,7 +205,7 @@ def _online(recipe: Recipe) -> list[str]:
 
 
 def with_values(tasks: Tasks, found: Recipes) -> Tasks:
-    """Return the tasks with the values that their recipes determine.
+    """Return the tasks with the values that the recipes determine.
 
     The best values and whatever another task's weights determine are still unknown and left out.
     """
@@ -228,7 +228,7 @@ def with_values(tasks: Tasks, found: Recipes) -> Tasks:
 
 
 def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
-    """Return the options of a task as words, before the runs that it needs exist."""
+    """Return the options of a task as words, before the needed runs exist."""
     options = plain_options(task.options)
     if before := _origin(task, tasks):
         options = engine.with_origin(options, found[before.name])
@@ -283,7 +283,7 @@ def not_here(found: Recipes) -> list[str]:
 
 
 def _pool(task: Task, tasks: Tasks, found: Recipes) -> str:
-    """Return how an evaluation pools features, or `""` if it pools none or the pooling is not
+    """Return how an evaluation pools features, or `""` if there is no pooling or it is not
     known.
     """
     probe, origin = found[task.name].probe, _origin(task, tasks)

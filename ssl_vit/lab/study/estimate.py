@@ -1,4 +1,4 @@
-"""Estimate what a study will cost before it starts, run by run."""
+"""Estimate in advance what a study will cost, run by run."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -135,7 +135,7 @@ def _compared(request: Request, found: Mapping[str, estimate.RunEstimate]) -> li
 
 
 def _spent(task: Task, request: Request, found: Mapping[str, estimate.RunEstimate]) -> float:
-    """Return the exaFLOP of a task and of everything that its weights come from.
+    """Return the exaFLOP of a task and of everything that the weights come from.
 
     The sum uses the estimates of the study's tasks, and the recorded cost of weights from outside
     the study. A run that resumes another run's trunk counts with its whole length, and the trunk

@@ -1,4 +1,4 @@
-"""Keep a study within its hours by starting optional groups of tasks only if there is time.
+"""Keep a study within the given hours by starting optional groups of tasks only if there is time.
 
 study.json lists the groups in order before the first task starts. The functions that decide receive
 names, needs and seconds of tasks, and never results: only time may decide how many seeds a study

@@ -99,7 +99,7 @@ class Launcher(Protocol):
     """
 
     def check(self, job: Job) -> None:
-        """Check a job before it starts.
+        """Check a job before the start.
 
         Raises:
             UserError: The job cannot be started here. Nothing has been written.
@@ -115,7 +115,7 @@ class Launcher(Protocol):
         """
 
     def start(self, job: Job) -> Outcome:
-        """Start the unfinished tasks, each after the tasks that it needs.
+        """Start the unfinished tasks, each after the needed tasks.
 
         A call after an interrupted call continues from it.
 
@@ -256,13 +256,15 @@ def chosen_alternatives(task: Task, tasks: Tasks, folder: Path) -> set[str]:
 
 
 def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
-    """Return the tool's name and the options that run a task whose needed tasks have finished."""
+    """Return the tool's name and the options that run a task after the needed tasks have
+    finished.
+    """
     chosen = best_values(task, tasks, folder)[0] if task.best else {}
     return [task.tool, *_words(task, tasks, folder, chosen)]
 
 
 def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
-    """Return the options that run a task, as far as they are known before its needed tasks finish.
+    """Return the options that run a task, as far as known before the needed tasks finish.
 
     If some tries have finished, the options hold the best values among them, as in `command`.
 

@@ -1,4 +1,4 @@
-"""Launch tasks as processes on this machine, each as soon as the tasks that it needs have finished.
+"""Launch tasks as processes on this machine, each as soon as the needed tasks have finished.
 
 `run` launches tasks at any `Place`. The place of this launcher is `Here`.
 """
@@ -258,7 +258,7 @@ def _needing(name: str, tasks: Tasks) -> list[str]:
 
 @dataclass
 class _Running:
-    """Running task. The output of its process begins at byte `start` of the log."""
+    """Running task. The output of the process begins at byte `start` of the log."""
 
     process: Child
     log: Path
@@ -267,7 +267,7 @@ class _Running:
 
 
 class _Processes:
-    """Processes of one call of `run`."""
+    """Processes of a call of `run`."""
 
     def __init__(self, job: Job, place: Place) -> None:
         self.job, self.tasks, self.folder = job, job.tasks, job.folder
@@ -286,7 +286,7 @@ class _Processes:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """`{task: why it does not run}`, because of the hours or because no task uses it."""
+        """`{task: reason}` of tasks that do not run, for lack of hours or because unused."""
         return {} if self.hours is None else self.hours.ledger.left_out
 
     def _hours(self) -> Hours | None:
@@ -354,7 +354,7 @@ class _Processes:
                 time.sleep(0.05)
 
     def _waiting(self) -> list[Task]:
-        """Return the tasks that have not started, each after the tasks that it needs.
+        """Return the tasks that have not started, each after the needed tasks.
 
         If hours limit the study, the list has only the tasks that may start, in the order of their
         groups.
@@ -409,7 +409,7 @@ class _Processes:
         return None if None in used else False
 
     def _uses(self, task: Task, name: str) -> bool | None:
-        """Return whether a task uses a task that it needs, or None until tuning has chosen."""
+        """Return whether a task uses a needed task, or None until tuning has chosen."""
         if name not in alternatives(task, self.tasks):
             return True
         if task.name not in self.chosen:

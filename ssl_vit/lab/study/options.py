@@ -1,4 +1,4 @@
-"""Define the options of the study tool and their help texts, without importing torch."""
+"""Define the options of the study tool with help texts, without importing torch."""
 
 from typing import Annotated, Literal
 

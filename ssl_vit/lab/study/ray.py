@@ -137,7 +137,7 @@ def _connect(ray: Any) -> str:
 def run_task(
     line: Sequence[str], environment: dict[str, str], folder: Path, log: Path, cwd: Path
 ) -> int:
-    """Run a task's process on this node and return its exit status.
+    """Run a task's process on this node and return the exit status.
 
     A node that was cut off may still be writing the folder, so the function first waits until no
     process writes the folder.

@@ -251,7 +251,7 @@ class Report(Part):
 
 
 class Study(Part):
-    """Study as the file describes it, with each run after the runs that it needs.
+    """Study from a file, with each run after the needed runs.
 
     Attributes:
         title: Title of the study.
@@ -332,7 +332,7 @@ def references(options: Mapping[str, str]) -> set[str]:
 
 
 def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
-    """Merge the options and the tried values that a run has at names of its axes.
+    """Merge the options and the tried values that a run has at a name of each axis.
 
     Later settings override earlier settings, in this order: the study, the run, each axis in turn,
     and last the settings under RUN@NAME. Tried values replace options set before.
@@ -466,7 +466,7 @@ def _check_names(study: Study) -> None:
 
 
 def _check_references(study: Study) -> None:
-    """Check that every run and place that a run names exists wherever the run needs it."""
+    """Check that every run and place that a run names exists wherever needed."""
     trying = {name for name in study.runs if any(one.tries for one in settings_of(study, name))}
     for name, run in study.runs.items():
         place, needed = f"runs.{name}", _named_in(study, name)

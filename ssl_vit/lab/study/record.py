@@ -1,4 +1,4 @@
-"""Read and write study.json, which holds the plan of a study and the rule of its report.
+"""Read and write study.json, which holds the plan of a study and the rule of the report.
 
 The study writes study.json before the first task starts. The user may change a study and start the
 study again in the same folder. Finished runs that the study still asks for are kept. If another run
@@ -29,13 +29,8 @@ from .read import REFERENCE, Study
 from .tasks import Task, Tasks
 
 FILE = "study.json"
-FOR_READERS = {
-    "beside",
-    "paper",
-    "notes",
-    "condition",
-    "question",
-}  # keys of a report that change no comparison
+# keys of a report that change no comparison
+FOR_READERS = {"beside", "paper", "notes", "condition", "question"}
 
 
 class StudyRecord(Record):
@@ -46,9 +41,8 @@ class StudyRecord(Record):
     report: dict[str, Any]
     rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
-    order: MayLack[list[Group]] = (
-        None  # set if the hours of the study may leave groups of tasks out
-    )
+    # set if the hours of the study may leave groups of tasks out
+    order: MayLack[list[Group]] = None
     decides: dict[str, Any]  # see the function `decides`
     changes: list[str] = Field(default=[])  # as in History
     ends: Whole = 1
@@ -111,7 +105,7 @@ class History:
 
 
 def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
-    """Compare a study with the study.json in its folder and return the updated history.
+    """Compare a study with the study.json in the folder and return the updated history.
 
     A user who has seen results can change the plan towards a wished claim. Any change to the keys
     of `decides` after a run has finished therefore counts as another planned end.

@@ -22,7 +22,7 @@ NULLS = ("null", "none")
 
 @dataclass(frozen=True)
 class Request:
-    """Study as the user asked for it, with everything checked.
+    """Study that the user asked for, with everything checked.
 
     Attributes:
         study: Study after missing places were dropped.
@@ -124,7 +124,7 @@ def _study(
     content: Mapping[str, Any] | None,
     swept: Sequence[str] | None,
 ) -> tuple[read.Study, str]:
-    """Return the study of a mapping, a sweep or a file, and the default name of its folder."""
+    """Return the study of a mapping, a sweep or a file, and the folder's default name."""
     if content is not None:
         if own.name is None or own.recipe is not None:
             raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")

@@ -1,4 +1,4 @@
-"""Submit a study to SLURM as one job array per run, which waits for the arrays that it needs.
+"""Submit a study to SLURM as a job array per run, which waits for the needed arrays.
 
 SLURM 19.05 or later is needed. All options are on sbatch's command line, which overrides sbatch's
 environment variables.
@@ -40,7 +40,7 @@ PROCESSES = {"ntasks-per-node": NUMBER, "gpus-per-node": GPUS, "gres": f"gpu:{GP
 
 
 class Slurm:
-    """Launcher that submits tasks to SLURM and does not wait for them."""
+    """Launcher that submits tasks to SLURM without waiting."""
 
     def check(self, job: Job) -> None:
         """Check the SLURM options, the number of processes, and that SLURM is installed.
@@ -96,7 +96,7 @@ class Slurm:
 
 
 def _elements(job: Job, run: str) -> list[str]:
-    """Return the names of a run's tasks, in the order of their indices in job arrays.
+    """Return the names of a run's tasks, in the order of the indices in job arrays.
 
     A task keeps its index when the user starts the study again, because the task may be in the
     queue.
@@ -112,7 +112,7 @@ def _list(job: Job, run: str) -> Path:
 
 
 def _runs(job: Job) -> list[str]:
-    """Return the names of the runs, each after the runs that it needs."""
+    """Return the names of the runs, each after the needed runs."""
     return [*dict.fromkeys(task.run for task in job.tasks.values())]
 
 
@@ -146,7 +146,7 @@ def _queue(job: Job) -> dict[str, dict[int, str]]:
 
 
 def _output(words: Sequence[str], what: str) -> str:
-    """Run a SLURM command and return its output.
+    """Run a SLURM command and return the output.
 
     Raises:
         UserError: The command fails.

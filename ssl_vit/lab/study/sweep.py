@@ -15,9 +15,8 @@ from ...recipe.schema import Recipe
 from .. import engine
 
 SWEEP = "sweep"
-COMMA = re.compile(
-    r",(?![^\[]*\]|[^{]*\})"
-)  # not inside the brackets of a list or the braces of a mapping
+# matches commas outside the brackets of a list and the braces of a mapping
+COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -64,9 +63,8 @@ def content(
         raise UserError(f"recipe={recipe}: trains nothing that could be swept")
     trained.pop("plugin", None)  # the study passes on the plugin of the command line
     if base.data.path:
-        trained["data.path"] = (
-            base.data.path
-        )  # absolute, so that runs find the images from any folder
+        # absolute, so that runs find the images from any folder
+        trained["data.path"] = base.data.path
     runs = {"pretrain": {"tool": "pretrain", "over": [*axes], "options": trained}}
     report: dict[str, Any] = {"test": "pretrain", "measures": ["loss"]}
     if engine.labelled(base):

@@ -1,4 +1,4 @@
-"""Plan the tasks of a study: each task is a run of a tool with one name per axis and one seed."""
+"""Plan the tasks of a study: each task is a run of a tool with a name per axis and a seed."""
 
 import itertools
 import re
@@ -25,7 +25,7 @@ SCALED = ("optim.steps", "optim.warmup")
 
 @dataclass(frozen=True)
 class Task:
-    """Describe one run of a tool in a study.
+    """Describe a single run of a tool in a study.
 
     Attributes:
         name: Name of the run's folder.
@@ -65,7 +65,7 @@ def where(run: str, at: Mapping[str, str]) -> str:
 
 
 def plain_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without references to other tasks or to places that are not set."""
+    """Return the options that refer to no further task and no place that is not set."""
     return {key: text for key, text in options.items() if not REFERENCE.search(text)}
 
 
@@ -224,7 +224,7 @@ def _task(
     options: Mapping[str, str],
     tasks: Tasks,
 ) -> Task:
-    """Build one task. `tasks` already holds all tasks that the new task needs."""
+    """Build a task. `tasks` already holds all tasks that the new task needs."""
     texts = {key: option_text(value) for key, value in tried.items()}
     options = {**options, **texts}
     named, best = references(options), study.runs[run].best

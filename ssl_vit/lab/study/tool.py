@@ -1,4 +1,4 @@
-"""Run the study tool, which starts a study's tasks with a launcher or estimates their cost."""
+"""Run the study tool, which starts a study's tasks with a launcher or estimates the cost."""
 
 import os
 import signal
@@ -204,7 +204,7 @@ def _unchecked(job: launch.Job) -> list[str]:
 
 
 def _become_one(words: Sequence[str]) -> None:
-    """Replace this process by the tool of one task, as an element of a job array.
+    """Replace this process by the tool of a single task, as an element of a job array.
 
     The command names the tasks of the array, so a study that the user starts again while the array
     waits in the queue does not change which task this is. The options of the task come from

@@ -200,7 +200,7 @@ class ForkedTask:
 
 
 def is_possible() -> bool:
-    """Return whether this system can fork tasks and end them with their parent."""
+    """Return whether this system can fork tasks and end each task together with the parent."""
     return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 
 
@@ -256,7 +256,7 @@ def threads() -> Counter[str]:
 
 
 def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
-    """Fork a task for each request and report its exit status until the study's process ends.
+    """Fork a task for each request and report the exit status until the study's process ends.
 
     Args:
         connection: Connection to the study's process.
@@ -308,7 +308,7 @@ def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
 
 
 def become(request: Mapping[str, Any]) -> None:
-    """Turn this forked process into what `python -P -m ssl_vit OPTIONS` is at its start."""
+    """Turn this forked process into what `python -P -m ssl_vit OPTIONS` is at the start."""
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())

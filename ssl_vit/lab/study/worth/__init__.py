@@ -135,7 +135,7 @@ def _plan(
     hours: float,
     words: Sequence[str],
 ) -> tuple[Worth, int]:
-    """Plan a study, and print the lines about the images and the network as soon as they are known.
+    """Plan a study, and print lines about the images and the network as soon as possible.
 
     Returns:
         The plan, and the number of lines of the plan that are already printed.
@@ -190,7 +190,7 @@ def _plan(
 
 
 def _expected(question: Question, extent: Extent, pace: Pace) -> dict[str, float]:
-    """Return `{kind of run: seconds of one run}`."""
+    """Return `{kind of run: seconds of a run}`."""
     steps = steps_of(question, extent)
     return {kind: round(seconds_of(kind, pace.clocks, steps[kind]), 2) for kind in pace.clocks}
 

@@ -144,7 +144,7 @@ def possible_ways(question: Question, parallel: int | None) -> list[Way]:
 
 
 def calibrate(question: Question, timer: Timer, parallel: int | None) -> Pace:
-    """Time the runs of a question and return the fastest way to run them.
+    """Time the runs of a question and return the fastest way of running.
 
     Every kind of run is timed in the first of `possible_ways`. In the other ways only pre-training
     is timed, and all kinds of runs are assumed to change by the same ratio.
@@ -172,7 +172,7 @@ def kinds_of(question: Question) -> list[str]:
 
 
 def options_of(question: Question, kind: str, way: Way) -> tuple[list[str], float]:
-    """Return the options of a run to time, and how many timed steps make up one step of the study.
+    """Return the options of a run to time, and how many timed steps make up a step of the study.
 
     If a step of the network would take seconds, fewer images per step are timed.
     """

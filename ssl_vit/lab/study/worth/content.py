@@ -19,7 +19,7 @@ TUNING_SEED = 99  # seed of the tries; confirming seeds are other seeds
 VALIDATED = 2000  # most validation images that choose settings
 # {tries per arm: (learning rates of fine-tuning for the pre-trained arm, and for each way of the
 # arm `scratch`)}. Each rate is tried with and without mixup, except for the fewest tries. All arms
-# have the same number of tries.
+# have the same number of tries, and more tries contain the fewer tries.
 RATES = {
     4: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
     8: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
@@ -55,7 +55,7 @@ class Extent(NamedTuple):
 
     @property
     def rates(self) -> list[str]:
-        """Suffixes of the names of the runs before fine-tuning, one for each learning rate."""
+        """Suffixes of the names of the runs before fine-tuning, each for a learning rate."""
         return list(LEARNING_RATES) if self.tries == WITH_RATES else [""]
 
 
@@ -106,8 +106,9 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
 
 
 def _facts(question: Question, extent: Extent) -> dict[str, str]:
-    """Return the facts that the answer needs: the network, the lengths, and commands with one word
-    per line.
+    """Return the facts that the answer needs: the network, the lengths, and commands.
+
+    Each command is a text with a word per line.
     """
     start = {"init": question.init} if question.init else {}
     fine_steps = question.fine_steps(extent.steps)
@@ -128,7 +129,7 @@ def _facts(question: Question, extent: Extent) -> dict[str, str]:
 
 
 def _shares(extent: Extent) -> dict[str, Any]:
-    """Return the names of the axis of label shares. Each seed draws its own labels."""
+    """Return the names of the axis of label shares. Each seed draws separate labels."""
     drawn = {"data.share_seed": "{seed}"}
     return {format_share(share): {"all": {"data.share": share, **drawn}} for share in extent.shares}
 
@@ -264,7 +265,7 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
 
 
 def order(tasks: Tasks, frozen_first: bool) -> list[Group]:
-    """Return the groups of tasks in the order in which they run.
+    """Return the groups of tasks in running order.
 
     Tuning and the first three seeds always run. Each further seed, each share of the labels and the
     frozen encoders run if the hours allow it.

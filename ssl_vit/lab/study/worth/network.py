@@ -1,4 +1,4 @@
-"""Choose the network and the image size of a study by what its hours can answer on this machine."""
+"""Choose the network and the image size of a study by what the hours can answer on this machine."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ class Network(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Choice of a network: the question with the network, the speed of its runs, and the reason."""
+    """Choice of a network: the question with the network, the speed of the runs, and the reason."""
 
     question: Question
     pace: Pace
@@ -169,7 +169,7 @@ def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> s
 
 
 class _Search:
-    """Search that times networks until it knows the largest network that fits.
+    """Search that times networks until the largest network that fits is known.
 
     Attributes:
         timed: `{network: (question, speed of the runs)}`.

@@ -183,7 +183,7 @@ def _is_of_network(key: str) -> bool:
 
 
 def _check_released(given: Mapping[str, str]) -> None:
-    """Check that `released=` names weights with a description of their network.
+    """Check that `released=` names weights with a description of the network.
 
     Raises:
         UserError: There are no such weights, or `init=` names the same weights.
@@ -199,7 +199,7 @@ def _check_released(given: Mapping[str, str]) -> None:
 
 
 def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released:
-    """Return the released encoder with the smallest image size that suits its patches.
+    """Return the released encoder with the smallest image size that suits the patches.
 
     The size is at least `size` and at least `LEAST_SIDE` patches along each side.
 
