@@ -1,5 +1,4 @@
-"""Write the answer of `recipe=study/worth` in plain words, as the first lines of the study's
-report.
+"""Write the answer of `recipe=study/worth`: the first lines of the report in plain words.
 
 The answer ends with a next step. The module does not import torch.
 """
@@ -123,8 +122,7 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
 
 
 def _released_minus(better: str, results: Results, verdict: Verdict) -> Difference | None:
-    """Return the difference between the released encoder and the better arm, or None without
-    results.
+    """Return the released encoder's difference from the better arm, or None without results.
 
     The interval allows for the choice of the better of two arms. This comparison does not share its
     error level with the primary comparison, and neither do the comparisons with fresh weights.
@@ -183,11 +181,9 @@ def _encoder_learned(results: Results, objective: str) -> bool:
 
 
 def _more_seeds(difference: Difference, images: int) -> str:
-    """Describe how wide the interval would be with more seeds, and which part the test images
-    cause.
+    """Describe how wide the interval would be with more seeds, and the part due to the test images.
 
-    More seeds do not narrow the part that the test images cause.
-    """
+    More seeds do not narrow the part due to the test images."""
     if difference.n >= MOST_SEEDS or not difference.sd or difference.interval is None:
         return "More test images or longer training could show a difference"
     low, high = difference.interval

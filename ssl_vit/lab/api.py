@@ -1,5 +1,4 @@
-"""Define the lab's functions of `import ssl_vit`, which take options like the functions of
-jobs/api.py.
+"""Define the lab's functions of `import ssl_vit`, with options like the functions of jobs/api.py.
 
 Torch is imported when a function needs it.
 """

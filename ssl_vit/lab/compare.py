@@ -278,8 +278,7 @@ def independent(origins: Iterable[str]) -> list[list[int]]:
 
 
 def power(effect: float, n: int, family: int = 1) -> float:
-    """Return the probability that n independent pairs claim a positive effect with the correct
-    sign.
+    """Return the probability that n independent pairs claim a positive effect and the sign.
 
     This is the probability that a noncentral t with n - 1 degrees of freedom exceeds the quantile
     of the family (Cohen, 1988, 2.2).
@@ -315,8 +314,8 @@ class Estimate(NamedTuple):
         value: Estimate, or None if it lies beyond the tried places.
         low: Lower end of the interval, or None if the interval is open below.
         high: Upper end of the interval, or None if the interval is open above. With one seed both
-            ends are open. Only if the value lies beyond the tried places, the end that faces the
-            places is finite.
+            ends are open, unless the value lies beyond the tried places: then the end that faces
+            the places is finite.
     """
 
     value: float | None
@@ -330,8 +329,8 @@ class AgainstBaseline(NamedTuple):
     Attributes:
         n: Number of independent seeds that exist at all places.
         crossings: Places at which the means over seeds cross.
-        factors: `{place: factor}`. At the factor times the place, the baseline is as good as the
-            name is at the place.
+        factors: `{place: factor}`. At the place multiplied by the factor, the baseline is as good
+            as the name is at the place.
     """
 
     n: int
@@ -340,9 +339,7 @@ class AgainstBaseline(NamedTuple):
 
 
 def numbers(names: Sequence[str]) -> dict[str, float] | None:
-    """Return `{name: number}` if there are two names or more and all are positive numbers (400,
-    1%).
-    """
+    """Return `{name: number}` if all names (two or more) are positive numbers such as 400 or 1%."""
     found = {}
     for name in names:
         with suppress(ValueError):
@@ -455,8 +452,7 @@ def _zeros(at_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
 
 
 def _estimate(at_X: np.ndarray, apart_SX: np.ndarray, at: float) -> Estimate:
-    """Return the place where the mean is zero, with the interval in which the mean's interval has
-    zero.
+    """Return the place where the mean is zero, with the range where the mean may be zero.
 
     Args:
         at_X: Points on the logarithmic axis.

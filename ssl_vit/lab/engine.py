@@ -1,7 +1,6 @@
 """Give the lab access to the engine: the identity and cost of recipes, and images.
 
-Apart from the folders of runs, this module is all that the lab knows of the rest of the package.
-"""
+The lab reaches the engine only through this module and through the files in the folders of runs."""
 
 import functools
 import json
@@ -198,8 +197,7 @@ def locked(folder: Path) -> AbstractContextManager[None]:
 
 
 def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
-    """Add the model and the images of the original run to the options of a task that starts from
-    the run.
+    """Add the model and the images of the run that a task starts from to the task's options.
 
     Options that already name the model or the images are kept.
     """
@@ -213,8 +211,7 @@ def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
 
 
 def labelled(recipe: Recipe) -> bool:
-    """Return whether the images of a recipe have labels. Images on another machine count as
-    labelled.
+    """Return whether a recipe's images have labels. Images on another machine count as labelled.
 
     Raises:
         UserError: The images cannot be read.
@@ -311,8 +308,7 @@ def changed_since(run: Path, options: Sequence[str]) -> list[str]:
         Lines about what could not be checked.
 
     Raises:
-        UserError: Something has changed.
-    """
+        UserError: The images, weights or files have changed."""
     try:
         recipe = resolve_options(options, here=False)
     except UserError:  # the initial weights of the run no longer exist
@@ -359,9 +355,7 @@ def image_counts(recipe: Recipe, given: int | None) -> ImageCounts:
 
 @functools.cache  # many tasks of a study have the same images
 def _counted(data: str, test: bool) -> tuple[int, int]:
-    """Count the training images, and all images that an evaluation reads, of recipe data given
-    as JSON.
-    """
+    """Count the training images and all evaluated images of recipe data given as JSON."""
     splits = splits_of(schema.Data(**json.loads(data)), test)
     trained = len(splits.train)
     held_out = 0 if json.loads(data)["validation"] == 0 else len(splits.validation)
@@ -380,15 +374,12 @@ def splits_of(data: schema.Data, test: bool) -> "Splits":
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
-    """Return the activation bytes of an image, or 0 for an evaluation, which keeps no
-    activations.
-    """
+    """Return the activation bytes of an image, or 0 for an evaluation."""
     return costs.activation_bytes(recipe, fused) if recipe.trains else 0
 
 
 def device_batch(recipe: Recipe, processes: int, wanted: int | None, most: int) -> int:
-    """Return the images per pass in a process: the wanted number, else as many as fit and divide
-    the batch.
+    """Return the images per pass: the wanted number, else as many as fit and divide the batch.
 
     Raises:
         UserError: The processes or the wanted images do not divide the batch.
@@ -507,8 +498,7 @@ def check_processes(recipe: Recipe, processes: int) -> None:
     """Check that the number of processes divides the batch of a recipe that trains.
 
     Raises:
-        UserError: The number does not.
-    """
+        UserError: The number does not divide the batch."""
     if recipe.objective != "probe":  # an evaluation runs with any number of processes
         batch = recipe.optim.batch
         BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)

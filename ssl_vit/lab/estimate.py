@@ -211,9 +211,7 @@ def no_time() -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with three significant digits, or with all digits before the point if
-    more.
-    """
+    """Format a number with three significant digits and with all digits before the point."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -305,9 +303,7 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
 
 
 def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:
-    """Warn if the tensors of a process do not fit into the named device, and name what would
-    fit.
-    """
+    """Warn if a process's tensors do not fit into the named device, and name what would fit."""
     totals = {stage: sum(kinds.values()) for stage, kinds in tensors.items()}
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []

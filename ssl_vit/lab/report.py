@@ -86,9 +86,7 @@ class Report:
         return (*self.answer.lines, *found[1:]) if self.answer else found
 
     def content(self) -> dict[str, Any]:
-        """Return the content that `--json` prints: sentences, and the rows of all tables and
-        results.
-        """
+        """Return the content for `--json`: sentences, and the rows of all tables and results."""
         found = {name: _records(shown.frame) for name, shown in self.tables.items()}
         rows = _records(self.results.table)
         every = {"sentences": [*self.sentences], "tables": found, "results": rows}

@@ -209,8 +209,8 @@ def _check_training_images(folder: Path, finished: Mapping[str, Finished]) -> No
     """Check that equal options have chosen equal training images.
 
     Raises:
-        UserError: They have not. A run was made on another machine, or its images have changed
-            since.
+        UserError: The training images differ, because a run was made on another machine or the
+            images have changed since.
     """
     known: dict[tuple[str, ...], tuple[str, str]] = {}
     for name, run in finished.items():

@@ -180,9 +180,7 @@ def claims(results: Results) -> Verdict:
 
 
 def _history(results: Results) -> Iterator[str]:
-    """Report changes of the plan after results were known, and how the changes weaken the
-    claims.
-    """
+    """Report changes of the plan after results were known, and the effect on the claims."""
     plan = results.plan
     yield from plan.changes
     if plan.dropped:
@@ -196,9 +194,7 @@ def _history(results: Results) -> Iterator[str]:
 
 
 def _unfinished(results: Results) -> Iterator[str]:
-    """Report unfinished tasks, with the time of the last result, because the page does not
-    update itself.
-    """
+    """Report unfinished tasks with the time of the last result, because a page is not updated."""
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
         text = (
@@ -211,7 +207,8 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     """Return the measure that decides, or None if no run of the test has finished.
 
     Raises:
-        UserError: The finished runs have not measured it.
+        UserError: The finished runs have not measured the metric, or its better direction is
+            unknown.
     """
     # all rows, so that an infinite value does not change which measure is the first
     rows = results.table
@@ -323,9 +320,7 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
 
 
 def _is_fresh(task: Task, tasks: Tasks) -> bool:
-    """Return whether a task measures or fine-tunes fresh weights, or could choose them as a
-    start.
-    """
+    """Return whether a task measures, fine-tunes or could choose to start from fresh weights."""
     among = (task.best or [()])[0]
     tried = [tasks[name].tried["init"] for name in among if "init" in tasks[name].tried]
     start = tried or [task.options.get("init", SCRATCH)]
@@ -396,9 +391,7 @@ def sentence(opening: str, found: Family, rule: Rule, measure: Measure) -> str:
 
 
 def _claim(one: Difference, measure: Measure) -> str:
-    """Describe a claimed difference: "mae is 2.75 points above scratch (+2.39 to +3.11, 5
-    seeds)".
-    """
+    """Describe a claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, 5 seeds)."""
     side = "above" if one.mean > 0 else "below"
     word = "" if measure.sign > 0 else f" ({'better' if one.mean < 0 else 'worse'})"
     size = f"{abs(one.mean):.{measure.digits}f}{measure.unit}"
@@ -419,9 +412,7 @@ def _ends(one: Difference, measure: Measure) -> str:
 
 
 def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | None:
-    """Return the name that is claimed to be better than every other name at every place, or
-    None.
-    """
+    """Return the name that is claimed to be the best at every place, or None."""
     swapped = (Comparison(one.asked.b, one.asked.a, one.asked.at) for one in claimed)
     both = zip(claimed, swapped, strict=True)
     wins = {one.asked if measure.sign * one.mean > 0 else other for one, other in both}

@@ -124,9 +124,7 @@ def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
 
 
 def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
-    """Return a section for each group of comparable runs, ordered by the newest run of each
-    group.
-    """
+    """Return a section for each group of comparable runs, the group with the newest run first."""
     newest = sorted(runs, key=lambda run: run.ended.timestamp() if run.ended else 0, reverse=True)
     groups = listed.groups(newest)
     most = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))

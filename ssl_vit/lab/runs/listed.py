@@ -149,9 +149,7 @@ class ListedRun:
         return self.measured[metric].value if metric in self.measured else None
 
     def count(self, metric: str) -> int | None:
-        """Return the number of images that a metric was measured on, or None if the number is
-        not known.
-        """
+        """Return the number of images that a metric was measured on, or None if unknown."""
         return self.measured[metric].images or None
 
     def fresh(self, metric: str) -> float | None:
@@ -160,9 +158,7 @@ class ListedRun:
         return next((one.value for one in beside if one.place == FRESH), None)
 
     def to_beat(self, metric: str) -> float | None:
-        """Return the best baseline other than fresh weights on the same images, or None without
-        baselines.
-        """
+        """Return the best baseline on the same images, except fresh weights, or None."""
         one = self.measured.get(metric)
         values = [other.value for other in one.beside if other.place != FRESH] if one else []
         if not one or not values:

@@ -1,6 +1,4 @@
-"""Find the runs and studies of a folder, for all tools that read many runs, without importing
-torch.
-"""
+"""Find the runs and studies of a folder, for tools that read many runs, without importing torch."""
 
 import os
 from contextlib import suppress

@@ -1,5 +1,4 @@
-"""Run the runs tool, which lists the runs of a folder, ranks them by a metric or removes
-checkpoints.
+"""Run the runs tool, which lists or ranks the runs of a folder or removes checkpoints.
 
 The module does not import torch.
 """
@@ -160,9 +159,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
 def _ranking_lines(
     metric: str, groups: Sequence[RankedGroup], runs: Sequence[ListedRun]
 ) -> Iterator[str]:
-    """Yield the ranked runs, each group below the facts that all runs share, and the left-out
-    runs.
-    """
+    """Yield the ranked runs, each group below the shared facts, and the runs that are left out."""
     directions = {one.measured[metric].row.higher for one in runs if metric in one.measured}
     named = " or ".join("higher" if higher else "lower" for higher in sorted(directions))
     yield f"{metric}: {named} is better{', as each plugin declares' * (len(directions) > 1)}"

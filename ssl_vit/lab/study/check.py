@@ -104,8 +104,7 @@ def _check_trunk(task: Task, trunk: Task, found: Recipes) -> None:
     """Check that a task can resume from a step of another task.
 
     Raises:
-        UserError: The task cannot.
-    """
+        UserError: The task cannot resume."""
     recipe, there = found[task.name], found[trunk.name]
     assert recipe.trunk is not None
     place, step = where(task.run, task.at), recipe.trunk.step
@@ -134,8 +133,7 @@ def _chooses(place: str, best: Best, tool: str, recipe: Recipe) -> None:
         recipe: Recipe of one of the tries.
 
     Raises:
-        UserError: The measure does not tell.
-    """
+        UserError: The measure cannot tell which value is better."""
     if not best.by and tool == "pretrain" and not engine.predicts_labels(recipe.objective):
         text = f"best: {best.of}: is a pre-training, whose own accuracy and loss say nothing of its"
         wanted = f"expected best: {{of: {best.of}, by: {(*_online(recipe), 'MEASURE')[0]}}}"
@@ -266,8 +264,7 @@ def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
 
 
 def not_here(found: Recipes) -> list[str]:
-    """Return a line about data sets that are not on this machine and were not read, or an empty
-    list.
+    """Return a line about data sets that were not read because they are not on this machine.
 
     Raises:
         UserError: A data set has no place.
@@ -283,9 +280,7 @@ def not_here(found: Recipes) -> list[str]:
 
 
 def _pool(task: Task, tasks: Tasks, found: Recipes) -> str:
-    """Return how an evaluation pools features, or `""` if there is no pooling or it is not
-    known.
-    """
+    """Return how an evaluation pools features, or `""` without pooling or if unknown."""
     probe, origin = found[task.name].probe, _origin(task, tasks)
     if task.tool != "evaluate" or probe.feature == "hidden" or {*probe.measures} <= engine.TOKENS:
         return ""

@@ -238,7 +238,7 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
 
 
 def alternatives(task: Task, tasks: Tasks) -> set[str]:
-    """Return the needed tasks from which tuning chooses the tasks that this task uses."""
+    """Return the needed tasks that this task uses only if tuning chooses them."""
     if task.best is None:
         return set()
     return {*task.needs} - {*task.best[0]} - references(task.options)
@@ -256,9 +256,7 @@ def chosen_alternatives(task: Task, tasks: Tasks, folder: Path) -> set[str]:
 
 
 def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
-    """Return the tool's name and the options that run a task after the needed tasks have
-    finished.
-    """
+    """Return the tool and the options that run a task, once the needed tasks have finished."""
     chosen = best_values(task, tasks, folder)[0] if task.best else {}
     return [task.tool, *_words(task, tasks, folder, chosen)]
 

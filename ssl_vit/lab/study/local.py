@@ -83,9 +83,7 @@ class Local:
 
 
 class Child(Protocol):
-    """Process of a task, with methods of `subprocess.Popen`. `kill` is called until the process
-    has ended.
-    """
+    """Process of a task, with methods of `subprocess.Popen`. Call `kill` until the process ends."""
 
     def poll(self) -> int | None: ...
     def terminate(self) -> None: ...
@@ -290,9 +288,7 @@ class _Processes:
         return {} if self.hours is None else self.hours.ledger.left_out
 
     def _hours(self) -> Hours | None:
-        """Return the hours that limit the study, with the time used before, or None without a
-        limit.
-        """
+        """Return the hours that limit the study, with the time used so far, or None."""
         if self.job.hours is None:
             return None
         needs = {name: task.needs for name, task in self.tasks.items()}
@@ -364,9 +360,7 @@ class _Processes:
         return [self.tasks[name] for name in names if name not in started]
 
     def _more(self) -> bool:
-        """Return whether a used task is waiting, or, with limited hours, whether another group
-        fits.
-        """
+        """Return whether a used task is waiting or another optional group fits into the hours."""
         if any(self._is_used(task.name) is not False for task in self._waiting()):
             return True
         return self._start_group()
@@ -422,9 +416,7 @@ class _Processes:
         return name in self.chosen[task.name]
 
     def _start_group(self) -> bool:
-        """Start the next optional group that fits into the hours and return whether there is
-        such a group.
-        """
+        """Start the next optional group that fits into the hours. Return whether one started."""
         if self.hours is None:
             return False
         self._compare_with_plan()
@@ -440,9 +432,7 @@ class _Processes:
         return False
 
     def _compare_with_plan(self) -> None:
-        """Print how long tuning and each required seed took, and when the required seeds will
-        end.
-        """
+        """Print how long tuning and each required seed took, and when all required seeds end."""
         assert self.hours is not None
         over = self._over()
         for group in self.hours.order:
@@ -538,8 +528,7 @@ class _Processes:
         _say(how, f"{name}: {why}")
 
     def _report(self) -> None:
-        """Print the last line of each running task from time to time, and the progress of the
-        study.
+        """Print the study's progress and each running task's last line from time to time.
 
         The last line of a task has its step, loss and remaining time.
         """

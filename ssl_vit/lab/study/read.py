@@ -65,8 +65,9 @@ def _shown(node: Any) -> str:
 
 
 def _keyed(node: Any) -> dict[str, Any]:
-    """Check that a node is a mapping and return it with text keys, because YAML reads 0.1 and 1 as
-    numbers.
+    """Check that a node is a mapping and return a mapping with text keys.
+
+    YAML reads keys such as 0.1 as numbers.
     """
     if not isinstance(node, dict | None):
         raise ValueError(f"expected a mapping, not {_shown(node)}")
@@ -392,9 +393,7 @@ def needs(study: Study, run: str) -> set[str]:
 
 
 def _named_in(study: Study, run: str) -> set[str]:
-    """Return all names in braces in a run's options and tried values, at all names of the run's
-    axes.
-    """
+    """Return all names in braces in the options and tried values of a run, for all axis names."""
     found: set[str] = set()
     for one in settings_of(study, run):
         tried = {option_text(value) for values in one.tries.values() for value in values}

@@ -74,9 +74,7 @@ def rule_of(study: Study) -> Rule | None:
 
 
 def decides(study: Study) -> dict[str, Any]:
-    """Return `{dotted key of the study file: JSON value}` for every key that can change a result or
-    a claim.
-    """
+    """Return `{dotted key: JSON value}` of every study key that can change a result or a claim."""
     apart: Any = {"title": True, "places": True, "report": FOR_READERS}
     found = json.loads(json.dumps(study.model_dump(exclude=apart)))
     flat = {key: found.pop(key) for key in ("seeds", "match")}

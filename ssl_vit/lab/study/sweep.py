@@ -29,8 +29,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def content(
     recipe: str | None, given: Mapping[str, str], swept: Iterable[str], match: str | None
 ) -> tuple[dict[str, Any], str]:
-    """Return the content of the sweep's study, as a study file would hold the content, and the
-    study's name.
+    """Return the study of the sweep with the structure of a study file, and the study's name.
 
     Args:
         recipe: Recipe that all runs start from.
@@ -82,9 +81,7 @@ def content(
 
 
 def _names(key: str, values: list[str]) -> dict[str, Any]:
-    """Return `{name: settings}` of an axis. A name keeps the letters, digits and `_.%=,+-` of a
-    value.
-    """
+    """Return `{name: settings}` of an axis, with characters that no name can have replaced."""
     names: dict[str, Any] = {}
     for value in values:
         name = re.sub(r"[^A-Za-z0-9_.%=,+-]", "_", value).strip("_.%=,+-") or "0"
@@ -95,9 +92,7 @@ def _names(key: str, values: list[str]) -> dict[str, Any]:
 
 
 def _base(start: Mapping[str, str], first: Mapping[str, str]) -> Recipe:
-    """Resolve the recipe without swept values, or with the first values if the recipe needs the
-    keys.
-    """
+    """Resolve the recipe without the swept keys, or else with the first value of each key."""
     options = [f"{key}={text}" for key, text in start.items()]
     try:
         return engine.resolve(options, SWEEP)

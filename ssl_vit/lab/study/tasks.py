@@ -38,9 +38,8 @@ class Task:
         needs: Names of the tasks that must finish before this task starts.
         best: Names of the tasks to choose the best tried values from, and the measure that decides.
         despite: Keys in which the tasks of `best` may differ from this task.
-        values: `{dotted key: value}` of the resolved recipe that decide the computation and which
-            model or data the result belongs to, as far as the values are known before the study
-            starts.
+        values: `{dotted key: value}` of the resolved recipe that decide what the task computes and
+            what the result describes, as far as known before the study starts.
     """
 
     name: str
@@ -300,9 +299,7 @@ def tried_otherwise(tasks: Tasks) -> list[str]:
 
 
 def _weights(task: Task) -> dict[str, str]:
-    """Return `{key: place of the weights}` of a task, with the run's name for another task's
-    weights.
-    """
+    """Return `{key: place}` of a task's weights, with the run's name for weights of other tasks."""
     named = sources({"init": engine.SCRATCH} | task.options)
     return {key: OF_RUN.sub(r"\1", one.place) for key, one in named.items()}
 

@@ -175,9 +175,7 @@ class ForkedTask:
         self.killed_at: float | None = None
 
     def poll(self) -> int | None:
-        """Return the exit status, `LOST` if the warm process has ended, or None while the task
-        runs.
-        """
+        """Return the exit status, `LOST` if the warm process ended, or None while the task runs."""
         if self.status is None:
             self.warm.receive()
             lost = None if self.warm.lost is None else LOST

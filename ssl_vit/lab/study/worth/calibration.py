@@ -1,6 +1,4 @@
-"""Time a few steps of each kind of run on this machine, with as many runs at once as the study
-has.
-"""
+"""Time a few steps of each kind of run, with as many runs at once as the study will have."""
 
 import json
 import os
@@ -41,9 +39,7 @@ WIDEST = 8  # most tasks at once: with more cores, several threads per task may 
 
 
 class Way(NamedTuple):
-    """Division of the machine into `parallel` tasks that run at once, with `threads` threads
-    each.
-    """
+    """Division of the machine into `parallel` tasks at once, with `threads` threads each."""
 
     parallel: int
     threads: int
@@ -207,9 +203,7 @@ def _start(question: Question, task: Task) -> dict[str, str]:
 
 
 def _time(question: Question, timer: Timer, kind: str, way: Way) -> dict[str, float]:
-    """Time a kind of run like `jobs.calibration.measure`, but scaled to whole steps of the
-    study.
-    """
+    """Time a kind of run like `jobs.calibration.measure`, but for whole steps of the study."""
     options, factor = options_of(question, kind, way)
     found = timer.measure(options, question.images.train, way, gpus())
     step = found["step"] * factor

@@ -162,9 +162,7 @@ def _supervised_rate() -> float:
 
 
 def _length(steps: int, warmup: float) -> dict[str, int]:
-    """Return the options of a run with a number of steps. The run is evaluated and saved four
-    times.
-    """
+    """Return the options of a run of a given length, which is evaluated and saved four times."""
     every = math.ceil(steps / 4)
     length = {"optim.steps": steps, "optim.warmup": min(steps - 1, round(warmup * steps))}
     return length | {"eval.every": every, "checkpoint.every": every}
@@ -203,9 +201,7 @@ def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> di
 
 
 def _released(released: Released, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return the settings of each run in the arm of a released encoder, which is fine-tuned
-    only.
-    """
+    """Return the settings of each run in the released encoder's arm, which is only fine-tuned."""
     rates = START_RATES if len(extent.rates) > 1 else RATES[extent.tries][0]
     mixed = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
     final = {**released.options, "supervised.pool": released.pool}
@@ -219,9 +215,7 @@ def _released(released: Released, extent: Extent, parts: Mapping[str, object]) -
 
 
 def _notes(question: Question, extent: Extent) -> Iterator[str]:
-    """Yield sentences about how settings were chosen, what each run saw, and what the study cannot
-    show.
-    """
+    """Yield how settings were chosen, what each run saw, and what the study cannot show."""
     (objective, other), images = question.arms, question.images
     yield (
         f"Each of {' and '.join(question.all_arms)} has {extent.tries} tries of fine-tuning on seed"

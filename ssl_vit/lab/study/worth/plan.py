@@ -1,6 +1,4 @@
-"""Decide what fits into the hours of a study: tries, seeds, steps, label shares, frozen
-encoders.
-"""
+"""Decide what fits into a study's hours: tries, seeds, steps, label shares, frozen encoders."""
 
 import math
 from bisect import bisect_right

@@ -128,7 +128,7 @@ class Question(NamedTuple):
 
     @property
     def least_steps(self) -> int:
-        """Fewest steps of pre-training that give `EPOCHS` epochs of pre-training and of supervised
+        """Fewest pre-training steps with `EPOCHS` epochs each of pre-training and supervised
         training.
         """
         steps = math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
