@@ -226,8 +226,8 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:
     """Read the predictions.npz of a run.
 
     Returns:
-        Index of every test image (M,), its labels (M, L), and whether the top-1 prediction is one
-            of the labels.
+        Index of every test image (M,), labels of the image (M, L), and whether the top-1 prediction
+            is among the labels.
 
     Raises:
         UserError: The file is damaged.

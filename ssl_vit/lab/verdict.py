@@ -283,12 +283,13 @@ def _apart(both: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
 def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
     """Return the pairs of each trained name with fresh weights, in the measure of the test.
 
-    For an evaluation or a pre-training, the fresh weights are those that each task measured itself.
-    For a fine-tuning, they are the study's tasks that fine-tune fresh weights.
+    For an evaluation or a pre-training, each task has measured fresh weights itself. For a
+    fine-tuning, some tasks of the study fine-tune fresh weights.
 
     Returns:
-        The pairs of each comparison. None if there are no measurements of fresh weights, and no
-            pairs if no name is trained or the study's own comparisons already include these.
+        The pairs of each comparison with fresh weights. None without measurements of fresh weights.
+            Empty if no name is trained or the study's own comparisons already include all of the
+            pairs.
     """
     tasks, report = results.plan.by_name, results.plan.report
     tested = [task for task in tasks.values() if task.run == rule.test]

@@ -129,7 +129,7 @@ class ListedRun:
 
     @property
     def rows(self) -> list[Row]:
-        """Metrics that the run's plugin declares (`metrics.own_rows`)."""
+        """Definitions of the run's metrics and baselines (`metrics.rows_of_run`)."""
         return rows_of_run(self.record.environment.own_rows, self.record.metrics())
 
     @cached_property

@@ -28,13 +28,13 @@ class RunTable:
     """Runs in and below a folder. A notebook shows a table with the command line's text below.
 
     Attributes:
-        runs: Runs in the order of `sort=`. Each has `name`, `state`, `value(METRIC)`, `disk` in
+        runs: Runs in the order of `sort=`. A run has `name`, `state`, `value(METRIC)`, `disk` in
             bytes, and a `record` with the recipe's `values`, the `result` and the `rows`.
-        lines: Lines that the command line prints below the table of runs, if there is one.
+        lines: Lines that the command line prints, below the table of runs if there is a table.
         rows: Texts of the table, the heading first. Empty with `best=` or `clean=`.
-        groups: With `best=`, groups of comparable `runs`, the best first, and the `facts` that they
-            share.
-        record: Content that `--json` prints in addition to the runs.
+        groups: With `best=`, groups of comparable `runs`, the best first, and the `facts` that all
+            runs of a group share.
+        record: Content that `--json` prints with `best=` or `clean=`.
         frame: Runs as a pandas table, with name, state, a column for each metric of the model, and
             a column for each option that differs between the runs. The pages of the runs show the
             baselines of the metrics.

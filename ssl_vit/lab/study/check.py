@@ -162,7 +162,7 @@ def _check_measured(key: str, measure: str, whose: str, tool: str, recipe: Recip
 def _check_known(key: str, measure: str, whose: str, tool: str, recipe: Recipe) -> None:
     name, rows = measure.rpartition("/")[2], all_metrics()
     known = _probed(recipe) if tool == "evaluate" else _online(recipe)
-    # metrics of features that no report compares
+    # metrics by which no report compares runs
     others = [row.name for row in rows if not row.compared]
     if tool == "finetune":  # probes during fine-tuning have names that begin with probe_
         known = [*(row.name for row in rows if row.compared and not _is_probed(row)), *known]

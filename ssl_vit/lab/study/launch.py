@@ -94,8 +94,8 @@ class Outcome:
 class Launcher(Protocol):
     """Interface of a launcher.
 
-    A new launcher implements these three methods and is named in `LAUNCHERS` of options.py. It
-    prints what happens as it happens. The study tool prints the returned `Outcome`.
+    A new launcher implements these three methods and is named in `LAUNCHERS` of options.py. The
+    launcher prints events as they happen. The study tool prints the returned `Outcome`.
     """
 
     def check(self, job: Job) -> None:
@@ -264,7 +264,7 @@ def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
 def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
     """Return the options that run a task, as far as known before the needed tasks finish.
 
-    If some tries have finished, the options hold the best values among them, as in `command`.
+    If some tries have finished, the options hold the best values so far, as in `command`.
 
     Returns:
         The options, and the keys that are still to be chosen if no try has finished.

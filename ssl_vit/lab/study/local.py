@@ -96,7 +96,7 @@ class Place(Protocol):
     Attributes:
         parallel: Number of processes at once.
         cores: Cores for each process.
-        gpus: Whether the place has GPUs. If it has, each process gets one.
+        gpus: Whether the place has GPUs. Each process then gets one GPU.
     """
 
     parallel: int

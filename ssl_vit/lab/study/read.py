@@ -198,7 +198,7 @@ class Run(Part):
     """Run of the study, repeated over names of axes, tried values and seeds.
 
     Attributes:
-        tool: Tool that runs it.
+        tool: Tool that executes the run.
         over: Axes of the run, in the order of the file.
         only: `{axis: names}` if the run does not use all names of an axis.
         options: Options of the run.

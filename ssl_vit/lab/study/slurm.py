@@ -171,14 +171,15 @@ def _left(job: Job, run: str, queued: Collection[int]) -> list[tuple[str, Task]]
 def _command(
     job: Job, run: str, numbers: Mapping[str, Sequence[str]], queued: Collection[int]
 ) -> list[str]:
-    """Return the command that submits what is left of a run, or an empty list if nothing is left.
+    """Return the command that submits the remaining tasks of a run, or an empty list if none
+    remain.
 
     Args:
         job: The study.
         run: Name of the run.
-        numbers: `{run: job numbers}`. The array waits for the end of all jobs of the runs that it
-            needs, failed or not (`afterany`): with `afterok` one failed task would block all
-            others, so each task checks what it needs.
+        numbers: `{run: job numbers}`. The array waits for the end of all jobs of the needed runs,
+            failed or not (`afterany`). With `afterok`, one failed task would block all further
+            tasks. Each task checks its own needs instead.
         queued: Indices of the run's tasks that are in the queue.
     """
     left = _left(job, run, queued)
