@@ -197,9 +197,10 @@ def _more_seeds(difference: Difference, images: int) -> str:
 
 
 def _longer(results: Results) -> float:
-    """Return the hours that eight seeds need, estimated from the finished seeds.
+    """Return the hours that eight seeds need, estimated from the seeds that have finished tasks.
 
-    If eight seeds have finished, the result is twice the study's hours.
+    If no seed or all eight seeds have finished tasks, the result is twice the study's hours.
+    Without hours.json, the result is one hour.
     """
     ledger = hours.read(results.folder)
     if ledger is None:

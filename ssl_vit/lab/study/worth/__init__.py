@@ -2,8 +2,9 @@
 
 The study is built from the available labels and hours. It has one primary comparison: with all
 labels and after fine-tuning, the objective minus tuned training from scratch. With `init=`, the
-comparison is continued pre-training of an encoder minus fine-tuning of the same encoder. The plan
-counts the work of each run (ssl_vit/costs) and times a few steps on this machine.
+primary comparison is continued pre-training and then fine-tuning of an encoder, minus fine-tuning
+of the same encoder. The plan counts the work of each run (ssl_vit/costs) and times a few steps on
+this machine.
 
 - question.py defines the question.
 - network.py chooses the network and the image size.

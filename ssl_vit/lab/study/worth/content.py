@@ -19,7 +19,7 @@ TUNING_SEED = 99  # seed of the tries; confirming seeds are other seeds
 VALIDATED = 2000  # most validation images that choose settings
 # {tries per arm: (learning rates of fine-tuning for the pre-trained arm, and for each way of the
 # arm `scratch`)}. Each rate is tried with and without mixup, except for the fewest tries. All arms
-# have the same number of tries, and more tries contain the fewer tries.
+# have the same number of tries. Up to 12 tries, more tries contain the fewer tries.
 RATES = {
     4: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
     8: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),

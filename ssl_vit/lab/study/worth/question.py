@@ -128,8 +128,9 @@ class Question(NamedTuple):
 
     @property
     def least_steps(self) -> int:
-        """Fewest pre-training steps with `EPOCHS` epochs each of pre-training and supervised
-        training.
+        """Fewest steps of pre-training that give `EPOCHS` epochs.
+
+        Without `init`, the supervised training of the arm `scratch` gets `EPOCHS` epochs too.
         """
         steps = math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
         if self.init:
