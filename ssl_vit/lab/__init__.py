@@ -1,1 +1,1 @@
-"""Many runs: studies, their reports, planning, the table of runs. It reads run folders."""
+"""Handle many runs: studies, reports, planning and lists of runs. The package reads run folders."""

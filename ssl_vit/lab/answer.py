@@ -1,5 +1,7 @@
-"""Write the answer of `recipe=study/worth` in plain words: the first lines of its report, and one
-next step. No torch here."""
+"""Write the answer of `recipe=study/worth`: the first lines of the report in plain words.
+
+The answer ends with a next step. The module does not import torch.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,8 +17,8 @@ from .study.worth.content import MOST_SEEDS
 from .verdict import Verdict
 
 COMMONEST = "majority_top1"  # the accuracy of always naming the commonest class
-RELEASED_PAIRS = 2  # comparisons among which that of the better arm is chosen
-FROZEN, FROZEN_MEASURE = "frozen", "knn"  # the run and the measure of the frozen encoders
+RELEASED_PAIRS = 2  # number of comparisons from which the comparison with the better arm is chosen
+FROZEN, FROZEN_MEASURE = "frozen", "knn"  # run and measure of the frozen encoders
 TEXT = (
     "fine-tuned from {objective}, {network} reaches {own:.1f}% top-1 on the test images, and"
     " {other} {others:.1f}% (difference {difference})"
@@ -42,7 +44,7 @@ EXAMPLE = "timm:vit_tiny_patch16_224.augreg_in21k"
 
 
 class Answer(NamedTuple):
-    """The answer of a study.
+    """Answer of a study.
 
     Attributes:
         lines: The answer, what was trained, and what was not compared.
@@ -54,8 +56,10 @@ class Answer(NamedTuple):
 
 
 def answer(results: Results, verdict: Verdict) -> Answer | None:
-    """Return the answer of a study that asks whether pre-training helps; None for other studies,
-    and before a seed of both arms has finished."""
+    """Return the answer of a study that asks whether pre-training helps.
+
+    The result is None for other studies, and until a seed of both arms has finished.
+    """
     facts: Mapping[str, str] = results.plan.report.get("question", {})
     if not facts or verdict.measure is None or not verdict.found.differences:
         return None
@@ -118,10 +122,10 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
 
 
 def _released_minus(better: str, results: Results, verdict: Verdict) -> Difference | None:
-    """Return the released encoder's difference to the better arm; None before it has results.
+    """Return the released encoder's difference from the better arm, or None without results.
 
-    The interval allows for the choice of the better one of two arms. It shares no level with the
-    primary comparison, as the comparisons with fresh weights do not either.
+    The interval allows for the choice of the better of two arms. This comparison does not share its
+    error level with the primary comparison, and neither do the comparisons with fresh weights.
     """
     measure = verdict.measure
     assert measure is not None
@@ -133,7 +137,7 @@ def _released_minus(better: str, results: Results, verdict: Verdict) -> Differen
 
 
 def _not_released(results: Results, facts: Mapping[str, str]) -> str:
-    """Return the line that no released encoder was compared, with the command that compares one."""
+    """Return the line that no released encoder was compared, with a command to do so."""
     name = f"{results.folder.name}-{RELEASED}"
     return NOT_RELEASED.format(
         command=_study(results, facts, longer=False, name=name, more=f"{RELEASED}={EXAMPLE}\n")
@@ -141,11 +145,11 @@ def _not_released(results: Results, facts: Mapping[str, str]) -> str:
 
 
 def _interval(difference: Difference, family: int) -> str:
-    """Return the difference of two arms in points, with its interval and the number of seeds.
+    """Return the difference of two arms in points, with the interval and the number of seeds.
 
     Args:
         difference: The difference.
-        family: How many comparisons the level of 5% is divided among.
+        family: Number of comparisons that the error level of 5% is divided by.
     """
     seeds = f"{difference.n} seed{'s' if difference.n != 1 else ''}"
     if difference.interval is None:
@@ -163,7 +167,7 @@ def _commonest(results: Results) -> float:
 
 
 def _encoder_learned(results: Results, objective: str) -> bool:
-    """Return whether the frozen encoder is better than untrained weights, over seeds, by k-NN."""
+    """Return whether the frozen encoder is better than untrained weights by k-NN, over seeds."""
     rows = results.rows(FROZEN, FROZEN_MEASURE)
     fresh = results.rows(metric=FROZEN_MEASURE, beside=FROZEN)
     trained, untrained = (
@@ -177,8 +181,9 @@ def _encoder_learned(results: Results, objective: str) -> bool:
 
 
 def _more_seeds(difference: Difference, images: int) -> str:
-    """Return how wide the interval would be with more seeds, and how wide the test images alone
-    make it: more seeds do not narrow that part."""
+    """Describe how wide the interval would be with more seeds, and the part due to the test images.
+
+    More seeds do not narrow the part due to the test images."""
     if difference.n >= MOST_SEEDS or not difference.sd or difference.interval is None:
         return "More test images or longer training could show a difference"
     low, high = difference.interval
@@ -192,8 +197,11 @@ def _more_seeds(difference: Difference, images: int) -> str:
 
 
 def _longer(results: Results) -> float:
-    """Return the hours that eight seeds take, by the time of those that have finished; at least
-    twice the hours of a study that has eight."""
+    """Return the hours that eight seeds need, estimated from the seeds that have finished tasks.
+
+    If no seed or all eight seeds have finished tasks, the result is twice the study's hours.
+    Without hours.json, the result is one hour.
+    """
     ledger = hours.read(results.folder)
     if ledger is None:
         return 1.0
@@ -219,14 +227,14 @@ def _study(
     name: str | None = None,
     more: str = "",
 ) -> str:
-    """Return the command of the study, with more hours or with those that it has.
+    """Return the command of the study, with more hours or with the current hours.
 
     Args:
-        results: The study's results.
+        results: Results of the study.
         facts: Facts of the question.
         longer: Whether to give the study more hours.
-        name: The study's folder, if it is another one.
-        more: More options, each with a line break behind it.
+        name: Name of the study's folder if it changes.
+        more: Further options, each followed by a line break.
     """
     ledger = hours.read(results.folder)
     limit = _longer(results) if longer or ledger is None else ledger.hours
@@ -237,7 +245,7 @@ def _study(
 
 
 def _tuned(results: Results, arm: str) -> str:
-    """Return the command that fine-tunes an arm with the settings that were chosen."""
+    """Return the command that fine-tunes an arm with the chosen settings."""
     tasks = results.plan.by_name
     task = next(task for task in tasks.values() if task.run == "final" and task.at["arm"] == arm)
     words, _ = launch.planned(task, tasks, results.folder)
@@ -246,5 +254,5 @@ def _tuned(results: Results, arm: str) -> str:
 
 
 def _command(tool: str, words: str) -> str:
-    """Return the command line of a tool, with its words in lines."""
+    """Return the command line of a tool from options that are separated by line breaks."""
     return shell_command("python", *tool_command(tool), *words.split("\n"))

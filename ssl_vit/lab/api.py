@@ -1,5 +1,7 @@
-"""The lab's functions of `import ssl_vit`, with options as those of jobs/api.py. Torch is imported
-when a function needs it."""
+"""Define the lab's functions of `import ssl_vit`, with options like the functions of jobs/api.py.
+
+Torch is imported when a function needs it.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,14 +21,17 @@ if TYPE_CHECKING:
 
 
 def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEstimate":
-    """Run a study, that is all of its runs, or resume it: recipe="study/NAME" or a file; or what a
-    file has as a mapping, study({"title": ..., "axes": ..., "runs": ...}, name="mine"). With
-    sweep={key: [value, value]}, every combination of these values over an ordinary recipe.
-    check=True starts none of them and returns what they would take.
+    """Run or resume a study with all runs.
+
+    The study is `recipe="study/NAME"` or a file, or a mapping with the content of a study file:
+    `study({"title": ..., "axes": ..., "runs": ...}, name="mine")`. With `sweep={key: [value,
+    value]}`, every combination of the values runs over an ordinary recipe. With `check=True`, no
+    run starts, and the function returns an estimate of the cost.
 
     Raises:
-        UserError: an option or the study is wrong; nothing was started.
-        KeyboardInterrupt: Ctrl-C; its runs have stopped, and the same call resumes them.
+        UserError: An option or the study is wrong. Nothing was started.
+        KeyboardInterrupt: The user pressed Ctrl-C. All runs have stopped, and the same call resumes
+            them.
     """
     from .study import tool
 
@@ -40,10 +45,10 @@ def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEst
 
 
 def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstimate":
-    """Estimate what a run or a study costs before it runs; nothing is trained.
+    """Estimate the cost of a run or a study in advance. Nothing is trained.
 
     Raises:
-        UserError: an option is wrong.
+        UserError: An option is wrong.
     """
     from . import plan as tool
 
@@ -54,7 +59,7 @@ def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
     """Write the page of a run, of a study or of a folder of runs: `report("runs")`.
 
     Raises:
-        UserError: the folder holds none of these, or its runs are not those of its study.
+        UserError: The folder holds none of these, or its runs are not those of its study.
     """
     from . import report_pages
 
@@ -62,11 +67,12 @@ def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
 
 
 def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":
-    """List the runs in and below a folder (default: runs), rank them with `best=`, or remove
-    checkpoints: as `ssl-vit runs`.
+    """List the runs in and below a folder (default: `runs`), like `ssl-vit runs`.
+
+    `best=` ranks the runs, and `clean=` removes checkpoints.
 
     Raises:
-        UserError: an option is wrong, or there are no runs.
+        UserError: An option is wrong, or there are no runs.
     """
     from .runs import tool
 

@@ -1,10 +1,11 @@
-"""Two names of an axis compared in pairs over seeds, at one place or along an axis of numbers, and
-what such a comparison can find.
+"""Compare two names of an axis in pairs over seeds, at a place or along an axis of numbers.
 
-Differences are of the same seed, images and labels. Seeds that go on from one run are not
-independent: their mean counts once. Along an axis a seed's value is taken to be linear in the
-logarithm of the axis between two places. Legend: S independent seeds, M test images, L places, X
-points between them.
+The module also computes what such a comparison can find. Each difference is between two runs with
+the same seed, images and labels. Seeds that continue from a common run are not independent, so
+their mean counts once. Along an axis, the value of a seed is taken to be linear in the logarithm of
+the axis between two places.
+
+Legend: S independent seeds, M test images, L places, X points between the places.
 """
 
 import itertools
@@ -24,21 +25,21 @@ from ..stats import Interval
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FEWEST = 3  # independent seeds of a claim
+FEWEST = 3  # fewest independent seeds of a claim
 POWER = 0.8
-ROUNDING = 1e-9  # of a difference: below this, the width of an interval is rounding
-EXACT = 1e-12  # of a value along an axis: below this, a difference is rounding
-UNEQUAL = 1.1  # ratio of the compute of two names from which they differ in it
-POINTS = 2001  # at which an interval is looked for: steps of 0.2% over two decades
+ROUNDING = 1e-9  # relative to a difference: an interval of smaller width is only rounding
+EXACT = 1e-12  # a smaller difference of values along an axis is only rounding
+UNEQUAL = 1.1  # ratio of compute from which two names count as different in compute
+POINTS = 2001  # grid points in the search for an interval: steps of 0.2% over two decades
 Place = tuple[tuple[str, str], ...]  # (axis, name), ...
 
 
 class Outcomes(NamedTuple):
-    """A classifier on the labelled test images.
+    """Results of a classifier on the labelled test images.
 
     Attributes:
-        right_M: whether its first class is the label, booleans.
-        content_M: a hash of each image's content.
+        right_M: Whether the top-1 prediction is the label, booleans.
+        content_M: Hash of each image's content.
     """
 
     right_M: np.ndarray
@@ -46,8 +47,7 @@ class Outcomes(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What is asked: the difference of two names of the axis that is compared, at one place of the
-    other axes."""
+    """Comparison of two names of an axis, `a` minus `b`, at a place of all further axes."""
 
     a: str
     b: str
@@ -55,7 +55,7 @@ class Comparison(NamedTuple):
 
     @property
     def place(self) -> str:
-        """For readers: " at 1%", or nothing."""
+        """Place as text for readers, such as " at 1%", or an empty text."""
         return f" at {', '.join(name for _, name in self.at)}" if self.at else ""
 
     def __str__(self) -> str:
@@ -64,15 +64,15 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """What a study compares; fixed in study.json before the first task.
+    """Rule that says what a study compares, fixed in study.json before the first task starts.
 
     Attributes:
-        test: the run that is measured.
-        axis: whose names are compared; None of a study without axes.
-        arms: these names.
-        places: of the other axes, each as ((axis, name), ...).
-        asked: the comparisons.
-        measure: that decides; None: the first of the test run's.
+        test: Run that is measured.
+        axis: Axis whose names are compared, or None for a study without axes.
+        arms: Compared names of the axis.
+        places: Places of the other axes, each as `((axis, name), ...)`.
+        asked: Comparisons of the study.
+        measure: Measure that decides, or None for the first measure of the test run.
     """
 
     test: str
@@ -84,7 +84,7 @@ class Rule:
 
     @property
     def axes_of_places(self) -> list[str]:
-        """The axes beside the one that is compared."""
+        """Axes other than the compared axis."""
         return [axis for axis, _ in self.places[0]] if self.places else []
 
 
@@ -94,8 +94,10 @@ def comparisons(
     pairs: Sequence[tuple[str, str]] = (),
     baseline: str | None = None,
 ) -> tuple[Comparison, ...]:
-    """All that a study compares at these places: its pairs; else every name against the baseline;
-    else all pairs."""
+    """Return all comparisons of a study at all places.
+
+    The comparisons are the given pairs, else every name against the baseline, else all pairs.
+    """
     named = list(pairs)
     if not named and baseline is not None:
         named = [(arm, baseline) for arm in arms if arm != baseline]
@@ -104,15 +106,16 @@ def comparisons(
 
 
 class Difference(NamedTuple):
-    """What was measured of a comparison.
+    """Measured difference of a comparison.
 
     Attributes:
-        asked: the comparison.
-        n: independent seeds.
-        mean, sd: of their differences; no sd of one.
-        interval: of the mean, at the family's level; None of one seed.
-        over_images: whether the interval is over test images drawn again too, and so never
-            narrower than that over seeds.
+        asked: Comparison.
+        n: Number of independent seeds.
+        mean: Mean of the seeds' differences.
+        sd: Standard deviation of the seeds' differences, or None for one seed.
+        interval: Interval of the mean at the level of the family, or None for one seed.
+        over_images: Whether the interval also covers the drawing of test images. Such an interval
+            is never narrower than the interval over seeds.
     """
 
     asked: Comparison
@@ -124,8 +127,11 @@ class Difference(NamedTuple):
 
     @property
     def claimed(self) -> bool:
-        """Whether there are seeds enough and the interval does not include zero. Seeds that differ
-        by equally many images, as on few of them, give one without width, which tells nothing."""
+        """Whether there are enough seeds and the interval excludes zero.
+
+        If all seeds differ by the same number of images, as can happen with few images, the
+        interval has no width and proves nothing.
+        """
         if self.n < FEWEST or self.interval is None:
             return False
         low, high = self.interval
@@ -133,16 +139,17 @@ class Difference(NamedTuple):
 
 
 def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
-    """The rows of both names of a comparison at its place side by side, in columns of `_a` and
-    `_b`: one for each seed that both have, in order.
+    """Return the rows of both names of a comparison side by side, a row for each shared seed.
+
+    The columns of the two names end in `_a` and `_b`, and the seeds are in order.
 
     Args:
-        rows: of one run, one measure and one split, as results.Results.rows gives them.
-        axis: whose names are compared.
-        asked: the comparison.
+        rows: Rows of one run, one measure and one split, from `results.Results.rows`.
+        axis: Axis whose names are compared.
+        asked: Comparison.
 
     Raises:
-        ValueError: a seed has several rows, as of several measures.
+        ValueError: A seed has several rows, for example of several measures.
     """
     for other, name in asked.at:
         rows = rows[rows[other] == name]
@@ -151,14 +158,16 @@ def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
 
 
 def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
-    """What no comparison is of: lines about axes whose names are not compared with one another, and
-    about compute: in which two that are compared differ by a tenth or more, those that differ most;
-    and whose was not counted.
+    """Yield lines about what the comparisons do not cover or do not hold equal.
+
+    One line names each axis whose names are not compared with one another. Another gives the
+    largest ratio of compute between two compared names if the ratio is at least `UNEQUAL`. The last
+    line names arms whose compute was not counted.
 
     Args:
-        rows: of the test: `run`, a column for each axis, and `exaflop` with those of all that a
-            run's weights came through, NaN where they were not counted.
-        rule: of the study.
+        rows: Rows of the test run with columns `run`, each axis, and `exaflop`. The exaFLOP include
+            all runs that the weights came from and are NaN if they were not counted.
+        rule: Rule of the study.
     """
     if rule.axis is None or not rule.asked:
         return
@@ -185,8 +194,7 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
 
 
 def on_different_images(both: "DataFrame") -> bool:
-    """Whether the two runs of a pair were measured on different images, as far as these are
-    known."""
+    """Return whether the two runs of any pair are known to be measured on different images."""
     a, b = both["fingerprint_a"], both["fingerprint_b"]
     return bool(((a != b) & (a != "") & (b != "")).any())
 
@@ -194,8 +202,11 @@ def on_different_images(both: "DataFrame") -> bool:
 def compare(
     frame: "DataFrame", axis: str, asked: Comparison, family: int = 1, scale: float = 1.0
 ) -> Difference | None:
-    """A minus B in pairs; None where they have no seed in common, or were tested on different
-    images. Arguments as in `pairs` and `difference`."""
+    """Return the paired difference of two names.
+
+    `pairs` and `difference` describe the arguments. The result is None if the names have no seed in
+    common or were tested on different images.
+    """
     both = pairs(frame, axis, asked)
     return None if on_different_images(both) else difference(asked, both, family, scale)
 
@@ -207,15 +218,15 @@ def difference(
     scale: float = 1.0,
     correct: Mapping[str, Outcomes] | None = None,
 ) -> Difference | None:
-    """The difference of some pairs; None without any.
+    """Return the difference of pairs of runs, or None if there are no pairs.
 
     Args:
-        asked: what they are the pairs of.
-        both: as `pairs` gives them.
-        family: how many comparisons there are: all intervals hold with 95% (Bonferroni).
-        scale: that the values are multiplied by (100: percent).
-        correct: {run: its test}, of the runs whose predictions are there; the measure is their
-            top-1. The copies of an image are resampled together.
+        asked: Comparison that the pairs belong to.
+        both: Pairs from `pairs`.
+        family: Number of comparisons. All intervals together hold with 95% (Bonferroni).
+        scale: Factor for the values, such as 100 for percent.
+        correct: `{run: outcomes}` of the runs whose predictions exist, if the measure is the top-1
+            of the predictions. Copies of an image are resampled together.
     """
     if both.empty:
         return None
@@ -241,17 +252,20 @@ def difference(
     if resampled is None or found.interval is None:
         return Difference(asked, *found)
     low, high = (scale * end for end in resampled)
-    # seeds without predictions are in one of them alone
+    # seeds without predictions enter only the interval over seeds
     interval = Interval(min(low, found.interval.low), max(high, found.interval.high))
     return Difference(asked, *found[:3], interval, True)
 
 
 def independent(origins: Iterable[str]) -> list[list[int]]:
-    """Groups of places in a list: what goes on from a run in common, directly or through others, is
-    one group.
+    """Group the positions of runs that continue from a common run, directly or indirectly.
 
     Args:
-        origins: of each place the runs that it goes on from, with blanks between them.
+        origins: For each position the names of the runs that it continues from, separated by
+            blanks.
+
+    Returns:
+        Lists of positions. Positions in different lists are independent.
     """
     found: list[tuple[set[str], list[int]]] = []
     for place, text in enumerate(origins):
@@ -264,32 +278,44 @@ def independent(origins: Iterable[str]) -> list[list[int]]:
 
 
 def power(effect: float, n: int, family: int = 1) -> float:
-    """The probability that n independent pairs claim an effect above 0 and its sign: that a
-    noncentral t with n - 1 degrees of freedom is beyond the quantile of the family (Cohen, 1988,
-    2.2). The effect is in standard deviations of the differences."""
-    from scipy.stats import nct  # takes half a second to import
+    """Return the probability that n independent pairs claim a positive effect and the sign.
+
+    This is the probability that a noncentral t with n - 1 degrees of freedom exceeds the quantile
+    of the family (Cohen, 1988, 2.2).
+
+    Args:
+        effect: True difference in standard deviations of the paired differences.
+        n: Number of independent pairs.
+        family: Number of comparisons.
+    """
+    from scipy.stats import nct  # the import takes half a second
 
     return float(nct.sf(stats.t_factor(n, family), n - 1, effect * math.sqrt(n)))
 
 
 def least_difference(sd: float, n: int, family: int = 1, wanted: float = POWER) -> float:
-    """The smallest true difference that n pairs claim with this probability, in the unit of the
-    standard deviation of the paired differences."""
+    """Return the smallest true difference that n pairs claim with a wanted probability.
+
+    The unit is the unit of `sd`, the standard deviation of the paired differences.
+    """
     from scipy.optimize import brentq
 
     high = 0.25
-    while power(high, n, family) < wanted:  # SciPy's noncentral t has no value far beyond
+    # SciPy's noncentral t has no value at much larger effects
+    while power(high, n, family) < wanted:
         high *= 2
     return sd * float(brentq(lambda effect: power(effect, n, family) - wanted, 0, high))
 
 
 class Estimate(NamedTuple):
-    """A place along the axis, or a factor, with its 95% interval.
+    """Place along the axis, or factor, with a 95% interval.
 
     Attributes:
-        value: None where it lies beyond the places that were tried.
-        low, high: None where open; with one seed both, but for the one that a value beyond the
-            places tried lies beyond.
+        value: Estimate, or None if it lies beyond the tried places.
+        low: Lower end of the interval, or None if the interval is open below.
+        high: Upper end of the interval, or None if the interval is open above. With one seed both
+            ends are open, unless the value lies beyond the tried places: then the end that faces
+            the places is finite.
     """
 
     value: float | None
@@ -298,12 +324,13 @@ class Estimate(NamedTuple):
 
 
 class AgainstBaseline(NamedTuple):
-    """A name of the compared axis against the baseline along a numeric one.
+    """Comparison of a name with the baseline along a numeric axis.
 
     Attributes:
-        n: independent seeds, which all of the places have.
-        crossings: the places at which the means over seeds cross.
-        factors: {place: by how many times it the baseline is as good as the name is there}.
+        n: Number of independent seeds that exist at all places.
+        crossings: Places at which the means over seeds cross.
+        factors: `{place: factor}`. At the place multiplied by the factor, the baseline is as good
+            as the name is at the place.
     """
 
     n: int
@@ -312,7 +339,7 @@ class AgainstBaseline(NamedTuple):
 
 
 def numbers(names: Sequence[str]) -> dict[str, float] | None:
-    """{name: number} of at least two names that are numbers above 0, as 400 or 1%."""
+    """Return `{name: number}` if all names (two or more) are positive numbers such as 400 or 1%."""
     found = {}
     for name in names:
         with suppress(ValueError):
@@ -325,14 +352,17 @@ def numbers(names: Sequence[str]) -> dict[str, float] | None:
 def along(
     rows: "DataFrame", axis: str, name: str, baseline: str, places: str
 ) -> AgainstBaseline | None:
-    """A name against the baseline, over the seeds and places of which the most runs are finished;
-    None without two places that have a seed in common.
+    """Compare a name with the baseline along a numeric axis.
+
+    The comparison uses the combination of seeds and places that has the most finished runs. The
+    result is None if fewer than two places have a seed in common.
 
     Args:
-        rows: of one run, measure and split.
-        axis: whose names are compared.
-        name, baseline: of these.
-        places: the axis whose names are numbers.
+        rows: Rows of one run, measure and split.
+        axis: Axis whose names are compared.
+        name: Name to compare.
+        baseline: Name of the baseline.
+        places: Axis whose names are numbers.
     """
     at = numbers([*rows[places].unique()]) or {}
     every = {
@@ -360,11 +390,12 @@ def along(
 
 
 def crossings(place_L: np.ndarray, own_SL: np.ndarray, other_SL: np.ndarray) -> list[Estimate]:
-    """The places at which the means over seeds cross.
+    """Return the places at which the means over seeds of two names cross.
 
     Args:
-        place_L: ascending, at least two.
-        own_SL, other_SL: values of two names.
+        place_L: At least two places in ascending order.
+        own_SL: Values of one name.
+        other_SL: Values of the other name.
     """
     at_X, apart_SX = _between(place_L, own_SL - other_SL)
     return [_estimate(at_X, apart_SX, at) for at in _zeros(at_X, apart_SX.mean(0))]
@@ -373,9 +404,18 @@ def crossings(place_L: np.ndarray, own_SL: np.ndarray, other_SL: np.ndarray) -> 
 def factor(
     place_L: np.ndarray, index: int, own_SL: np.ndarray, baseline_SL: np.ndarray
 ) -> Estimate:
-    """By how many times place_L[index] the baseline first reaches `own_SL[:, index]`: with more
-    where the name has the higher value there, with less where it has not. Arguments as of
-    `crossings`."""
+    """Return the factor by which the baseline's place must change to match a name at a place.
+
+    The baseline needs more if the name has the higher value at the place, and less otherwise. The
+    result is the first place in this direction at which the baseline reaches `own_SL[:, index]`,
+    divided by `place_L[index]`.
+
+    Args:
+        place_L: At least two places in ascending order.
+        index: Index of the place.
+        own_SL: Values of the name.
+        baseline_SL: Values of the baseline.
+    """
     at_X, baseline_SX = _between(place_L / place_L[index], baseline_SL)
     apart_SX = own_SL[:, [index]] - baseline_SX
     mean_X = apart_SX.mean(0)
@@ -388,16 +428,22 @@ def factor(
 
 
 def _between(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points (X,) along the logarithm of the axis, the places among them, and the values there
-    (S, X)."""
+    """Interpolate values along the logarithm of the axis.
+
+    Returns:
+        Points (X,) that include the places, and the values at the points (S, X).
+    """
     at_L = np.log(place_L)
     at_X = np.union1d(np.linspace(at_L[0], at_L[-1], POINTS), at_L)
     return at_X, np.stack([np.interp(at_X, at_L, value_L) for value_L in value_SL])
 
 
 def _zeros(at_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
-    """Where a mean changes its sign; of a stretch of zeros between two signs a point in it. Where
-    it only touches zero, or is zero up to an end, it does not change its sign."""
+    """Return the points where a mean changes sign.
+
+    For a stretch of zeros between two signs, the result has one point in the stretch. A mean that
+    only touches zero, or is zero up to an end, does not change its sign.
+    """
     signed = np.flatnonzero(np.abs(mean_X) > EXACT)
     turns = np.diff(mean_X[signed] > 0)
     before, after = signed[:-1][turns], signed[1:][turns]
@@ -406,8 +452,13 @@ def _zeros(at_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
 
 
 def _estimate(at_X: np.ndarray, apart_SX: np.ndarray, at: float) -> Estimate:
-    """The value where the mean is zero, or at an infinity beyond the places, with the undecided
-    points around it: where the mean's interval includes zero."""
+    """Return the place where the mean is zero, with the range where the mean may be zero.
+
+    Args:
+        at_X: Points on the logarithmic axis.
+        apart_SX: Differences of each seed at the points.
+        at: Point where the mean is zero, or an infinity if the point is beyond the places.
+    """
     n, mean_X = len(apart_SX), apart_SX.mean(0)
     if n > 1:
         decided_X = at_X[np.abs(mean_X) > stats.reach(n) * apart_SX.std(0, ddof=1)]

@@ -1,5 +1,6 @@
-"""What the lab knows of the engine: recipes by their options, their identity and cost, and the
-command that runs a task. A run's folder is the other thing that it knows."""
+"""Give the lab access to the engine: the identity and cost of recipes, and images.
+
+The lab reaches the engine only through this module and through the files in the folders of runs."""
 
 import functools
 import json
@@ -48,15 +49,15 @@ if TYPE_CHECKING:
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
 WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
 
-SAMPLED = 16  # images whose sides are measured
+SAMPLED = 16  # number of images whose sides are measured
 
-# keys that make another experiment whose steps take as long
+# keys that change the experiment but not the time of a step
 NOT_TIMED = (
     *("seed", "init", "optim.steps", "optim.lr", "optim.warmup", "model.name"),
     *("data.share", "data.validation", "data.validation_from", "data.group"),
 )
 
-# as they are
+# functions used unchanged
 check_trunk = run_identity.check_trunk
 cores = environment.cores
 requested_threads = environment.requested_threads
@@ -73,7 +74,7 @@ work = costs.work
 
 
 class Cost(NamedTuple):
-    """What a training run costs."""
+    """Steps, warm-up steps and exaFLOP per step of a training run."""
 
     steps: int
     warmup: int
@@ -81,7 +82,7 @@ class Cost(NamedTuple):
 
 
 def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
-    """Whether a tool with these options uses another option of a recipe."""
+    """Return whether a tool with these options uses another option of a recipe."""
     group = key.split(".")[0]
     if tool == "evaluate":
         groups = ("probe", "data", "model", "compute")
@@ -97,20 +98,20 @@ def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
 
 
 def from_init() -> list[str]:
-    """Keys that initial weights decide, where a task starts from another run."""
+    """Return the keys that the initial weights decide if a task starts from another run."""
     return [key for key, one in all_keys().items() if one.from_init]
 
 
 def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:
-    """The recipe of options; its errors begin with `where`.
+    """Resolve options to a recipe.
 
     Args:
-        options: words KEY=VALUE.
-        where: opens errors, unless it is empty.
-        here: check that images are on this machine.
+        options: Words KEY=VALUE.
+        where: Prefix of error messages, or an empty text.
+        here: Check that images are on this machine.
 
     Raises:
-        UserError: an option is wrong.
+        UserError: An option is wrong.
     """
     try:
         return resolve_options(list(options), here)
@@ -119,10 +120,10 @@ def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:
 
 
 def cost(options: Sequence[str], where: str) -> Cost:
-    """What a training run with these options costs; whether its images are there is not asked.
+    """Return the cost of a training run from options. The images need not exist.
 
     Raises:
-        UserError: an option is wrong, or its work is not counted.
+        UserError: An option is wrong, or the work of the objective is not counted.
     """
     recipe = resolve(options, where, here=False)
     a_step = costs.exaflop(recipe, recipe.optim.batch)
@@ -133,31 +134,35 @@ def cost(options: Sequence[str], where: str) -> Cost:
 
 
 def own_keys() -> list[str]:
-    """The keys of recipes that a command line may give a whole study."""
+    """Return the recipe keys that a command line may set for a whole study."""
     fixed = ("name", "out", "seed", "init", "data.name", "model.name")
     return [key for key in (*schema.all_keys(), "model", "data") if key not in fixed]
 
 
 def studies() -> dict[str, Path]:
-    """{recipe=: its file} of the package's studies."""
+    """Return `{name for recipe=: file}` of the studies in the package."""
     return {name: recipe_files.RECIPES / f"{name}.yaml" for name in recipe_files.study_names()}
 
 
 def computed_values(recipe: Recipe) -> dict[str, Any]:
-    """{dotted key: value} of what a run computes, and of what its result is; the weights that it
-    names and the images apart."""
+    """Return `{dotted key: value}` of the keys that decide a run's computation or its result.
+
+    Keys that name weights or images are left out.
+    """
     kept = ("compute", "result")
     apart = {key for key, one in all_keys().items() if one.effect not in kept} | {*recipe.sources()}
     return {key: value for key, value in recipe.values().items() if key not in apart}
 
 
 def keys_of_task(values: Mapping[str, Any]) -> list[str]:
-    """The keys that decide what an objective predicts and how hard that is, as of an easier
-    corruption: those of its groups, and the sizes. Of one that is not known here, as without its
-    plugin, they are the groups of the recipe that not every recipe has.
+    """Return the keys that decide what an objective predicts and how difficult the prediction is.
+
+    The keys are the objective's groups of keys, the sizes, and with several views also the batch
+    and the preprocessing. For an objective that is unknown here, for example because its plugin is
+    not loaded, the groups are those of the recipe that not every recipe has.
 
     Args:
-        values: {dotted key: value} of its recipe.
+        values: `{dotted key: value}` of the recipe.
     """
     declared = declaration.objectives().get(str(values.get("objective")))
     target = str(values.get("target", schema.DEFAULT_TARGET))
@@ -167,33 +172,35 @@ def keys_of_task(values: Mapping[str, Any]) -> list[str]:
         groups |= {key.split(".")[0] for key in values.keys() - schema.all_keys().keys()}
     keys = [key for key in {**schema.defaults(), **values} if key.split(".")[0] in groups]
     keys += ["objective", "data.size", "model.patch"]
-    # which are told apart among those of a batch
+    # objectives with views distinguish the images of a batch
     return [*keys, "optim.batch", *PREPROCESSING] if "views" in groups else keys
 
 
 def predicts_labels(objective: str) -> bool:
-    """Whether labels are all that an objective predicts."""
+    """Return whether an objective predicts labels and nothing else."""
     declared = declaration.known_or_bare(objective)
     return declared.labels and not declared.parts
 
 
 def _of_objectives() -> set[str]:
-    """The groups of keys that not every recipe has."""
+    """Return the groups of keys that not every recipe has."""
     return {"target", *(one.name for one in all_groups())}
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
-    """A study's folder, while nobody else writes in it.
+    """Lock a study's folder against further writers.
 
     Raises:
-        UserError: a live process does.
+        UserError: A live process is writing in the folder.
     """
     return Run(Recipe(name=folder.name, out=str(folder.parent))).lock()
 
 
 def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
-    """The options of a task with the model and the images of the run that it starts from, each
-    unless the options name it."""
+    """Add the model and the images of the run that a task starts from to the task's options.
+
+    Options that already name the model or the images are kept.
+    """
     found: dict[str, str] = {}
     if not which_images.names_images(f"{key}={text}" for key, text in options.items()):
         found = image_options(origin, which_images.of_images())
@@ -204,10 +211,10 @@ def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
 
 
 def labelled(recipe: Recipe) -> bool:
-    """Whether the images of a recipe have labels; of images that are not here it is assumed.
+    """Return whether a recipe's images have labels. Images on another machine count as labelled.
 
     Raises:
-        UserError: they cannot be read.
+        UserError: The images cannot be read.
     """
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
@@ -216,11 +223,12 @@ def labelled(recipe: Recipe) -> bool:
 
 
 def image_options(recipe: Recipe, wanted: Iterable[str]) -> dict[str, str]:
-    """The options with which another recipe reads a recipe's images.
+    """Return the options with which another recipe reads the images of a recipe.
 
     Args:
-        recipe: whose images.
-        wanted: keys of `data` that are given where the place does not say the same value.
+        recipe: Recipe with the images.
+        wanted: Keys of `data` to add if the place of the images does not already imply the same
+            value.
     """
     options = {}
     if recipe.data.name in load_yaml(recipe_files.TABLES / "datasets.yaml"):
@@ -235,38 +243,42 @@ def image_options(recipe: Recipe, wanted: Iterable[str]) -> dict[str, str]:
 
 
 def evaluated_images(recipe: Recipe) -> dict[str, str]:
-    """The options with which an evaluation reads all of a recipe's images, whichever part of them
-    it trains on, cropped as it crops them."""
+    """Return the options with which an evaluation reads all images of a recipe.
+
+    The options include the recipe's cropping and ignore which part of the images the recipe trains
+    on.
+    """
     wanted = [key for key in which_images.of_images() if key not in PART]
-    # which a frozen encoder brings
+    # a frozen encoder brings values of its own for these keys
     return image_options(recipe, [*wanted, *(key for key in CROPPING if has_use(recipe, key))])
 
 
 def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]) -> list[str]:
-    """A line for each split of few images on which a run is measured; none where the images are not
-    on this machine.
+    """Return a line for each split of few images that a run is measured on.
+
+    The list is empty if the images are not on this machine.
 
     Args:
-        recipe: of the run.
-        chosen: what others choose on its held-out images.
-        tested: it has to measure test images.
-        known: what was read before, so that each data set is read once.
+        recipe: Recipe of the run.
+        chosen: Names of the choices that other tasks make on the run's held-out images.
+        tested: Whether the run must measure test images.
+        known: Cache that lets several calls read each data set once.
 
     Raises:
-        UserError: a split is not there, images cannot be read, or labels are not there or none of
+        UserError: A split does not exist, images cannot be read, or labels are missing or not among
             the classes.
     """
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
         return []
-    from ..data import class_numbers  # takes seconds to import
+    from ..data import class_numbers  # the import takes seconds
     from ..data.layout import NoTestSplit
     from ..evaluation import split_images
 
     test = recipe.eval.test or recipe.objective == "probe"
     decides = {*SPLIT_KEYS, *PART, *READING, "eval.images"}
     values = {key: value for key, value in recipe.values().items() if key in decides}
-    # which share is drawn is of no matter: they are as many
+    # the number of images does not depend on which share is drawn
     key = str((test, values | {"data.share_seed": 0}))
     if key not in known:
         try:
@@ -286,23 +298,33 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
 
 
 def changed_since(run: Path, options: Sequence[str]) -> list[str]:
-    """Check that a finished run, which is the one that options mean, has the images, weights and
-    files of today; lines about what could not be checked.
+    """Check that the images, weights and files of a finished run have not changed since the run.
+
+    Args:
+        run: Folder of the run.
+        options: Options that resolve to the recipe of the run.
+
+    Returns:
+        Lines about what could not be checked.
 
     Raises:
-        UserError: it has others.
-    """
+        UserError: The images, weights or files have changed."""
     try:
         recipe = resolve_options(options, here=False)
-    except UserError:  # the weights that it started from are not here any more
+    except UserError:  # the initial weights of the run no longer exist
         recipe = recipe_files.read(run / "recipe.yaml")
         recipe.out = str(run.parent)
     return reuse.check(Run(recipe))
 
 
 class ImageCounts(NamedTuple):
-    """Training images, images that a run sends through the encoder, None where it is not known how
-    many there are; and where the first is from."""
+    """Numbers of images of a run.
+
+    Attributes:
+        trained: Training images, or None if unknown.
+        seen: Images that the run sends through the encoder, or None if unknown.
+        source: Words that say where the number of training images comes from.
+    """
 
     trained: int | None
     seen: int | None
@@ -310,17 +332,17 @@ class ImageCounts(NamedTuple):
 
 
 def image_counts(recipe: Recipe, given: int | None) -> ImageCounts:
-    """How many images a run has: of a folder on this machine those that are in it, else as they
-    were published.
+    """Count the images of a run in the folder on this machine, else use the published numbers.
 
     Args:
-        recipe: of the run.
-        given: training images, in place of both.
+        recipe: Recipe of the run.
+        given: Number of training images that replaces both sources.
     """
     count, seen = costs.training_images(recipe.data, given), costs.images_seen(recipe, given)
     path = recipe.data.path
     if given is None and path and exists(path) and not recipe.data.stream:
-        data = recipe.data.model_dump() | {"share_seed": 0}  # any draw has as many
+        # every draw has the same number of images
+        data = recipe.data.model_dump() | {"share_seed": 0}
         count, every = _counted(json.dumps(data), not recipe.trains)
         read = seen if recipe.trains else costs.evaluated_images(recipe, count, every - count)
         return ImageCounts(count, read, "that are here")
@@ -331,9 +353,9 @@ def image_counts(recipe: Recipe, given: int | None) -> ImageCounts:
     return ImageCounts(count, seen, source)
 
 
-@functools.cache  # many of a study's tasks have the same images
+@functools.cache  # many tasks of a study have the same images
 def _counted(data: str, test: bool) -> tuple[int, int]:
-    """Training images of a recipe's data, given as JSON, and all that an evaluation reads."""
+    """Count the training images and all evaluated images of recipe data given as JSON."""
     splits = splits_of(schema.Data(**json.loads(data)), test)
     trained = len(splits.train)
     held_out = 0 if json.loads(data)["validation"] == 0 else len(splits.validation)
@@ -341,42 +363,41 @@ def _counted(data: str, test: bool) -> tuple[int, int]:
 
 
 def splits_of(data: schema.Data, test: bool) -> "Splits":
-    """The images of a recipe's data; with `test` also the test split.
+    """Return the splits of a recipe's data, with the test split if `test` is set.
 
     Raises:
-        UserError: they cannot be read, or a split is not there.
+        UserError: The images cannot be read, or a split does not exist.
     """
-    from ..data import run_splits  # takes seconds to import
+    from ..data import run_splits  # the import takes seconds
 
     return run_splits.load(data, test)
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
-    """Of an image; 0 of an evaluation, which keeps none."""
+    """Return the activation bytes of an image, or 0 for an evaluation."""
     return costs.activation_bytes(recipe, fused) if recipe.trains else 0
 
 
 def device_batch(recipe: Recipe, processes: int, wanted: int | None, most: int) -> int:
-    """Images of a pass in a process: those that are wanted, else as many as fit and divide the
-    batch.
+    """Return the images per pass: the wanted number, else as many as fit and divide the batch.
 
     Raises:
-        UserError: the processes, or the images that are wanted, do not divide the batch.
+        UserError: The processes or the wanted images do not divide the batch.
     """
     return BatchLayout.divide(recipe.optim.batch, wanted, most, 0, processes).device_batch
 
 
 def timing_key(recipe: Recipe) -> str:
-    """A text that is the same for recipes whose steps take equally long."""
+    """Return a text that is equal for recipes with equally long steps."""
     values = identity.computed_values(recipe).items()
     return str(sorted((key, str(value)) for key, value in values if key not in NOT_TIMED))
 
 
 def measure(recipe: Recipe) -> "StepTime":
-    """The first steps of a run, timed on this machine.
+    """Time the first steps of a run on this machine.
 
     Raises:
-        UserError: it is an evaluation; or what a run itself raises.
+        UserError: The recipe is an evaluation, or the run itself raises the error.
     """
     from ..jobs import step_time
 
@@ -391,7 +412,7 @@ def draw_predictions(run: Path) -> None:
 
 
 def is_pretraining(name: str) -> bool:
-    """Whether it is the name of a recipe of training without labels."""
+    """Return whether a name belongs to a recipe that trains without labels."""
     if name not in recipe_names():
         return False
     objective = file_values(find_recipe(name)).get("objective", schema.DEFAULT_OBJECTIVE)
@@ -400,8 +421,11 @@ def is_pretraining(name: str) -> bool:
 
 
 def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
-    """The options with which a run from fresh weights has a recipe's network: its name, or its
-    sizes where others were given."""
+    """Return the options that give a run from fresh weights the network of a recipe.
+
+    The options are the network's name, or the sizes if the recipe has sizes other than the named
+    network.
+    """
     named = {"model": recipe.model.name}
     found = resolve_options(["recipe=supervised", f"model={recipe.model.name}", *shared], False)
     if found.model == recipe.model:
@@ -411,8 +435,11 @@ def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
 
 
 class SplitLabels(NamedTuple):
-    """The label (N,) of every image of a split, -1 for none; of lists of labels (N, L). No test
-    images where there are none; and the splits."""
+    """Labels of the images of each split, and the splits.
+
+    A split's labels have shape (N,), with -1 for no label, or (N, L) for lists of labels. `test` is
+    None if there are no test images.
+    """
 
     train: np.ndarray
     validation: np.ndarray
@@ -421,9 +448,10 @@ class SplitLabels(NamedTuple):
 
 
 def split_labels(data: schema.Data) -> SplitLabels:
-    """
+    """Return the labels of each split.
+
     Raises:
-        UserError: images cannot be read.
+        UserError: The images cannot be read.
     """
     from ..data.layout import NoTestSplit
 
@@ -441,7 +469,7 @@ def shorter_side(images: "Source", data: schema.Data) -> int:
     """Return the median of the shorter sides, in pixels, of a few images of a split.
 
     Raises:
-        UserError: None of them can be read.
+        UserError: None of the images can be read.
     """
     from ..data.pixel_values import decoder
 
@@ -456,11 +484,11 @@ def shorter_side(images: "Source", data: schema.Data) -> int:
 
 
 def memory_need(recipe: Recipe, gpu: bool) -> int:
-    """Estimated bytes of CPU memory of a run: libraries and, without a GPU, tensors.
+    """Estimate the bytes of CPU memory of a run: libraries and, without a GPU, tensors.
 
-    Activations are those of a whole batch, but at most half of the memory, as jobs/resources.py
-    chooses the device batch. An evaluation keeps the features of all images, twice while it
-    concatenates them.
+    Activations are those of a whole batch, but at most half of the memory, because
+    jobs/resources.py chooses the device batch in this way. An evaluation keeps the features of all
+    images, twice while the features are concatenated.
     """
     kept = 0
     if recipe.objective == "probe":
@@ -474,10 +502,10 @@ def memory_need(recipe: Recipe, gpu: bool) -> int:
 
 
 def check_processes(recipe: Recipe, processes: int) -> None:
-    """
+    """Check that the number of processes divides the batch of a recipe that trains.
+
     Raises:
-        UserError: so many processes do not divide the batch of a recipe that trains.
-    """
-    if recipe.objective != "probe":  # which takes any
+        UserError: The number does not divide the batch."""
+    if recipe.objective != "probe":  # an evaluation runs with any number of processes
         batch = recipe.optim.batch
         BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)

@@ -1,7 +1,7 @@
-"""What a run will cost before it runs: work, memory, time, price and disk. No torch here.
+"""Estimate the work, memory, time, price and disk of a run in advance, without importing torch.
 
-Work is counted. Time is measured with --probe, else assumed from the device's peak; each line says
-what is assumed.
+Work is counted. Time is measured with `--probe`, or assumed from the device's peak. Each line of
+the estimate says what is assumed.
 """
 
 import copy
@@ -26,8 +26,7 @@ STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 
 @dataclass(frozen=True)
 class Device:
-    """A row of hardware.yaml: peak dense rates in TFLOP/s (None where a precision is not
-    supported), memory in GiB."""
+    """Row of hardware.yaml: peak dense rates in TFLOP/s (None if unsupported) and memory in GiB."""
 
     name: str
     bfloat16: float | None
@@ -36,10 +35,10 @@ class Device:
     verified: bool = True
 
     def rate(self, precision: str) -> float:
-        """Peak TFLOP/s.
+        """Return the peak rate in TFLOP/s.
 
         Raises:
-            UserError: the table has none for this precision.
+            UserError: The table has no rate for the precision.
         """
         rate = self.bfloat16 if precision == "bfloat16" else self.float32
         if rate is None:
@@ -49,38 +48,49 @@ class Device:
         return rate
 
     def hours(self, exaflop: float, precision: str, efficiency: float) -> float:
-        """Device-hours at a share `efficiency` of the peak."""
+        """Return the device-hours of the work at a share `efficiency` of the peak rate."""
         return exaflop * 1e18 / (self.rate(precision) * 1e12 * efficiency) / 3600
 
 
 def devices() -> dict[str, Device]:
-    """The devices of hardware.yaml by name."""
+    """Return `{name: device}` from hardware.yaml."""
     rows = load_yaml(Path(__file__).with_name("hardware.yaml"))
     return {name: Device(name, **row) for name, row in rows.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEstimate:
-    """What a run will cost; what is not known is None. Of an evaluation steps and batch are 0.
+    """Estimated cost of a run. Unknown values are None. An evaluation has 0 steps and a batch of 0.
 
     Attributes:
-        name, model: of the run and its encoder.
-        parameters, encoder_parameters: that are trained, and of the encoder.
-        patches: of an image, 0 of a convolutional network; `multiply_adds` of its forward pass.
-        steps, batch, training_images, epochs: its length, of resume=RUN@STEP from the step
-            `begins_at` on; `images_source` says of the images whether they were counted here.
-        images: forward passes in all; `exaflop` their work.
-        precision, device_batch: how it is trained.
-        image_bytes: activations of an image; `tensor_bytes` {ZeRO stage: {kind: bytes}}, a process.
-        disk_bytes: that its checkpoints and its export take.
-        asked: the tool's options.
-        device: of device=.
-        seconds: how long it takes on all processes, from the device's peak and `efficiency`, or
-            with probe=True as measured here.
-        device_hours: on all devices together; `price` of them.
-        probe: with probe=True what was measured here.
-        warnings: common mistakes, a line each.
-        notice: which images are taken where none are named.
+        name: Name of the run.
+        model: Name of the encoder.
+        parameters: Number of trained parameters.
+        encoder_parameters: Number of parameters of the encoder.
+        patches: Patches per image, or 0 for a convolutional network.
+        multiply_adds: Multiply-adds of the forward pass of one image.
+        steps: Steps that this run takes.
+        begins_at: Step that `resume=RUN@STEP` continues from, else 0.
+        batch: Images per step.
+        training_images: Number of training images.
+        images_source: Words that say where the number of training images comes from.
+        epochs: Epochs over the training images.
+        images: Forward passes of an image in total.
+        exaflop: Work in exaFLOP.
+        precision: Precision of training.
+        device_batch: Images per pass on a device.
+        image_bytes: Activation bytes per image.
+        tensor_bytes: `{ZeRO stage: {kind: bytes}}` per process.
+        disk_bytes: Bytes of the checkpoints and the export.
+        asked: Options of the tool.
+        device: Device of `device=`.
+        seconds: Seconds on all processes, from the device's peak and `efficiency`, or measured here
+            with `probe=True`.
+        device_hours: Hours of all devices together.
+        price: Price of the device-hours.
+        probe: Measurement with `probe=True`.
+        warnings: Common mistakes, one line each.
+        notice: Which images are assumed if the user names none.
     """
 
     name: str
@@ -112,11 +122,11 @@ class RunEstimate:
     notice: str | None = None
 
     def __repr__(self) -> str:
-        """What the command line prints."""
+        """Return the text that the command line prints."""
         return as_lines([self.notice] if self.notice else [], self._rows(), self.warnings)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        """Name and text of each line."""
+        """Yield the name and text of each line."""
         yield "run", self.name
         parameters, own = self.parameters / 1e6, self.encoder_parameters / 1e6
         size = f"{parameters:.2f}M parameters, {own:.2f}M of them the encoder's"
@@ -135,7 +145,7 @@ class RunEstimate:
             yield "price", f"{number(self.price)}, {each}"
 
     def _length(self) -> str:
-        """Steps, images and epochs, as the options that say them."""
+        """Describe steps, images and epochs, with the names of options to set."""
         if self.images is None:
             return "not known: how many images the splits have"
         work = NOT_COUNTED if self.exaflop is None else number(self.exaflop)
@@ -152,9 +162,9 @@ class RunEstimate:
         return f"{steps} x {self.batch} = {length}; {epochs}"
 
     def _memory(self) -> str:
-        """What the tensors of a process come to, by the stage of ZeRO."""
+        """Describe the memory of a process's tensors for each ZeRO stage."""
         totals = [f"{one} {format_bytes(sum(n.values()))}" for one, n in self.tensor_bytes.items()]
-        if self.asked.processes == 1:  # of which every stage is the same
+        if self.asked.processes == 1:  # with one process all stages are the same
             totals = totals[:1]
         where = f"{', '.join(totals)} a process (processes={self.asked.processes})"
         each = f"{format_bytes(self.image_bytes)} of activations an image, by a formula"
@@ -165,7 +175,7 @@ class RunEstimate:
         return f"{where} in {self.precision}, {batch}{has}"
 
     def _time(self) -> Iterator[tuple[str, str]]:
-        """On the device that is named, and as measured here."""
+        """Yield lines about the time on the named device and about the time measured here."""
         on, timed = self.device, self.probe
         if on and self.seconds is not None:
             about = f"about {duration(self.seconds)} on {self.asked.processes} x {on.name}"
@@ -201,16 +211,17 @@ def no_time() -> str:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, and all before the point."""
+    """Format a number with three significant digits and with all digits before the point."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def find_device(name: str | None) -> Device | None:
-    """
+    """Return the device of a name, or None if no name is given.
+
     Raises:
-        UserError: there is no device of that name.
+        UserError: There is no device of that name.
     """
     known = devices()
     if name is not None and name not in known:
@@ -219,12 +230,11 @@ def find_device(name: str | None) -> Device | None:
 
 
 def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) -> RunEstimate:
-    """What a run will cost on the device that is named, else on this machine where its steps
-    were timed.
+    """Estimate the cost of a run on the named device, or on this machine if steps were timed.
 
     Raises:
-        UserError: there is no such device, it is not planned in the precision, or the processes do
-            not divide the batch.
+        UserError: There is no such device, the device has no rate for the precision, or the
+            processes do not divide the batch.
     """
     recipe = copy.deepcopy(recipe)
     device = find_device(own.device)
@@ -281,8 +291,10 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
 
 
 def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
-    """Images of a pass that training chooses; None where neither the device nor compute.batch is
-    known."""
+    """Return the images per pass that training will choose.
+
+    The result is None if neither the device nor `compute.batch` is known.
+    """
     if not recipe.trains:
         return None
     most = 1 if device is None else engine.fitting_images(recipe, device.memory * GIB, fused=True)
@@ -291,7 +303,7 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
 
 
 def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:
-    """That the tensors of a process do not fit into the device that is named, and what would."""
+    """Warn if a process's tensors do not fit into the named device, and name what would fit."""
     totals = {stage: sum(kinds.values()) for stage, kinds in tensors.items()}
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []

@@ -1,5 +1,4 @@
-"""The options of the tools plan, report and runs, and what their --help says; and what they print.
-No torch here."""
+"""Define the options and help texts of the tools plan, report and runs, without importing torch."""
 
 import json
 from pathlib import Path
@@ -96,7 +95,7 @@ class RunsOptions(ToolOptions):
 
 
 def show(found: Any, as_json: bool) -> None:
-    """Print what a tool has found; with --json then its `content()`, as one line."""
+    """Print the result of a tool and, with `--json`, the result's `content()` on a line."""
     print(found)
     if as_json:
         print(json.dumps(found.content()))

@@ -1,4 +1,4 @@
-"""The plan tool: says what a run or a study will cost before it runs. No torch here."""
+"""Run the plan tool, which estimates the cost of a run or a study, without importing torch."""
 
 import dataclasses
 import json
@@ -18,10 +18,10 @@ from .study.request import requested
 
 
 def main(words: list[str]) -> None:
-    """Print what a run or a study will cost.
+    """Print the estimated cost of a run or a study.
 
     Raises:
-        UserError: an option is wrong.
+        UserError: An option is wrong.
     """
     found = plan(words)
     print(found)
@@ -34,13 +34,13 @@ def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
     """Estimate what a run or a study will cost.
 
     Args:
-        words: the options, as on a command line.
+        words: Options as words of a command line.
 
     Raises:
-        UserError: an option is wrong.
+        UserError: An option is wrong.
     """
     of_study = _is_study(words)
-    # a place of a study may be called images, say
+    # a study may have places called images or epochs
     leave = ("images", "epochs") if of_study else ()
     texts, rest = tool.split(PlanOptions, words, leave)
     own = tool.build(PlanOptions, texts)
@@ -53,8 +53,7 @@ def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
 
 
 def _is_study(words: Sequence[str]) -> bool:
-    """Whether the options are those of tools/study.py: a study's name or file, or a sweep over a
-    recipe."""
+    """Return whether the options name a study, the file of a study, or a sweep over a recipe."""
     named = [word.partition("=")[2] for word in words if word.startswith("recipe=")]
     recipe = named[0] if named else ""
     if "sweep" in words or recipe.startswith("study/"):
@@ -65,7 +64,7 @@ def _is_study(words: Sequence[str]) -> bool:
 
 def _run(words: Sequence[str], own: PlanOptions) -> RunEstimate:
     given = parse(words)
-    engine.run_plugin(given.get("plugin"))  # whose keys are known from here on
+    engine.run_plugin(given.get("plugin"))  # the plugin's keys are known from here on
     options = [key for key, option in PlanOptions.options().items() if not option.form]
     check_keys([key for key in given if key not in NAMED], others=options)
     recipe = engine.resolve(words, "", here=own.probe)
@@ -77,7 +76,7 @@ def _run(words: Sequence[str], own: PlanOptions) -> RunEstimate:
 
 
 def _steps(words: Iterable[str], recipe: Recipe, own: PlanOptions) -> int:
-    """The optimiser steps of `epochs`."""
+    """Return the optimiser steps that `epochs` stands for."""
     where = f"epochs={own.epochs:g}"
     count = engine.image_counts(recipe, own.images).trained
     if any(word.startswith("optim.steps=") for word in words):

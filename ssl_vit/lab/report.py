@@ -1,5 +1,7 @@
-"""The report of a study: what its rule claims, then one table and one figure, then all else as
-exploratory. Markdown, HTML, LaTeX, CSV, the terminal and JSON show the same tables. No torch here.
+"""Write the report of a study: the claims, a table and a figure, then everything exploratory.
+
+Markdown, HTML, LaTeX, CSV, the terminal and JSON show the same tables. The module does not import
+torch.
 """
 
 import io
@@ -44,25 +46,26 @@ from .verdict import Verdict, claims
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# columns that a phone shows last
+# columns that small screens show last
 BEHIND = frozenset({"n", "pairs", "sd", "images", "exaFLOP", "paper", "level", "over", "metric"})
-ESCAPED = {one: rf"\{one}" for one in "&%$#_{}"}  # in a caption
+ESCAPED = {one: rf"\{one}" for one in "&%$#_{}"}  # characters with a meaning in LaTeX captions
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX = str.maketrans(ESCAPED)
-WIDE = 10  # ratio of the ends of an axis from which it is logarithmic
-BESIDE = 0.6  # of the space between two names, what lines at one name share
+WIDE = 10  # an axis whose ends differ by at least this factor is logarithmic
+BESIDE = 0.6  # share of the space between two names over which the lines at one name are spread
 
 
 @dataclass(frozen=True)
 class Report:
-    """The report of a study. In a notebook it shows the page.
+    """Report of a study. A notebook shows the page.
 
     Attributes:
-        folder: of the study; report.html, report.md, tables.tex, results.csv and differences.csv
-            are in it.
-        title: of the study.
-        results, verdict: what was measured, and what is claimed.
-        tables: {name: table}, the first one first.
+        folder: Folder of the study, which also holds report.html, report.md, tables.tex,
+            results.csv and differences.csv.
+        title: Title of the study.
+        results: Results of the finished runs.
+        verdict: Claims of the report.
+        tables: `{name: table}` in the order of the report.
     """
 
     folder: Path
@@ -73,25 +76,24 @@ class Report:
 
     @cached_property
     def answer(self) -> Answer | None:
-        """The answer in plain words, of a study that asks whether pre-training helps."""
+        """Answer in plain words if the study asks whether pre-training helps, else None."""
         return answer(self.results, self.verdict)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The first lines: the answer in place of the first sentence of the verdict, or all of
-        them."""
+        """First lines of the report. An answer replaces the first sentence of the verdict."""
         found = self.verdict.sentences
         return (*self.answer.lines, *found[1:]) if self.answer else found
 
     def content(self) -> dict[str, Any]:
-        """As --json prints it: the sentences, and the tables and all results by their rows."""
+        """Return the content for `--json`: sentences, and the rows of all tables and results."""
         found = {name: _records(shown.frame) for name, shown in self.tables.items()}
         rows = _records(self.results.table)
         every = {"sentences": [*self.sentences], "tables": found, "results": rows}
         return dict(stats.as_json(every))
 
     def lines(self) -> Iterator[str]:
-        """What the command line prints."""
+        """Yield the lines that the command line prints."""
         yield from map(text_line, self.sentences)
         first = next(iter(self.tables.values()))
         yield from plain_table(*cells(as_text(first)))
@@ -108,13 +110,13 @@ class Report:
 
 
 def write(folder: Path) -> Report:
-    """Write the report of a study into its folder, from what is finished of it.
+    """Write the report of a study into the study's folder, from the runs that have finished.
 
-    The same results give the same text, to the byte.
+    The same results give the same text, byte for byte.
 
     Raises:
-        UserError: the folder is no study or compares nothing, a file in it is damaged, no run has
-            the measure, or names that are compared were tested on different images.
+        UserError: The folder is not a study or compares nothing, a file in it is damaged, no run
+            has the measure, or compared names were tested on different images.
     """
     results = load(folder)
     runs = results.finished.values()
@@ -139,7 +141,7 @@ def _write(folder: Path, results: Results) -> Report:
     }
     if found := [one.frame for name, one in report.tables.items() if "differences" in name]:
         texts["differences.csv"] = pd.concat(found).to_csv(index=False)
-    else:  # an earlier report's
+    else:  # written by an earlier report
         (folder / "differences.csv").unlink(missing_ok=True)
     for name, text in texts.items():
         write_atomically(folder / name, text)
@@ -147,8 +149,11 @@ def _write(folder: Path, results: Results) -> Report:
 
 
 def page(report: Report) -> list[Section]:
-    """What the page shows: the sentences, one table and one figure, and the differences that the
-    sentences are about; then all else."""
+    """Return the sections of the page.
+
+    The page opens with the sentences, one table and one figure, followed by the differences that
+    the sentences use, then everything else.
+    """
     results, verdict, rest = report.results, report.verdict, dict(report.tables)
     seen = list(_seen(results, verdict))
     opening: list[Block] = [Text(text, warning=True) for text, unsound in seen if unsound]
@@ -178,7 +183,7 @@ def page(report: Report) -> list[Section]:
 
 
 def _without_paths(report: Report, text: str) -> str:
-    """Return a command without folders of this machine: pages are passed on."""
+    """Return a command without folders of this machine, because pages are shared."""
     paths = {word.partition("=")[2] for word in text.split() if "=/" in word}
     for path in sorted({*paths, str(report.folder.resolve())}, key=len, reverse=True):
         text = text.replace(path, Path(path).name)
@@ -186,14 +191,14 @@ def _without_paths(report: Report, text: str) -> str:
 
 
 def _table(shown: Shown) -> list[Block]:
-    """A table, and the line under it."""
+    """Return a table and the caption."""
     frame = as_text(shown)
     table = blocks.Table(*cells(frame), labels=_labels(shown, frame), behind=BEHIND)
     return [table, Text(shown.caption)]
 
 
 def _labels(shown: Shown, frame: pd.DataFrame) -> int:
-    """How many columns of names a table's text has before its numbers."""
+    """Count the columns of names that precede the numbers in a table's text."""
     is_text = pd.api.types.is_string_dtype
     texts = [str(name) in shown.frame and is_text(shown.frame[name]) for name in frame]
     return texts.index(False) if False in texts else len(texts)
@@ -206,7 +211,9 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     title = f"{measure.label}{', %' if measure.scale == 100 else ''}"
     places, fresh = verdict.rule.axes_of_places, untrained(results, verdict, measure)
     levels = {}
-    # the same at all places, as of encoders of one size: a line across them
+    # A horizontal line shows fresh weights that have the same value at all places, such as those of
+    # encoders of one size.
+
     if not fresh[[axis, "seed", "value"]].drop_duplicates().duplicated([axis, "seed"]).any():
         levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
     svg = draw(rows, axis, places, title, levels)
@@ -217,15 +224,17 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
 def draw(
     rows: pd.DataFrame, axis: str, places: Sequence[str], label: str, levels: Mapping[str, float]
 ) -> str:
-    """Each seed a point, the mean of each name a diamond, as SVG whose ground is the page's: the
-    same text for the same rows. Uses matplotlib's Figure objects, without pyplot's state.
+    """Draw each seed as a point and each mean as a diamond, as SVG with a transparent background.
+
+    The same rows give the same text. The function uses matplotlib's Figure objects, without the
+    state of pyplot.
 
     Args:
-        rows: a row a seed: a column for each axis, and `value` as it is shown.
-        axis: whose names are compared.
-        places: the other axes; names that are numbers lie along the figure's axis.
-        label: of the values.
-        levels: {name: value} of lines across.
+        rows: One row for each seed, with a column for each axis and `value` in display units.
+        axis: Axis whose names are compared.
+        places: Other axes. An axis whose names are numbers becomes the x-axis of the figure.
+        label: Label of the values.
+        levels: `{name: value}` of horizontal lines.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -242,7 +251,7 @@ def draw(
     text = io.StringIO()
     plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # of a script that the font lacks: boxes are shown
+        # a font without the characters of a script shows boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         panel = figure.subplots()
@@ -250,7 +259,7 @@ def draw(
             beside = 0 if at else BESIDE * ((number + 0.5) / len(lines) - 0.5)
             x, y = place[line == name] + beside, rows["value"][line == name]
             mean = y.groupby(x).mean()
-            # two places are no curve: a line would look like values that nobody measured
+            # two points make no curve: a line would suggest values that nobody measured
             mark, name = "D-" if at and len(mean) > 2 else "D", figure_label(name)
             panel.plot(x, y, "o", markersize=3, alpha=0.6, color=colours[number])
             panel.plot(mean.index, mean, mark, markersize=5, color=colours[number], label=name)
@@ -265,7 +274,7 @@ def draw(
 
 
 def _dress(panel: "Axes", ticks: Sequence[str], at: Mapping[str, float] | None) -> None:
-    """Names or numbers along the axis, and lines of the grid."""
+    """Set the ticks, the limits and the grid of the x-axis."""
     if at is None:
         panel.set_xlim(-0.5, len(ticks) - 0.5)
         turn, side = (30, "right") if sum(map(len, ticks)) > 40 else (0, "center")
@@ -279,8 +288,14 @@ def _dress(panel: "Axes", ticks: Sequence[str], at: Mapping[str, float] | None) 
 
 
 def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
-    """Whose weights, or the runs that these come from, were trained on test images, and whether
-    they had learned labels of them; of several runs the most."""
+    """Report how many test images the weights, or earlier weights, were trained on.
+
+    With several runs the largest counts are reported.
+
+    Yields:
+        A text, and whether the weights have learned labels of test images, which makes the
+            comparison unsound.
+    """
     for name, own in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
         runs = [results.finished[task] for task in own["folder"]]
         seen = [one for run in runs for one in seen_text.recorded(run.result, run.environment)]
@@ -298,15 +313,17 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
 
 
 def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Names that on average reach no more than always naming the commonest class: a difference of
-    two of them says little."""
+    """Report names that on average do no better than always naming the commonest class.
+
+    A difference of two such names says little.
+    """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     if measure is None:
         return
     table = results.table
     named = table["metric"].isin([f"majority_{measure.name}", f"{COMMONEST}{measure.name}"])
     same = (table["run"] == verdict.rule.test) & (table["split"] == measure.split)
-    constant = table[named & same]["value"].mean()  # not a number where it was not measured
+    constant = table[named & same]["value"].mean()  # NaN if not measured
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
     if len(low := means[means <= constant]):
         text = (
@@ -316,7 +333,7 @@ def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
 
 
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
-    """What is left out and why, and what the answer holds for."""
+    """Yield what the report leaves out and why, and limits of what the claims hold for."""
     plan, rows = results.plan, verdict.rows
     yield from (f"{text}." for text in scope(rows, verdict.rule))
     for name, why in results.foreign.items():
@@ -348,8 +365,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
 
 
 def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Yield a line if the images that runs are measured on contain the same image several
-    times."""
+    """Report measured images that contain the same image several times."""
     measure = verdict.measure
     metrics = [results.finished[task].result.metrics for task in verdict.rows["folder"]]
     known = [each[measure.name] for each in metrics if measure and measure.name in each]
@@ -360,7 +376,7 @@ def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
 
 
 def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
-    """That weights which the study was given are the same for every seed."""
+    """Report given weights that are the same for every seed."""
     named = [sources({"init": engine.SCRATCH} | task.options) for task in tasks]
     given = {(key, one.place) for found in named for key, one in found.items()}
     for key, place in sorted(given):
@@ -370,11 +386,11 @@ def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
 
 
 def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:
-    """That something was chosen on few held-out images.
+    """Report choices that were made on few held-out images.
 
     Args:
-        results: of the study.
-        chose: the tasks among which others chose values.
+        results: Results of the study.
+        chose: Names of the tasks among which other tasks chose values.
     """
     lines: dict[str, None] = {}
     for name, run in results.finished.items():
@@ -389,8 +405,11 @@ def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:
 
 
 def latex(report: Report) -> str:
-    """The tables as LaTeX (booktabs). What the page says of its numbers is a comment in each, so
-    that a copy of one table has it too."""
+    """Return the tables as LaTeX (booktabs).
+
+    Each table begins with the report's sentences and limits as comments, so that a copied table
+    keeps them.
+    """
     texts, begin, about = [], "\\begin{table}\n", (report.results, report.verdict)
     notes = [_without_paths(report, text) for text in report.sentences]
     notes += [*(text for text, _ in _seen(*about)), *_limits(*about)]
@@ -409,5 +428,5 @@ def latex(report: Report) -> str:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows; what is missing is null."""
+    """Return the rows as dictionaries, with None for missing values."""
     return list(frame.astype(object).where(frame.notna(), None).to_dict("records"))

@@ -1,4 +1,4 @@
-"""The report tool: the page of a run, of a study or of a folder of runs."""
+"""Run the report tool, which writes the page of a run, of a study or of a folder of runs."""
 
 import sys
 from collections.abc import Iterator
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunPages:
-    """A page that was written of runs. In a notebook it shows the page.
+    """Page about a run or a folder of runs. A notebook shows the page.
 
     Attributes:
-        page: of a run or of a folder of runs, an HTML file that needs no other.
-        runs: the run itself, or those in the folder: `values` of the recipe, `state`, `metrics()`,
-            `rows`.
+        page: HTML file, which needs no other file.
+        runs: The run, or the runs in the folder. Each run has the `values` of its recipe, its
+            `state`, `metrics()` and `rows`.
     """
 
     page: Path
     runs: list[RunRecord]
 
     def content(self) -> dict[str, Any]:
-        """A dictionary, as --json prints it."""
+        """Return the dictionary that `--json` prints."""
         runs = [_summary(one) for one in self.runs]
         return {"runs": runs} if self.page.name == INDEX else runs[0]
 
     def lines(self) -> Iterator[str]:
-        """What the command line prints of it."""
+        """Yield the lines that the command line prints."""
         if self.page.name == INDEX:
             yield f"runs        {self.page}: {len(self.runs):,} runs"
         else:
-            # no control character of a name reaches the terminal
+            # keep control characters in names away from the terminal
             yield from map(text_line, run_wording.sentences(self.runs[0]))
             yield f"report      {self.page}"
 
@@ -60,10 +60,10 @@ class RunPages:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the page of what the folder holds.
+    """Write the page for a folder.
 
     Raises:
-        UserError: as `parse` and `write`.
+        UserError: An option is wrong, or `write` refuses the folder.
     """
     options = parse(ReportOptions, arguments)
     show(write(options), options.as_json)
@@ -73,16 +73,18 @@ def write(options: ReportOptions) -> "RunPages | Report":
     """Write the page of a run, the report of a study or the index of a folder of runs.
 
     Raises:
-        UserError: not one folder, or it holds none of these; as `report.write`.
+        UserError: The path is not a folder, the folder holds none of these, or `report.write`
+            refuses the study.
     """
     folder = options.folder
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one of a run, a study or runs")
     try:
         if (folder / record.FILE).exists():
-            with suppress(UserError):  # without runs; the report says more of it
+            # raised if there are no runs; the report then gives a better message
+            with suppress(UserError):
                 index.write(folder)
-            from . import report  # pandas, which nothing else here waits for
+            from . import report  # imports pandas, which is slow and only needed here
 
             return report.write(folder)
         if is_run(folder):
@@ -103,7 +105,7 @@ def _write_run(folder: Path) -> RunRecord:
 
 
 def _summary(run: RunRecord) -> dict[str, Any]:
-    """A run for --json."""
+    """Return the content of a run for `--json`."""
     found = {
         "folder": str(run.folder),
         "state": run.state,

@@ -1,7 +1,7 @@
-"""What a study's finished runs measured, as one table. No torch here.
+"""Collect the measurements of a study's finished runs in a table, without importing torch.
 
-What is left out is in no row, so nothing that reads the table can show it. Legend: M labelled test
-images.
+Results that are left out are in no row, so nothing that reads the table can show them. Legend: M
+labelled test images, L labels of an image.
 """
 
 import math
@@ -27,12 +27,13 @@ from .study.read import COLUMNS, UNTRAINED
 from .study.record import StudyRecord
 from .study.tasks import Task, Tasks, origins
 
-PREDICTED = "top1"  # the metric that a run's predictions are of
-BESIDE = "fresh weights beside {}"  # stands for a folder of those that a task has measured
+PREDICTED = "top1"  # metric that a run's stored predictions reproduce
+# takes the place of a folder, for fresh weights that a task has measured
+BESIDE = "fresh weights beside {}"
 
 
 class Finished(NamedTuple):
-    """A finished run's result.json and environment.json."""
+    """Content of result.json and environment.json of a finished run."""
 
     result: CountedResult
     environment: RunEnvironment
@@ -40,22 +41,23 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """A study as far as it is finished.
+    """Results of the finished runs of a study.
 
     Attributes:
-        folder: of the study.
-        plan: study.json.
-        table: one row a metric of a finished run: run, a column for each axis (empty where the run
-            is not over it), seed, tried (of a run that tries values), split, metric, value, n
-            (images that the value is of), exaflop and device_hours (of the run and of all that its
-            weights came through), fingerprint (of the images of its split), feature_pool (how an
-            evaluation pooled a feature; else empty), folder (of its run), origin (the tasks that
-            its weights came through). Fresh weights that a run has measured beside its own are rows
-            of the run UNTRAINED, by the metric's own name, with BESIDE as their folder and no cost
-            of their own.
-        finished: {task: its run}, of those in the table.
-        missing: tasks without a result, other than those that the hours left no time for.
-        foreign: {task: why the run in its folder is left out}.
+        folder: Folder of the study.
+        plan: Content of study.json.
+        table: One row for each metric of a finished run. The columns are `run`; one column for each
+            axis (empty if the run is not over the axis); `seed`; `tried` (of a run that tries
+            values); `split`; `metric`; `value`; `n` (number of images); `exaflop` and
+            `device_hours` (of the run and of all runs that its weights came from); `fingerprint`
+            (of the images of the split); `feature_pool` (pooling of an evaluation, else empty);
+            `folder` (of the run); and `origin` (tasks that the weights came from). Fresh weights
+            that a run has also measured are rows of the run UNTRAINED under the metric's plain
+            name, with BESIDE as folder and no cost.
+        finished: `{task: run}` of the tasks in the table.
+        missing: Tasks without a result, except tasks that the hours left no time for.
+        foreign: `{task: why the run in its folder is left out}`.
+        lengthened: How often the study got more hours after a task had finished.
     """
 
     folder: Path
@@ -64,16 +66,16 @@ class Results:
     finished: dict[str, Finished] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
-    lengthened: int = 0  # how often the study got more hours after a task had finished
+    lengthened: int = 0
 
     @property
     def ends(self) -> int:
-        """The planned ends so far at which the study has made or will make its claims."""
+        """Number of planned ends so far at which the study has made or will make claims."""
         return self.plan.ends + self.lengthened
 
     @property
     def untested(self) -> list[str]:
-        """The tasks whose results are compared and that have no result yet."""
+        """Names of compared tasks that have no usable result yet."""
         return [name for name in self.plan.compared_tasks if name in (*self.missing, *self.foreign)]
 
     def rows(
@@ -83,9 +85,14 @@ class Results:
         split: str | None = None,
         beside: str | None = None,
     ) -> pd.DataFrame:
-        """The rows with a finite value, without those of runs that try values for another; of one
-        run, metric or split, or of all; with `beside` of the fresh weights that the tasks of that
-        run have measured."""
+        """Return the rows with finite values, except the rows of runs that only try values.
+
+        Args:
+            run: Only rows of this run.
+            metric: Only rows of this metric.
+            split: Only rows of this split.
+            beside: Only rows of fresh weights that the tasks of this run have measured.
+        """
         kept = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, wanted in (("run", run), ("metric", metric), ("split", split)):
             if wanted is not None:
@@ -96,12 +103,11 @@ class Results:
         return self.table[kept]
 
     def correct(self, tasks: Collection[str]) -> dict[str, Outcomes]:
-        """{task: which test images it classifies right} of those of some tasks that have their
-        predictions.
+        """Return `{task: outcomes on the test images}` of the tasks that have stored predictions.
 
         Raises:
-            UserError: one is damaged, of other images or labels than another of the same
-                fingerprint, or of another run than the value beside it.
+            UserError: A file of predictions is damaged, does not reproduce the top-1 in
+                result.json, or has other images or labels than a task with the same fingerprint.
         """
         found: dict[str, Outcomes] = {}
         firsts: dict[str, tuple[Path, np.ndarray, np.ndarray]] = {}
@@ -124,11 +130,11 @@ class Results:
 
 
 def load(folder: Path) -> Results:
-    """Read a study's folder.
+    """Read the results in a study's folder.
 
     Raises:
-        UserError: it is no study, a file in it is damaged, nothing is finished, or two runs were
-            trained on different images under the same options.
+        UserError: The folder is not a study, a file in it is damaged, no task has finished, or two
+            runs were trained on different images under the same options.
     """
     if not (folder / record.FILE).exists():
         raise UserError(f"{folder}: expected a study's folder, with study.json in it")
@@ -193,7 +199,7 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
 
 
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
-    """A table with the columns of `Results.table`; what a row lacks is empty."""
+    """Return a table with the columns of `Results.table`. Missing texts become empty."""
     columns = ["run", *axes, *list(COLUMNS)[1:]]
     found = pd.DataFrame(list(rows), columns=columns, dtype=object)
     texts = [*axes, *(name for name, kind in COLUMNS.items() if kind == "str")]
@@ -204,8 +210,12 @@ def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFram
 def _check_training_images(
     folder: Path, finished: Mapping[str, Finished], training_images: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Raises UserError where the same options chose different training images: a run was made on
-    another machine, or its images have changed since."""
+    """Check that equal options have chosen equal training images.
+
+    Raises:
+        UserError: The training images differ, because a run was made on another machine or the
+            images have changed since.
+    """
     known: dict[tuple[str, ...], tuple[str, str]] = {}
     for name, run in finished.items():
         chosen, images = training_images[name], run.environment.data
@@ -217,11 +227,14 @@ def _check_training_images(
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:
-    """The predictions.npz of a run: of every test image its index (M,), its labels (M, L), and
-    whether the first class predicted is one of them.
+    """Read the predictions.npz of a run.
+
+    Returns:
+        Index of every test image (M,), labels of the image (M, L), and whether the top-1 prediction
+            is among the labels.
 
     Raises:
-        UserError: it is damaged.
+        UserError: The file is damaged.
     """
     # numpy and zipfile raise errors of many kinds on damaged files
     with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:

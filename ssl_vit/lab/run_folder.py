@@ -1,5 +1,7 @@
-"""What the lab reads in a run's folder beside its results: whether it is the run that a study
-plans, and what it was trained and measured on. No torch here."""
+"""Check whether a folder holds the planned run, and read which images the run used.
+
+The module does not import torch.
+"""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -23,18 +25,20 @@ HINT = "remove its folder and give the study's command again"
 def not_planned(
     run: Path, values: Values, options: Sequence[str], undecided: Collection[str] = ()
 ) -> str:
-    """Why a run's folder does not hold the run that a study plans, finished or not: its recipe was
-    another, it was copied there or edited, or it started from other weights. Empty where it holds
-    that run, or none that has begun, whose folder any run may take.
+    """Return why a run's folder does not hold the run that a study plans, finished or not.
+
+    The recipe may be different, the run may have been copied or edited, or it may have started from
+    other weights. The result is empty if the folder holds the planned run, or no run that has
+    begun. Any run may use a folder without a begun run.
 
     Args:
-        run: the folder.
-        values: {dotted key: value} of what the task computes, and its result is of.
-        options: words KEY=VALUE of the task; what was chosen among tries is in them alone.
-        undecided: keys whose values are not chosen yet.
+        run: Folder of the run.
+        values: `{dotted key: value}` of the task that decide its computation and its result.
+        options: Words KEY=VALUE of the task. Values chosen among tries appear only here.
+        undecided: Keys whose values are not chosen yet.
 
     Raises:
-        UserError: its result.json or environment.json is damaged.
+        UserError: result.json or environment.json in the folder is damaged.
     """
     there = {name for name in ("recipe.yaml", *identity.RECORDS) if (run / name).exists()}
     if not there or not identity.is_begun(run):
@@ -58,7 +62,7 @@ def not_planned(
     chosen = counted({key: text for key, text in given.items() if key in known})
     sources = schema.sources({"init": SCRATCH, **given})
     planned = words.typed({key: text for key, text in chosen.items() if key not in sources})
-    # what is measured may change until it is
+    # the planned measurements may change until the run has finished
     planned |= values if finished else counted(values, free)
     if planned.get("compute.precision") == "auto":
         undecided = [*undecided, "compute.precision"]
@@ -76,8 +80,11 @@ def not_planned(
 def _other_weights(
     source: InitSource, written: Mapping[str, Any], recorded: Mapping[str, Any]
 ) -> str:
-    """Why weights that a run began with are not those of a plan. Weights that are not here, or that
-    no environment.json describes, are compared by their names."""
+    """Return why the weights that a run began with are not the planned weights, or an empty text.
+
+    Weights are compared by their names if they are not on this machine or not described in
+    environment.json.
+    """
     there = InitSource(str(written.get(source.key, SCRATCH)), source.key)
     called = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
     here: dict[str, Any] = {}
@@ -91,7 +98,7 @@ def _other_weights(
     if here and recorded:
         same = not differences(facts(source.kind, recorded), facts(source.kind, here))
         return "" if same else f"its {called} are not those of {source.public_name}"
-    # the recipe of weights on the Hub has their commit
+    # recipes name weights on the Hub together with a commit
     names = {one.public_name.partition("@")[0] for one in (there, source)}
     return "" if len(names) == 1 else f"its {called} are those of {there.key}={there.public_name}"
 
@@ -102,9 +109,11 @@ def _identity(source: InitSource, changed: int) -> dict[str, Any]:
 
 
 def training_images(run: Path) -> tuple[str, ...]:
-    """The options that choose a run's training images, their labels and groups; none of a stream,
-    of which only the first images are known."""
+    """Return the options that choose a run's training images, labels and groups.
+
+    The result is empty for a stream, because only the first images of a stream are known.
+    """
     written = flatten(load_yaml(run / "recipe.yaml"))
-    # embedded images are drawn at data.size
+    # the embedded images are drawn at the size data.size
     keys = [*TRAIN_SPLIT_KEYS, "data.group", *([] if written.get("data.path") else ["data.size"])]
     return () if written.get("data.stream") else tuple(f"{key}={written.get(key)}" for key in keys)

@@ -1,4 +1,4 @@
-"""The tables of a study's report as DataFrames, and as text for readers. No torch here."""
+"""Build the tables of a study's report as DataFrames and as text, without importing torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,14 +18,21 @@ from .study import launch
 from .study.read import UNTRAINED
 from .verdict import FRESH, Measure, Verdict, claims
 
-SEEDS = "seeds"  # what an interval is over; else also over images
-SHORT = ("exaFLOP", "device-hours", "times")  # columns with three digits
+SEEDS = "seeds"  # an interval is over seeds, or over seeds and images
+SHORT = ("exaFLOP", "device-hours", "times")  # columns that show three significant digits
 
 
 class Shown(NamedTuple):
-    """A table of the report: the numbers as they are, the line under it, what its columns `low` and
-    `high` are the ends of, how many decimals a measure has, and the columns that have four: two
-    losses that a run told apart would be one number."""
+    """Table of the report.
+
+    Attributes:
+        frame: Numbers without rounding.
+        caption: Line under the table.
+        interval: Heading of the interval whose ends are in the columns `low` and `high`.
+        digits: Decimals of a measure.
+        losses: Columns that show four decimals, because two decimals could not tell two losses
+            apart.
+    """
 
     frame: pd.DataFrame
     caption: str
@@ -35,7 +42,7 @@ class Shown(NamedTuple):
 
 
 def tables(results: Results, verdict: Verdict) -> dict[str, Shown]:
-    """The report's tables that have rows, the first of what is compared."""
+    """Return the report's tables that have rows, beginning with the compared names."""
     found = {}
     if verdict.measure is not None:
         found["compared"] = _compared(results, verdict, verdict.measure)
@@ -50,29 +57,36 @@ def tables(results: Results, verdict: Verdict) -> dict[str, Shown]:
 
 
 def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFrame:
-    """The rows of the fresh weights that tasks of the test have measured and are compared with,
-    under names of their own: one for all where they measured the same."""
+    """Return the rows of fresh weights that tasks of the test measured and are compared with.
+
+    The fresh weights are one name if all tasks measured the same values, else one name for each
+    trained name.
+    """
     families = (*(one.asked for one in verdict.fresh.differences), *verdict.fresh.missing)
     compared = [one.a for one in families if one.b == FRESH]
     axis, of_seed = verdict.rule.axis or "run", [*verdict.rule.axes_of_places, "seed"]
     rows = results.rows(None, measure.name, measure.split, beside=verdict.rule.test)
     rows = rows[rows[axis].isin(compared)] if verdict.rule.axis else rows
-    # encoders of one network have the same fresh weights
+    # encoders with the same network have the same fresh weights
     alike = not rows.drop_duplicates([*of_seed, "value"]).duplicated(of_seed).any()
     named = FRESH if alike else FRESH + " as " + rows[axis]
     return rows.assign(**{axis: named}).drop_duplicates([axis, *of_seed])
 
 
 def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
-    """Every name at every place, in order of the mean; with the differences that the sentence is
-    about, and no others, where all are from one name."""
+    """Build the table of every name at every place, ordered by the mean.
+
+    If all differences of the first sentence are from one name, the table also shows these
+    differences.
+    """
     asked = {one.asked: one for one in verdict.found.differences}
     others = {one.b for one in asked}
     baseline = others.pop() if len(others) == 1 else results.plan.report.get("baseline")
     rows = pd.concat([verdict.rows, untrained(results, verdict, measure)])
     frame = _summary(results, verdict, measure, rows, baseline, asked.get)
     counts = {*rows["n"].dropna().astype(int)} if measure.split == "test" else set()
-    count = f"{counts.pop():,} " if len(counts) == 1 else ""  # else a column has them
+    # if the numbers differ, a column shows them
+    count = f"{counts.pop():,} " if len(counts) == 1 else ""
     caption = f"{measure.label} on {count}{measure.split} images"
     caption += ", in percent" if measure.scale == 100 else ""
     caption += "; n seeds; exaFLOP with pre-training."
@@ -87,9 +101,12 @@ def _summary(
     baseline: str | None,
     minus: Callable[[Comparison], Difference | None],
 ) -> pd.DataFrame:
-    """The mean of every name at every place, in order of the mean, and what it is minus the
-    baseline, in how many pairs where these are not all that it has; how many images each was tested
-    on where that differs."""
+    """Build a table with the mean of every name at every place, ordered by the mean.
+
+    If there is a baseline, the table shows the difference from the baseline, and the number of
+    pairs if some name has fewer pairs than seeds. If the numbers of test images differ, the table
+    shows them.
+    """
     axis, places = verdict.rule.axis or "run", verdict.rule.axes_of_places
     found = []
     for key, own in rows.groupby([*places, axis], sort=False):
@@ -127,7 +144,7 @@ def _level(family: int) -> str:
 
 
 def _differences(verdict: Verdict, measure: Measure) -> Shown:
-    """The differences that the sentences are about."""
+    """Build the table of the differences that the sentences use."""
     rows = [
         {"difference": f"{one.asked.a} minus {one.asked.b}", **dict(one.asked.at)}
         | {"n": one.n, "mean": one.mean, "sd": one.sd, **_ends(one), "level": _level(family.size)}
@@ -146,11 +163,13 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
 
 
 def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str, Shown]]:
-    """Compare the study's names by the report's other measures. These tables are exploratory: only
-    the first measure makes claims."""
+    """Compare the study's names by the report's other measures.
+
+    These tables are exploratory, because only the first measure makes claims.
+    """
     for name in results.plan.report.get("measures", ())[1:]:
         plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
-        with suppress(UserError):  # no run that has finished has measured it
+        with suppress(UserError):  # raised if no finished run has measured it
             other = claims(replace(results, plan=plan))
             if (one := other.measure) is not None:
                 of = "" if one.split == "test" else f" ({one.split})"
@@ -158,7 +177,10 @@ def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str
 
 
 def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:
-    """The means over an axis's names, or groups of them, of each seed that has the most of them."""
+    """Build tables of means over the names of an axis, or over groups of names.
+
+    Each table uses the seeds that have the largest number of the names.
+    """
     axis, baseline = verdict.rule.axis or "run", results.plan.report.get("baseline")
     for over, groups in results.plan.report.get("mean_over", {}).items():
         planned = [task.at[over] for task in results.plan.tasks if task.run == verdict.rule.test]
@@ -176,7 +198,7 @@ def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
                     | {
                         over: called,
                         "value": one["value"].mean(),
-                        # means over other names are not compared, nor are they of other images
+                        # means over different names or different images are not compared
                         "fingerprint": str([*zip(one[over], one["fingerprint"], strict=True)]),
                         "origin": " ".join(one["origin"]),
                     }
@@ -194,7 +216,7 @@ def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
 
 
 def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:
-    """Along an axis whose names are numbers: how many times it the baseline needs."""
+    """Build the table of how many times as much a baseline needs along a numeric axis."""
     rule, baseline = verdict.rule, results.plan.report.get("baseline")
     places = rule.axes_of_places
     if not (
@@ -219,16 +241,18 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
 
 
 def _others(results: Results, verdict: Verdict, run: str) -> Shown:
-    """All else that a run has measured: the mean of each metric, and its sd over seeds; of
-    probes beside what they measured of fresh weights, of the weights that training began with and
-    of pixels; of pre-training with the baselines of what it predicts."""
+    """Build the table of everything else that a run has measured: mean and sd over seeds.
+
+    Probes are shown with the same probes of fresh weights, of the initial weights of training, and
+    of pixels. Pre-training metrics are shown with the baselines of the prediction task.
+    """
     rows, main = results.rows(run), verdict.measure
     if main is not None and run == verdict.rule.test:
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
     rows = pd.concat([rows, results.rows(beside=run)]).sort_index()
     confirms = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
     confirmed = rows[rows["seed"].isin(confirms)]
-    # not those that settings were chosen on, unless there are no others
+    # leave out seeds that chose settings, unless there are no other seeds
     rows = rows if confirmed.empty else confirmed
     axes = [axis for axis in results.plan.axes if (rows[axis] != "").any()]
     found: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -237,7 +261,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     columns = [*axes, "run", "split", "metric"]
     for (*key, whose, split, metric), own in rows.groupby(columns, sort=False):
         baseline = find_baseline(metric)
-        # a baseline is in the unit of the metrics that it is for
+        # a baseline has the unit of the metrics that it is compared with
         of = baseline.compared_with[0] if baseline and baseline.compared_with else metric
         scale, unit = (100, ", %") if find_metric(of).in_per_cent else (1, "")
         head = FRESH if whose == UNTRAINED else baseline.called if baseline else ""
@@ -267,13 +291,15 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
 def _on_other_images(
     measured: Mapping[str, pd.DataFrame], axis: str, axes: Iterable[str]
 ) -> dict[str, list[str]]:
-    """{of how many images each of an axis's names is: the columns} of those columns in which two
-    names at one place and seed were measured on different images, as far as these are known.
+    """Find columns in which two names at the same place and seed were measured on different images.
 
     Args:
-        measured: {column: the results that its means are of}.
-        axis: whose names stand beside one another.
-        axes: of the study.
+        measured: `{column: results behind its means}`.
+        axis: Axis whose names are compared.
+        axes: All axes of the study.
+
+    Returns:
+        `{number of images of each name as text: columns}`, as far as the images are known.
     """
     found: dict[str, list[str]] = {}
     places = [one for one in axes if one != axis]
@@ -289,7 +315,7 @@ def _on_other_images(
 
 
 def _chosen(results: Results) -> Shown:
-    """What was chosen among tries, each once for all seeds."""
+    """Build the table of values that were chosen among tries, with a row for all seeds."""
     tasks = results.plan.by_name
     found: dict[str, dict[str, Any]] = {}
     for task in tasks.values():
@@ -320,8 +346,11 @@ def _cost(results: Results) -> Shown:
 
 
 def as_text(shown: Shown) -> pd.DataFrame:
-    """A table for readers: columns that say nothing are left out; the ends of an interval are one
-    cell, and so are a metric's mean and sd."""
+    """Return a table as text for readers.
+
+    Columns without information are left out. The two ends of an interval become one cell, and so do
+    the mean and the sd of a metric.
+    """
     frame, found = shown.frame, {}
     signed = "difference" in frame
     for name in map(str, frame.drop(columns="high", errors="ignore")):
@@ -347,7 +376,7 @@ def as_text(shown: Shown) -> pd.DataFrame:
 
 
 def cells(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
-    """The head and the rows of a table as text."""
+    """Return the heading and the rows of a table of texts."""
     return [*map(str, frame)], frame.to_numpy().tolist()
 
 
@@ -358,7 +387,7 @@ def _number(value: float | None, digits: int | None, signed: bool = False) -> st
 
 
 def _span(low: str, high: str) -> str:
-    """The text of an interval, which may be open."""
+    """Return the text of an interval, which may be open."""
     if low and high:
         return f"{low} to {high}"
     return f"{low} or more" if low else f"up to {high}" if high else ""

@@ -1,17 +1,17 @@
-"""The first sentences of a study's report, by a rule that is fixed before the first task.
+"""Decide what a study's report claims, by a rule that is fixed before the first task.
 
-Comparisons: the study's pairs; else every name against the baseline; else all pairs; on the first
-measure, at every place of the other axes. A difference is claimed only at the study's planned end,
-if there are three independent seeds and the interval of the paired differences, at level 1 - 0.05/m
-for m comparisons, excludes zero. With predictions the interval is the wider of Student's t over the
-seeds and a bootstrap over seeds and images.
+The comparisons are the study's pairs, else every name against the baseline, else all pairs. They
+use the first measure and cover every place of the other axes. A difference is claimed only at the
+study's planned end, and only if there are three independent seeds and the interval of the paired
+differences, at level 1 - 0.05/m for m comparisons, excludes zero. With predictions the interval is
+the wider of Student's t over the seeds and a bootstrap over seeds and images.
 
-Before the planned end, and after somebody has dropped runs that were planned, the report shows the
-same intervals without a claim: stopping as soon as they look good would claim a difference that
+Before the planned end, and after a user has dropped planned runs, the report shows the same
+intervals without a claim: stopping as soon as the intervals look good would claim a difference that
 does not exist in 14.5% of studies. A study that is changed after results were known, for example
 lengthened, multiplies m by its number of planned ends, so that k ends together claim a difference
 that does not exist in at most 5% (1 + 1/2 + ... + 1/k) of studies. The comparisons with fresh
-weights are a family of their own, with an error of 5% of its own.
+weights are a separate family with an error of 5% of its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,20 +51,20 @@ from .study.tasks import Task, Tasks
 
 FRESH = "fresh weights"
 ERROR = 0.05  # probability that a family claims a difference that does not exist
-Asked = dict[Comparison, pd.DataFrame]  # {comparison: its pairs over seeds}
+Asked = dict[Comparison, pd.DataFrame]  # {comparison: pairs over seeds}
 
 
 class Measure(NamedTuple):
-    """What decides.
+    """Metric that decides, with the format of values.
 
     Attributes:
-        name: of the metric.
-        split: that it is of.
-        label: for readers.
-        sign: what makes higher values the better ones, 1 or -1.
-        scale: that values are multiplied by: 100 of a share.
-        unit: of differences, with a blank before it.
-        digits: decimals that are shown.
+        name: Name of the metric.
+        split: Split that the metric is measured on.
+        label: Name for readers.
+        sign: 1 if higher values are better, else -1.
+        scale: Factor for the values: 100 for a share.
+        unit: Unit of differences, with a leading blank.
+        digits: Decimals to show.
     """
 
     name: str
@@ -80,10 +80,10 @@ class Family(NamedTuple):
     """Comparisons that share an error of 5%.
 
     Attributes:
-        differences: of those that were measured.
-        size: how many comparisons the level is divided among.
-        missing: that have no seed on both sides.
-        final: whether the study has reached its planned end; before it nothing is claimed.
+        differences: Differences of the measured comparisons.
+        size: Number by which the level is divided.
+        missing: Comparisons without a seed on both sides.
+        final: Whether the study has reached its planned end. Nothing is claimed before.
     """
 
     differences: tuple[Difference, ...]
@@ -102,16 +102,17 @@ class Family(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a study's report claims.
+    """Claims of a study's report.
 
     Attributes:
-        rule: by which it does.
-        measure: that decides; None where nothing is measured yet.
-        rows: of the results that are compared.
-        found: of the study's comparisons; none where its names are tested on images of their own.
-        fresh: of the trained names minus fresh weights; without comparisons where none are
-            measured, no name is trained, or the study's own say it.
-        sentences: what it claims, of the comparisons and of fresh weights, and what it lacks.
+        rule: Rule that decides.
+        measure: Metric that decides, or None if nothing has been measured yet.
+        rows: Compared rows of the results.
+        found: Family of the study's comparisons. Empty if the compared names are tested on
+            different images.
+        fresh: Family of the trained names minus fresh weights. Empty if no fresh weights are
+            measured, if no name is trained, or if the study's own comparisons already include them.
+        sentences: Claims about both families, and what the study lacks.
     """
 
     rule: Rule
@@ -123,10 +124,10 @@ class Verdict:
 
 
 def claims(results: Results) -> Verdict:
-    """Decide what a study's results claim by its rule.
+    """Decide what a study's results claim by the study's rule.
 
     Raises:
-        UserError: the study compares nothing, no run has the measure, names that it asks to
+        UserError: The study compares nothing, no run has the measure, names that the study asks to
             compare were tested on different images, or predictions are damaged.
     """
     if results.plan.rule is None:
@@ -179,7 +180,7 @@ def claims(results: Results) -> Verdict:
 
 
 def _history(results: Results) -> Iterator[str]:
-    """Report the changes of the plan after results were known, and how they weaken the claims."""
+    """Report changes of the plan after results were known, and the effect on the claims."""
     plan = results.plan
     yield from plan.changes
     if plan.dropped:
@@ -193,7 +194,7 @@ def _history(results: Results) -> Iterator[str]:
 
 
 def _unfinished(results: Results) -> Iterator[str]:
-    """A sentence where tasks have not finished: a page that stays as it is says of when it is."""
+    """Report unfinished tasks with the time of the last result, because a page is not updated."""
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
         text = (
@@ -203,12 +204,14 @@ def _unfinished(results: Results) -> Iterator[str]:
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:
-    """The measure that decides; None where no run of the test has finished.
+    """Return the measure that decides, or None if no run of the test has finished.
 
     Raises:
-        UserError: those that have finished have not measured it.
+        UserError: The finished runs have not measured the metric, or its better direction is
+            unknown.
     """
-    rows = results.table  # a value that is not finite does not make another measure the first
+    # all rows, so that an infinite value does not change which measure is the first
+    rows = results.table
     rows = rows[(rows["run"] == rule.test) & rows["metric"].map(is_of_model).astype(bool)]
     if results.rows(rule.test).empty:
         return None
@@ -228,14 +231,16 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
 
 
 def _order(metric: str) -> float:
-    """Return the place of a metric among the measures of frozen encoders; all other metrics come
-    after these, among them the probes of a training run."""
+    """Return the rank of a metric among the measures of frozen encoders.
+
+    All other metrics, including the probes of a training run, come after these measures.
+    """
     is_probe = is_of_frozen(metric) and not metric.startswith(PROBED)
     return place(metric) if is_probe else len(MAIN)
 
 
 def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
-    """A sentence where frozen encoders that are compared were measured by other features."""
+    """Report compared frozen encoders that were measured with different pooling or image sizes."""
     tasks, found = results.plan.by_name, dict[str, None]()
     for one, both in asked.items():
         for row in both.itertuples():
@@ -243,7 +248,7 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
             folders = (row.folder_a, row.folder_b)
             sizes = [tasks[folder].values.get("data.size") for folder in folders]
             for key, values in (("probe.pool", pools), ("data.size", sizes)):
-                # no pool: of a fine-tuning; no size: that of the weights
+                # a fine-tuning has no pool, and without data.size the weights' size is used
                 if all(pools) and None not in values and values[0] != values[1]:
                     texts = zip((one.a, one.b), values, strict=True)
                     found |= dict.fromkeys(f"{name} by {key}={value}" for name, value in texts)
@@ -252,8 +257,11 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
 
 
 def _apart(both: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
-    """Why the two sides of some pairs are not compared: their images, or of what pre-training
-    predicts on held-out images a key that makes it an easier task; empty where they are."""
+    """Return why the two sides of some pairs cannot be compared, or an empty text otherwise.
+
+    The sides differ if they were tested on different images. For metrics of a pre-training task on
+    held-out images, the sides also differ if a recipe key makes one task easier.
+    """
     if on_different_images(both):
         return "are tested on different images"
     part, _, last = measure.name.rpartition("/")
@@ -265,21 +273,28 @@ def _apart(both: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
             continue
         keys = [key for key in engine.keys_of_task(a.values) if key in a.values and key in b.values]
         if engine.predicts_labels(part or str(a.values["objective"])):
-            keys = ["objective"]  # what it sees of an image makes them no other labels
+            # predicted labels do not depend on which part of an image the network sees
+            keys = ["objective"]
         if differ := [key for key in keys if a.values[key] != b.values[key]]:
             return f"predict other things ({differ[0]})"
     return ""
 
 
 def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
-    """The pairs of each trained name, at each place, with fresh weights in the test's own measure:
-    of an evaluation or a pre-training those that each task has measured beside its own; of a
-    fine-tuning the study's tasks that fine-tune fresh weights. None where there are none; no pairs
-    where no name is trained, and where the study's own comparisons are these."""
+    """Return the pairs of each trained name with fresh weights, in the measure of the test.
+
+    For an evaluation or a pre-training, each task has measured fresh weights itself. For a
+    fine-tuning, some tasks of the study fine-tune fresh weights.
+
+    Returns:
+        The pairs of each comparison with fresh weights. None without measurements of fresh weights.
+            Empty if no name is trained or the study's own comparisons already include all of the
+            pairs.
+    """
     tasks, report = results.plan.by_name, results.plan.report
     tested = [task for task in tasks.values() if task.run == rule.test]
     trained = [task for task in tested if not _is_fresh(task, tasks)]
-    if report.get("question"):  # its answer compares the released encoder
+    if report.get("question"):  # the answer of study/worth compares the released encoder
         trained = [task for task in trained if _called(task, rule) != RELEASED]
     tool, runs = tested[0].tool, (rule.test, *report.get("beside", ()))
     fine_tuned = [one for one in tasks.values() if one.run in runs and one.tool == "finetune"]
@@ -299,15 +314,14 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
             every.setdefault(Comparison(_called(task, rule), name, place), []).append(both)
     found = {one: pd.concat(each) for one, each in every.items()}
     if trained and not fresh and not any(map(len, found.values())):
-        # what is predicted in pre-training has baselines of its own
+        # pre-training tasks have baselines of their own
         return {} if tool == "pretrain" else None
     asked = {frozenset((one.a, one.b, *one.at)) for one in rule.asked}
     return {} if all(frozenset((one.a, one.b, *one.at)) in asked for one in found) else found
 
 
 def _is_fresh(task: Task, tasks: Tasks) -> bool:
-    """Whether a task measures or fine-tunes fresh weights, or chose its start among ways that begin
-    there."""
+    """Return whether a task measures, fine-tunes or could choose to start from fresh weights."""
     among = (task.best or [()])[0]
     tried = [tasks[name].tried["init"] for name in among if "init" in tasks[name].tried]
     start = tried or [task.options.get("init", SCRATCH)]
@@ -315,13 +329,16 @@ def _is_fresh(task: Task, tasks: Tasks) -> bool:
 
 
 def _called(task: Task, rule: Rule) -> str:
-    """The name that a task is compared under."""
+    """Return the name of the arm that a task belongs to."""
     return task.at.get(rule.axis or "", task.run) if task.run == rule.test else task.run
 
 
 def _is_beside(rule: Rule, own: Task, fresh: Task) -> bool:
-    """Whether a task from fresh weights stands at the place of a trained one: a name of the test's
-    stands for itself, a run beside it has one at each name that it is over."""
+    """Return whether a task from fresh weights belongs to the place of a trained task.
+
+    A task of the test run may differ in the compared axis. A task of another run must agree on all
+    of its axes.
+    """
     apart = {axis for axis, name in fresh.at.items() if own.at.get(axis, name) != name}
     return not apart - ({rule.axis} if fresh.run == rule.test else set())
 
@@ -338,13 +355,13 @@ def _family(
 
 
 def sentence(opening: str, found: Family, rule: Rule, measure: Measure) -> str:
-    """What a family of comparisons claims.
+    """Return the sentence that states the claims of a family of comparisons.
 
     Args:
-        opening: words before it.
-        found: the family.
-        rule: of the study.
-        measure: that they are of.
+        opening: Words at the start of the sentence.
+        found: Family of comparisons.
+        rule: Rule of the study.
+        measure: Measure of the comparisons.
     """
     shared = f"{found.asked} comparison{'s' if found.asked != 1 else ''}"
     shared += f", {len(found.missing)} of them without results yet" if found.missing else ""
@@ -375,7 +392,7 @@ def sentence(opening: str, found: Family, rule: Rule, measure: Measure) -> str:
 
 
 def _claim(one: Difference, measure: Measure) -> str:
-    """A claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, 5 seeds)."""
+    """Describe a claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, 5 seeds)."""
     side = "above" if one.mean > 0 else "below"
     word = "" if measure.sign > 0 else f" ({'better' if one.mean < 0 else 'worse'})"
     size = f"{abs(one.mean):.{measure.digits}f}{measure.unit}"
@@ -384,7 +401,7 @@ def _claim(one: Difference, measure: Measure) -> str:
 
 
 def _open(one: Difference, measure: Measure) -> str:
-    """A difference that is not claimed: its mean, and how far it may reach."""
+    """Describe the mean and interval of a difference that is not claimed."""
     if not one.interval:
         return str(one.asked)
     mean = f"{one.mean:+.{measure.digits}f}"
@@ -396,7 +413,7 @@ def _ends(one: Difference, measure: Measure) -> str:
 
 
 def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | None:
-    """The name that is claimed to be better than every other one, at every place."""
+    """Return the name that is claimed to be the best at every place, or None."""
     swapped = (Comparison(one.asked.b, one.asked.a, one.asked.at) for one in claimed)
     both = zip(claimed, swapped, strict=True)
     wins = {one.asked if measure.sign * one.mean > 0 else other for one, other in both}

@@ -1,1 +1,1 @@
-"""The runs of a folder: listed, ranked, as a page, and what can be removed of them."""
+"""List and rank the runs of a folder, write a page about the runs, and remove checkpoints."""

@@ -1,4 +1,7 @@
-"""Removes the checkpoints of finished runs, whose export holds what later runs read. No torch."""
+"""Remove the checkpoints of finished runs. Later runs read only the export.
+
+The module does not import torch.
+"""
 
 from typing import NamedTuple
 
@@ -13,13 +16,13 @@ from .listed import ListedRun, disk_use
 
 
 class Cleaned(NamedTuple):
-    """What was removed of a run's folder.
+    """Result of cleaning a run's folder.
 
     Attributes:
-        name: of the run.
-        checkpoints: their number.
-        bytes: that they occupied.
-        kept: why they were not removed; empty where they were.
+        name: Name of the run.
+        checkpoints: Number of checkpoints.
+        bytes: Bytes that the checkpoints occupied.
+        kept: Why the checkpoints were kept, or an empty text if they were removed.
     """
 
     name: str
@@ -29,18 +32,18 @@ class Cleaned(NamedTuple):
 
 
 def clean(run: ListedRun) -> Cleaned | None:
-    """Remove a run's checkpoints, if nothing needs them any more; None of a run without some."""
+    """Remove a run's checkpoints, unless still needed. Return None if the run has none."""
     folder = run.record.folder
     paths = list_checkpoints(folder / "checkpoints")
     if not paths:
         return None
     found = Cleaned(run.name, len(paths), sum(map(disk_use, paths)))
-    # a run that may go on is not locked: starting it would be refused meanwhile
+    # do not lock a run that may continue, because the lock would refuse to start the run
     if run.record.result is None:
         return found._replace(kept=why_kept(run))
     try:
         with lock.hold(folder, str(folder.parent)):
-            # as it is now
+            # read the run again, now that it is locked
             if reason := why_kept(ListedRun(run.name, read_run(folder))):
                 return found._replace(kept=reason)
             for name in ("model.safetensors", "heads.safetensors"):
@@ -53,7 +56,7 @@ def clean(run: ListedRun) -> Cleaned | None:
 
 
 def why_kept(run: ListedRun) -> str:
-    """Why a run that nobody writes keeps its checkpoints; empty where nothing needs them."""
+    """Return why a run that no process writes must keep its checkpoints, or an empty text."""
     if run.damage:
         return f"it is damaged: {run.damage}"
     if run.record.result is None:
@@ -64,6 +67,6 @@ def why_kept(run: ListedRun) -> str:
         return "its export has weights that are not finite"
     try:
         pending = manifest.pending(open_run(run.record.folder))
-    except (OSError, ValueError) as error:  # a UserError is a ValueError
+    except (OSError, ValueError) as error:  # includes UserError, which is a ValueError
         return f"whether its uploads are complete is not known: {error}"
     return f"pushes are pending: {', '.join(pending)}" if pending else ""

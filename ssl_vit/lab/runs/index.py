@@ -1,5 +1,8 @@
-"""The page over all runs of a folder: its studies, and of the runs that compare a table and their
-curves in one chart. No torch here."""
+"""Write the page about all runs of a folder, without importing torch.
+
+The page lists the folder's studies, and shows comparable runs in one table with their curves in one
+chart.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -17,40 +20,47 @@ from ..study.record import StudyRecord
 from . import listed, search
 from .listed import CAUTION, COLUMNS, COMPARES, ListedRun, counted, named, of_page
 
-CHARTED = 8  # runs whose curves are in one chart, the newest: as many as it has colours
-POINTS = 120_000  # of all curves in a page, about 1 MB
-FEWEST = 20  # of one curve, however many there are
+CHARTED = 8  # most runs in one chart (the newest runs): a chart has eight colours
+POINTS = 120_000  # points of all curves in a page, about 1 MB
+FEWEST = 20  # fewest points of a curve, however many curves a page has
 Studies = Mapping[Path, StudyRecord]
 
 
 def write(folder: Path) -> list[RunRecord]:
-    """Write index.html into a folder of runs and into those of its studies, and the pages of its
-    runs that have none or are older than their files; the runs. The task of a study gets no page
-    here, but one that it has is brought up to date.
+    """Write index.html into a folder of runs and into the folders of all studies below.
+
+    The function also writes the page of each run that has no page or whose page is older than its
+    files. A task of a study gets no page here, but an existing page is brought up to date.
+
+    Returns:
+        Records of the runs.
 
     Raises:
-        UserError: the folder has no runs.
-        OSError: it cannot be written.
+        UserError: The folder has no runs.
+        OSError: The folder cannot be written.
     """
     found = search.find(folder)
     records = [read_run(path) for path in found.runs]
     write_atomically(folder / INDEX, render(folder, records, found.studies))
     for place in found.studies.keys() - {folder}:
-        with suppress(OSError):  # a folder of others
+        with suppress(OSError):  # another user's folder
             write_atomically(place / INDEX, render(place, records, found.studies))
     for record in records:
         page, updated = record.folder / PAGE, record.updated
         if not _has_page(record.folder):
             continue
         if not page.exists() or not updated or page.stat().st_mtime <= updated.timestamp():
-            with suppress(OSError):  # a folder of others, which has no page then
+            with suppress(OSError):  # another user's folder, which then gets no page
                 run_page.write(record.folder, record)
     return records
 
 
 def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
-    """The page as text, of what is in and below the folder: its studies with links to pages of
-    their own, and all other runs."""
+    """Return the page about a folder as text.
+
+    The page has the studies below the folder, with links to their pages, and all runs outside of
+    these studies.
+    """
     below = {
         place: study
         for place, study in studies.items()
@@ -92,13 +102,15 @@ def _run_cell(folder: Path, run: ListedRun) -> str | Cell:
 
 
 def _relative(folder: Path, other: Path) -> str:
-    """A link's beginning from a page in one folder to those in another, below it."""
+    """Return the beginning of a link from a page in a folder to pages in a folder below."""
     return "".join(f"{blocks.quoted(part)}/" for part in other.relative_to(folder).parts)
 
 
 def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
-    """A section with the frozen encoders of all objectives: a table for each measure and set of
-    images, the best encoder first."""
+    """Return a section about frozen encoders of all objectives.
+
+    The section has one table for each measure and set of images, with the best encoder first.
+    """
     tables: list[Block] = []
     measures = {run.frozen_measure for run in runs if run.frozen_measure}
     for measure in in_order(measures):
@@ -127,8 +139,7 @@ def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
 
 
 def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
-    """A section for the runs that compare: the newest run first, and in the order of their newest
-    ones."""
+    """Return a section for each group of comparable runs, the group with the newest run first."""
     newest = sorted(runs, key=lambda run: run.ended.timestamp() if run.ended else 0, reverse=True)
     groups = listed.groups(newest)
     most = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))
@@ -138,13 +149,13 @@ def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
 
 
 def _title(run: ListedRun) -> str:
-    """Of a group, by one of its runs; on how many images it was measured its table says."""
+    """Return the title of a group of runs. The number of images is in the group's table."""
     title = " on ".join(COLUMNS[key].text(run) for key in ("objective", "data"))
     return f"{title} at {run.record.values.get('data.size', listed.NONE)} px"
 
 
 def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
-    """The table of runs of one objective and data set; what all share is said once, over it."""
+    """Return the table of a group of runs, below a line with all that the runs share."""
     columns, shared = of_page(runs)
     rows: list[list[str | Cell]] = []
     for run in runs:
@@ -155,7 +166,7 @@ def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
 
 
 def _charts(runs: Sequence[ListedRun], most: int) -> list[Block]:
-    """The curves of the newest runs: of the metrics of their table, in one chart each."""
+    """Return charts with the curves of the newest runs, a chart for each metric of the table."""
     charts: list[Block] = []
     known = [(run, run.record.rows.curves) for run in runs]
     for metric in curves.of_table({name for _, own in known for name in own}):

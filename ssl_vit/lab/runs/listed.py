@@ -1,5 +1,7 @@
-"""A run of a list: what its folder holds, whether that is whole, the columns of every list of runs,
-and which of their values compare. No torch here."""
+"""Describe a run for lists of runs: the state, the columns, and which values are comparable.
+
+The module does not import torch.
+"""
 
 import itertools
 import math
@@ -39,21 +41,23 @@ from ...recipe.schema import defaults
 from ...runs import seen_text
 from .. import engine
 
-NONE = "-"  # of what a run has not
+NONE = "-"  # shown for a missing value
 COMPARES = (
     "Accuracies of frozen encoders compare between objectives, on the same images. Losses and other"
     " accuracies compare only between runs of one objective, target and data."
 )
 CAUTION = "A difference of two runs is no result: studies compare over seeds, with intervals."
-LEARNED = "labels learned before"  # of how many images the initial weights had learned theirs
+# heading: number of images whose labels the initial weights had learned
+LEARNED = "labels learned before"
 
 
 @dataclass(frozen=True, eq=False)
 class ListedRun:
-    """A run of a list. What takes a look at its files is found out once, and if it is asked for.
+    """Run in a list. Values that need a look at files are read once, on first use.
 
     Attributes:
-        name: its folder, from the listed folder.
+        name: Path of the run's folder from the listed folder.
+        record: Content of the run's folder.
     """
 
     name: str
@@ -61,9 +65,11 @@ class ListedRun:
 
     @cached_property
     def settings(self) -> Values:
-        """{key: value} of its recipe, which has the groups of keys that its objective uses, of a
-        key that one lacks the default; of an evaluation without optim.*, and probe.pool as it was
-        resolved. Empty where the recipe cannot be read."""
+        """`{key: value}` of the recipe, with defaults for missing keys of the recipe's groups.
+
+        An evaluation has no `optim.*`, and `probe.pool` is the pooling that was used. Empty if the
+        recipe cannot be read.
+        """
         if not self.record.values:
             return {}
         values, result = self.record.values, self.record.result
@@ -77,7 +83,7 @@ class ListedRun:
 
     @cached_property
     def damage(self) -> str:
-        """What of it is missing or damaged, its export included; empty where nothing is."""
+        """What is missing or damaged in the run and the export, or an empty text."""
         problems = list(self.record.problems)
         values = self.record.values
         if self.record.result is not None and values and values.get("objective") != "probe":
@@ -86,13 +92,15 @@ class ListedRun:
 
     @cached_property
     def disk(self) -> int:
-        """Bytes that its folder occupies."""
+        """Bytes that the run's folder occupies."""
         return disk_use(self.record.folder)
 
     @property
     def state(self) -> str:
-        """finished, running at step N, stopped and where the same command resumes, or damaged with
-        the reason."""
+        """State in words: finished, running at a step, stopped, or damaged with the reason.
+
+        A stopped run also says after which step the same command resumes it.
+        """
         if self.damage:
             return f"damaged: {self.damage}"
         if self.record.result is not None:
@@ -100,7 +108,7 @@ class ListedRun:
         of = f" of {self.record.steps:,}" if self.record.steps else ""
         if self.record.running:
             return f"running at step {self.step:,}{of}"
-        if self.record.steps == 0:  # an evaluation, which has no checkpoints
+        if self.record.steps == 0:  # an evaluation has no checkpoints
             return "stopped"
         if saved := self.record.saved_step:
             return f"stopped, resumes after step {saved:,}{of}"
@@ -112,7 +120,7 @@ class ListedRun:
 
     @property
     def ended(self) -> datetime | None:
-        """When it finished, else when it last wrote."""
+        """Time when the run finished, else the time of the last written file."""
         if self.record.result:
             with suppress(ValueError):
                 found = datetime.fromisoformat(self.record.result.finished)
@@ -121,12 +129,12 @@ class ListedRun:
 
     @property
     def rows(self) -> list[Row]:
-        """What names mean in this run (`metrics.own_rows`)."""
+        """Definitions of the run's metrics and baselines (`metrics.rows_of_run`)."""
         return rows_of_run(self.record.environment.own_rows, self.record.metrics())
 
     @cached_property
     def measured(self) -> dict[str, Reading]:
-        """Its metrics beside their baselines, without what is not finite."""
+        """Finite metrics with baselines, by name."""
         with own_rows(self.record.environment.own_rows):
             found = readings(self.record.metrics(), self.record.measured_on)
         return {one.name: one for one in found if math.isfinite(one.value)}
@@ -137,20 +145,20 @@ class ListedRun:
             return has_direction(metric)
 
     def value(self, metric: str) -> float | None:
-        """The value of a metric; None where it was not measured."""
+        """Return the value of a metric, or None without a measurement."""
         return self.measured[metric].value if metric in self.measured else None
 
     def count(self, metric: str) -> int | None:
-        """The number of images that a metric was measured on, as far as it is known."""
+        """Return the number of images that a metric was measured on, or None if unknown."""
         return self.measured[metric].images or None
 
     def fresh(self, metric: str) -> float | None:
-        """What fresh weights reach in it on the same images; None where that was not measured."""
+        """Return the value of fresh weights on the same images, or None without a measurement."""
         beside = self.measured[metric].beside if metric in self.measured else []
         return next((one.value for one in beside if one.place == FRESH), None)
 
     def to_beat(self, metric: str) -> float | None:
-        """The best of its other baselines on the same images; None where none was measured."""
+        """Return the best baseline on the same images, except fresh weights, or None."""
         one = self.measured.get(metric)
         values = [other.value for other in one.beside if other.place != FRESH] if one else []
         if not one or not values:
@@ -158,22 +166,28 @@ class ListedRun:
         return max(values) if one.row.higher else min(values)
 
     def learned(self, split: str) -> int:
-        """Of how many images of a split its initial weights had learned the labels; 0 where that is
-        not recorded."""
+        """Return the number of images of a split whose labels the initial weights had learned.
+
+        The number is 0 if it is not recorded.
+        """
         return seen_text.learned_labels(self.record.seen, split)
 
     @property
     def frozen_measure(self) -> str | None:
-        """The name of the first measure of its frozen encoder, of test images if there are some;
-        None without one."""
+        """Name of the first metric of the frozen encoder, or None.
+
+        Metrics of test images come before other metrics.
+        """
         with own_rows(self.rows):
             known = [name for name in in_order(self.measured) if is_of_frozen(name)]
         tested = [name for name in known if self.measured[name].split == "test"]
         return next(iter([*tested, *known]), None)
 
     def frozen(self) -> str | None:
-        """Return the accuracy of its frozen encoder and the difference from untrained weights, with
-        their intervals; None if it was not measured."""
+        """Describe the frozen encoder's accuracy and the difference from untrained weights.
+
+        Both have intervals. The result is None if the run did not measure the frozen encoder.
+        """
         if (name := self.frozen_measure) is None:
             return None
         one = self.measured[name]
@@ -183,8 +197,11 @@ class ListedRun:
         return f"{text}{_caveats(self, one)}"
 
     def first_metric(self, test: bool) -> str | None:
-        """Its first metric of the test split, or of held-out images, and the value, without those
-        of its frozen encoder; None without one."""
+        """Return the name and value of the first metric that is not of the frozen encoder, or None.
+
+        Args:
+            test: Whether to look at metrics of the test split or of other images.
+        """
         with own_rows(self.rows):
             for name in in_order(self.measured):
                 one = self.measured[name]
@@ -193,7 +210,7 @@ class ListedRun:
         return None
 
     def content(self) -> dict[str, Any]:
-        """The run for --json: its columns, time in seconds and disk in bytes, and its metrics."""
+        """Return the run for `--json`: columns, metrics, time in seconds and disk use in bytes."""
         return {
             **{key: COLUMNS[key].value(self) for key in SORTED_BY},
             "ended": self.ended and self.ended.isoformat(timespec="seconds"),
@@ -205,24 +222,30 @@ class ListedRun:
 
 
 def named(folder: Path, record: RunRecord) -> ListedRun:
-    """A run in or below a folder."""
+    """Return a run in or below a folder, named by the path from the folder."""
     inside = record.folder != folder
     return ListedRun(str(record.folder.relative_to(folder)) if inside else record.name, record)
 
 
 def counted(runs: Sequence[ListedRun]) -> str:
-    """How many runs are in each state: 3 finished, 1 running."""
+    """Return the number of runs in each state: "3 finished, 1 running"."""
     states = [run.state.split()[0].strip(":,") for run in runs]
     return ", ".join(f"{states.count(state):,} {state}" for state in sorted(set(states)))
 
 
 def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
-    """{key: each run's value}, of the keys that change what is computed and have two values among
-    the runs that use them. A recipe that cannot be read counts as no difference."""
+    """Return the keys that differ between runs and change the computation.
+
+    A key counts if the runs that use it have at least two values. A recipe that cannot be read
+    counts as no difference.
+
+    Returns:
+        `{key: value of each run}`.
+    """
     known, default = [run.settings for run in runs if run.settings], defaults()
     free = {key for run in runs for key in run.record.environment.free}
     found = {}
-    for key in dict.fromkeys(key for one in known for key in one):  # sorted as in the recipes
+    for key in dict.fromkeys(key for one in known for key in one):  # in the order of the recipes
         using = [one for one in known if key in one or key not in default]
         texts = {format_value(one.get(key, NONE)) for one in using}
         if len(texts) > 1 and identity.counts(key, free):
@@ -231,10 +254,10 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
 
 
 def export_problem(export: Path) -> str:
-    """Why an export cannot be loaded, as far as sizes and headers show; empty where it can."""
+    """Return why an export cannot be loaded, judged by sizes and headers, or an empty text."""
     try:
         export_files.read_config(export)
-        # the header has to cover the file to its last byte
+        # safe_open fails unless the header describes the file up to its last byte
         with safe_open(export / "model.safetensors", framework="numpy"):
             return ""
     except UserError:
@@ -244,22 +267,23 @@ def export_problem(export: Path) -> str:
 
 
 def disk_use(folder: Path) -> int:
-    """Bytes that a folder occupies, as du counts them; links are not followed."""
+    """Return the bytes that a folder occupies, counted like `du` and without following links."""
     sizes = {}
     for path, _, files in os.walk(folder):
         for entry in (path, *(os.path.join(path, name) for name in files)):  # noqa: PTH118
-            with suppress(OSError):  # a file that is removed meanwhile
+            with suppress(OSError):  # the file was just removed
                 found = os.lstat(entry)
                 sizes[found.st_dev, found.st_ino] = 512 * found.st_blocks
     return sum(sizes.values())
 
 
 class Column(NamedTuple):
-    """A column of a list of runs.
+    """Column of a list of runs.
 
     Attributes:
-        value: of a run; None where it has none.
-        form: a value as text.
+        head: Heading.
+        value: Function that returns a run's value, or None if the run has no value.
+        form: Function that formats a value.
     """
 
     head: str
@@ -271,8 +295,10 @@ class Column(NamedTuple):
         return NONE if value is None else self.form(value)
 
     def ordered(self, runs: Sequence[ListedRun], backwards: bool) -> list[ListedRun]:
-        """The runs by their values, texts rising and numbers falling, or the other way round; those
-        without a value come last."""
+        """Return the runs in order, with texts ascending and numbers descending, or reversed.
+
+        Runs without a value come last.
+        """
         having = [run for run in runs if self.value(run) is not None]
         rising = bool(having) and isinstance(self.value(having[0]), str)
         having.sort(key=self.value, reverse=rising == backwards)
@@ -280,7 +306,7 @@ class Column(NamedTuple):
 
 
 def of_recipe(*keys: str) -> Callable[[ListedRun], Any]:
-    """The value of the first of these keys of a run's recipe that has one, as text."""
+    """Return a function that gives the first value among recipe keys as text."""
 
     def value(run: ListedRun) -> str | None:
         found = (run.record.values.get(key) for key in keys)
@@ -290,11 +316,11 @@ def of_recipe(*keys: str) -> Callable[[ListedRun], Any]:
 
 
 def of_result(name: str) -> Callable[[ListedRun], float | None]:
-    """A number of result.json; None of a run that has not finished."""
+    """Return a function that gives a number of result.json, or None for an unfinished run."""
     return lambda run: getattr(run.record.result, name, None)
 
 
-# {what sort= takes: column} of terminal, notebook and page
+# {value of sort=: column} of the terminal, the notebook and the page
 COLUMNS = {
     "name": Column("run", lambda run: run.name),
     "objective": Column("objective", of_recipe("objective")),
@@ -320,13 +346,16 @@ COLUMNS = {
 UNSORTED = ("frozen", "held out", "test", "test images", "learned")
 SORTED_BY = [key for key in COLUMNS if key not in UNSORTED]
 IN_TERMINAL = [key for key in COLUMNS if key not in ("model", "test images", "learned", "warnings")]
-# mostly shared
+# columns that often have the same value in all runs of a table
 SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learned")
 
 
 def metric_text(run: ListedRun, metric: str) -> str:
-    """The value of a metric, the number of images that it was measured on, what fresh weights and
-    the best of its other baselines reach there, and what makes it no measure of new images."""
+    """Describe a metric of a run for a table cell.
+
+    The text has the value, the number of images, the values of fresh weights and of the best other
+    baseline, and the reason if the metric does not measure new images.
+    """
     one = run.measured[metric]
     text = one.row.text(one.value, page=True) + (f" (n = {one.count_text})" if one.images else "")
     if (fresh := run.fresh(metric)) is not None:
@@ -337,8 +366,11 @@ def metric_text(run: ListedRun, metric: str) -> str:
 
 
 def _caveats(run: ListedRun, one: Reading) -> str:
-    """Say that a metric is no better than always naming the commonest class, and in brackets why it
-    does not measure new images; empty where neither is so."""
+    """Describe the limits of a metric, or return an empty text.
+
+    The limits are that the metric is no better than always naming the commonest class, or that it
+    does not measure new images.
+    """
     text = f"; {NO_BETTER}" if is_no_better(one) else ""
     if run.learned(one.split):
         return f"{text} ({LEARNED}: no sound comparison)"
@@ -348,10 +380,15 @@ def _caveats(run: ListedRun, one: Reading) -> str:
 
 
 def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
-    """The columns of a table of index.html after the run's name, of runs of one objective and data
-    set: metrics come first, each of one split; those by kind of patch are the last of them, so that
-    a phone shows the others. And what all of its runs share, {head: text}, which needs no
-    column."""
+    """Return the columns of a table in index.html, for runs of one objective and data set.
+
+    Metrics come first, each on one split. Metrics by kind of patch are the last metrics, so that a
+    phone shows the others.
+
+    Returns:
+        The columns after the run's name, and `{heading: text}` of what all runs share and no column
+            shows.
+    """
     with own_rows(*(run.rows for run in runs)):
         return _of_page(runs)
 
@@ -359,7 +396,7 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
 def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     measured = {(name, one.split) for run in runs for name, one in run.measured.items()}
     names = {name for name, _ in measured}
-    # a name that means different things in these runs has no row of its own here
+    # a name with different meanings in these runs gets separate columns
     shares = {name for run in runs for name, one in run.measured.items() if one.row.unit == SHARE}
     shown = [name for name in dict.fromkeys((*in_order(names), *sorted(shares))) if "/" not in name]
     order = [one for one in itertools.product(shown, SPLIT_NAMES) if one in measured]
@@ -385,15 +422,17 @@ def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
 
 
 def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) -> list[Column]:
-    """Return the columns of a metric on one split, for the runs in which its name means that row:
-    the metric, and next to it the values of fresh weights and of the best other baseline if they
-    were measured. The head has the number of images if it is the same in all runs."""
+    """Return the columns of a metric on one split, for the runs in which the name means `row`.
+
+    The columns are the metric, and the values of fresh weights and of the best other baseline if
+    they were measured. The heading has the number of images if all runs have the same number.
+    """
     of = [run for run in runs if metric in run.measured and run.measured[metric].row == row]
     called = metric.removesuffix(row.name) + row.words
     counts = {run.count(metric) for run in of if run.measured[metric].split == split}
     head = f"{called}, {SPLIT_NAMES[split]}"
     if len(counts) == 1 and (n := counts.pop()):
-        # of no-break spaces: a narrow column does not part it
+        # no-break spaces keep the text together in a narrow column
         head = f"{head} (n\u00a0=\u00a0{n:,})"
 
     def value(run: ListedRun) -> float | None:
@@ -415,11 +454,11 @@ def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) 
 
 
 class RankedGroup(NamedTuple):
-    """Runs whose values of a metric compare.
+    """Runs with comparable values of a metric.
 
     Attributes:
-        facts: {what: value} that all of them share.
-        runs: the best one first.
+        facts: `{fact: value}` that all runs share.
+        runs: Runs, the best first.
     """
 
     facts: dict[str, str]
@@ -427,9 +466,13 @@ class RankedGroup(NamedTuple):
 
 
 def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
-    """The finished and sound runs that have a metric, the best first, in groups that compare, the
-    largest group first: one data set and split, measured on the same images and, unless the metric
-    is of the frozen encoder, one objective."""
+    """Rank the finished and sound runs that have a metric.
+
+    Returns:
+        Groups of comparable runs, the largest group first and the best run of a group first. Runs
+            in a group share the data set, the split, the measured images and, unless the metric is
+            of the frozen encoder, the objective.
+    """
     by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     known = [
         run
@@ -448,11 +491,14 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
 
 
 def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
-    """What has to be equal for what is measured on a split to compare, as far as it is known: the
-    objective, and which images, how many, and of what size."""
+    """Return the facts that must be equal for measurements on a split to be comparable.
+
+    The facts are the objective and the images with their number and size, as far as they are known.
+    """
     environment = run.record.environment
     images = environment.data.get(split)
-    if split == "validation":  # of which environment.data names the whole that they are a share of
+    # environment.data names the whole set that the validation images are a share of
+    if split == "validation":
         images = environment.held_out or images
     facts = {
         "objective": run.record.values.get("objective"),
@@ -465,8 +511,10 @@ def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]
 
 
 def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
-    """The runs that may stand in one table: no two differ in what `_comparable` knows of a split.
-    The groups are in the order of their first runs."""
+    """Group the runs that can share a table: no two differ in the facts of `_comparable`.
+
+    The groups are in the order of their first runs.
+    """
     found: list[tuple[dict[tuple[str, str], str], list[ListedRun]]] = []
     for run in runs:
         counts = run.record.measured_on
@@ -487,10 +535,12 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
 
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
-    """What has to be equal for the values of a metric to compare. Of images that the objective
-    corrupts or crops also how it does, by its own keys: an easier task has a lower loss. A frozen
-    encoder is measured in the same way whatever its objective, but probes in a training run learn
-    from fewer images if its steps take little work."""
+    """Return the facts that must be equal for the values of a metric to be comparable.
+
+    If the objective corrupts or crops the images, its keys are facts too, because an easier task
+    has a lower loss. A frozen encoder is measured in the same way for every objective, but probes
+    in a training run learn from fewer images if the steps take little work.
+    """
     split, environment = run.measured[metric].split, run.record.environment
     values, learned = run.record.values, run.learned(split)
     facts = {"split": split, **_comparable(run, split, run.count(metric))}
@@ -510,7 +560,7 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
 
 
 def tells_nothing(run: ListedRun, metric: str) -> bool:
-    """Whether the best value of a metric may be that of collapsed features."""
+    """Return whether collapsed features could give the best value of a metric."""
     values = run.record.values
     return declaration.tells_nothing(
         metric, str(values.get("objective")), str(values.get("target"))

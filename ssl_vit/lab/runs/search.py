@@ -1,4 +1,4 @@
-"""Finds the runs and studies of a folder: one search for all that looks at many runs. No torch."""
+"""Find the runs and studies of a folder, for tools that read many runs, without importing torch."""
 
 import os
 from contextlib import suppress
@@ -10,24 +10,24 @@ from ...pages.run_record import is_run
 from ...recipe import records
 from ..study.record import FILE, StudyRecord
 
-DEEPEST = 8  # levels of folders that are looked through
+DEEPEST = 8  # levels of folders that are searched
 
 
 class Found(NamedTuple):
-    """The folders of runs in a folder, each once, by name; and {folder: study}."""
+    """Folders of runs, each once and sorted by name, and `{folder: study}`."""
 
     runs: list[Path]
     studies: dict[Path, StudyRecord]
 
 
 def find(folder: Path) -> Found:
-    """The runs and studies in and below a folder; of a run's folder the run.
+    """Find the runs and studies in and below a folder. If the folder is a run, find the run.
 
-    Folders inside a run are not looked at, nor are hidden ones. What links lead to is looked at
-    last, so that a run has the name of its own folder.
+    Hidden folders and folders inside a run are not searched. Links are followed last, so that a run
+    is listed under its own folder.
 
     Raises:
-        UserError: there is no run.
+        UserError: There is no run.
     """
     found = Found([], {})
     seen = set()
@@ -35,15 +35,15 @@ def find(folder: Path) -> Found:
     links: list[tuple[Path, int]] = []
     while waiting or links:
         place, levels = (waiting or links).pop()
-        with suppress(OSError):  # a folder of others, or one that is removed meanwhile
+        with suppress(OSError):  # another user's folder, or a folder that was just removed
             stat = place.stat()
-            if (stat.st_dev, stat.st_ino) in seen:  # links can lead back
+            if (stat.st_dev, stat.st_ino) in seen:  # links can form a circle
                 continue
             seen.add((stat.st_dev, stat.st_ino))
             if is_run(place):
                 found.runs.append(place)
                 continue
-            with suppress(OSError, ValueError):  # none there, or a damaged one
+            with suppress(OSError, ValueError):  # no study.json, or a damaged file
                 found.studies[place] = records.read(place / FILE, StudyRecord)
             for child in _folders(place) if levels else ():
                 (links if child.is_symlink() else waiting).append((child, levels - 1))
@@ -54,7 +54,8 @@ def find(folder: Path) -> Found:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The folders in a folder, last first."""
-    with os.scandir(folder) as entries:  # knows files, of which there can be millions, unasked
+    """Return the folders in a folder in reverse order."""
+    # scandir needs no call for each file, of which there can be millions
+    with os.scandir(folder) as entries:
         names = [one.name for one in entries if one.is_dir() and not one.name.startswith(".")]
     return [folder / name for name in sorted(names, reverse=True)]

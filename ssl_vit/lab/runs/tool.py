@@ -1,5 +1,7 @@
-"""The runs tool: lists the runs of a folder, ranks them by a metric, removes checkpoints that are
-not needed any more. No torch."""
+"""Run the runs tool, which lists or ranks the runs of a folder or removes checkpoints.
+
+The module does not import torch.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,18 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunTable:
-    """The runs in and below a folder. In a notebook it shows them as a table, and what the command
-    line prints below it.
+    """Runs in and below a folder. A notebook shows a table with the command line's text below.
 
     Attributes:
-        runs: as sort= says: `name`, `state`, `value(METRIC)`, `disk` in bytes, `record`, which
-            holds the recipe's `values`, the `result` and the `rows`.
-        lines: what the command line prints, below the table of the runs if there is one.
-        rows: the texts of that table, its head first; none with best= or clean=.
-        groups: with best=, `runs` that compare, the best first, and the `facts` that they share.
-        record: what --json prints beside the runs.
-        frame: the runs as a pandas table: name, state, a column for each metric of the model, whose
-            baselines the runs' pages have, and for each option that differs between them.
+        runs: Runs in the order of `sort=`. A run has `name`, `state`, `value(METRIC)`, `disk` in
+            bytes, and a `record` with the recipe's `values`, the `result` and the `rows`.
+        lines: Lines that the command line prints, below the table of runs if there is a table.
+        rows: Texts of the table, the heading first. Empty with `best=` or `clean=`.
+        groups: With `best=`, groups of comparable `runs`, the best first, and the `facts` that all
+            runs of a group share.
+        record: Content that `--json` prints with `best=` or `clean=`.
+        frame: Runs as a pandas table, with name, state, a column for each metric of the model, and
+            a column for each option that differs between the runs. The pages of the runs show the
+            baselines of the metrics.
     """
 
     runs: list[ListedRun]
@@ -45,8 +48,11 @@ class RunTable:
 
     @property
     def frame(self) -> "DataFrame":
-        """A row a run: what --json has of it, a column for each metric, and one for each key of the
-        recipe that changes what is computed and differs between these runs."""
+        """Runs as a pandas table with a row per run.
+
+        The columns are the content that `--json` prints, each metric, and each recipe key that
+        changes the computation and differs between these runs.
+        """
         from pandas import DataFrame
 
         keys, rows = listed.differing(self.runs), []
@@ -56,7 +62,7 @@ class RunTable:
         return DataFrame(rows).drop(columns="metrics")
 
     def content(self) -> dict[str, Any]:
-        """A dictionary, as --json prints it."""
+        """Return the dictionary that `--json` prints."""
         return dict(as_json(self.record or {"runs": [run.content() for run in self.runs]}))
 
     def __repr__(self) -> str:
@@ -72,10 +78,10 @@ class RunTable:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the runs in and below a folder; with clean=checkpoints remove theirs.
+    """Print the runs in and below a folder, or remove checkpoints with `clean=checkpoints`.
 
     Raises:
-        UserError: as `table`.
+        UserError: An option is wrong, or there are no runs.
     """
     options = parse(RunsOptions, arguments)
     show(table(options), options.as_json)
@@ -85,7 +91,7 @@ def table(options: RunsOptions) -> RunTable:
     """List, rank or clean the runs in and below a folder.
 
     Raises:
-        UserError: an option is wrong, or there are no runs.
+        UserError: An option is wrong, or there are no runs.
     """
     folder = options.folder
     if not folder.is_dir():
@@ -102,7 +108,7 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
     """List the runs.
 
     Raises:
-        UserError: `sort` is no column.
+        UserError: `sort` is not a column.
     """
     key = sort.removeprefix("-")
     if key not in listed.SORTED_BY:
@@ -124,7 +130,8 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     """Rank the runs.
 
     Raises:
-        UserError: no run has the metric, or it is a baseline.
+        UserError: No run has the metric, the metric is a baseline, or its better direction is
+            unknown.
     """
     known = dict.fromkeys(name for run in runs for name in run.measured)
     if metric not in known and not is_of_model(metric):
@@ -152,7 +159,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
 def _ranking_lines(
     metric: str, groups: Sequence[RankedGroup], runs: Sequence[ListedRun]
 ) -> Iterator[str]:
-    """What is ranked, each group under what its runs share, and what is left out."""
+    """Yield the ranked runs, each group below the shared facts, and the runs that are left out."""
     directions = {one.measured[metric].row.higher for one in runs if metric in one.measured}
     named = " or ".join("higher" if higher else "lower" for higher in sorted(directions))
     yield f"{metric}: {named} is better{', as each plugin declares' * (len(directions) > 1)}"
@@ -179,7 +186,7 @@ def _ranking_lines(
 
 
 def _clean(runs: list[ListedRun]) -> RunTable:
-    """Remove the checkpoints of the runs that need none."""
+    """Remove the checkpoints that no run needs any more."""
     cleaned = [one for one in map(checkpoints.clean, runs) if one]
     gone = [one for one in cleaned if not one.kept]
     freed = sum(one.bytes for one in gone)

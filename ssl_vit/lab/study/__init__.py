@@ -1,1 +1,1 @@
-"""Studies: axes and runs in a file, the tasks that they make, and how these are started."""
+"""Read a study's axes and runs from a file, plan the tasks, and start each task."""

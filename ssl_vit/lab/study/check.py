@@ -1,8 +1,8 @@
-"""The recipes of a study's tasks, resolved and checked before any of them starts. The first mistake
-ends the check; it names the run and its names of the axes.
+"""Resolve and check the recipes of all tasks before the first task of a study starts.
 
-Whether weights have learned labels of test images is no matter of recipes: each run counts it when
-it is measured, and the report opens with it.
+The check ends at the first mistake. The message names the run and its names on the axes. The check
+does not cover whether initial weights have learned labels of test images: each evaluation counts
+such images, and the report opens with the count.
 """
 
 from collections.abc import Iterator
@@ -26,50 +26,53 @@ from .read import REFERENCE, Best, Study
 from .record import rule_of
 from .tasks import Task, Tasks, plain_options, where, words_of
 
-Recipes = dict[str, Recipe]  # by the task's name
-# keys that each task has of its own, and what decides no result
+Recipes = dict[str, Recipe]  # {task: recipe}
+# keys that differ between tasks without changing a result
 OWN_KEYS = {"name": "", "hub.repo": None, "resume": True}
 
 
 def _origin(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
-    """The task whose weights a task starts from, or that another key names; of several that it
-    chooses among the first."""
+    """Return the task whose weights a task starts from, or whose folder the option `key` names.
+
+    If the task chooses among several tasks, the first one is returned.
+    """
     tried = tasks[task.best[0][0]].options if task.best else {}
     names = REFERENCE.findall(task.options.get(key, tried.get(key, "")))
     return next((tasks[name] for name in names if name in tasks), None)
 
 
 def _judged(tasks: Tasks) -> set[str]:
-    """The tasks among which others choose."""
+    """Return the names of all tasks among which another task chooses."""
     return {name for task in tasks.values() if task.best for name in task.best[0]}
 
 
 def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
     """Resolve and check the options of every task.
 
-    A task that starts from another task's run has that run's model and images, and in place of the
-    best values, which are not known yet, the first that are tried.
+    A task that starts from another task's run gets the model and images of that run. The best tried
+    values are not known yet, so the first tried values stand in.
 
     Args:
-        study, tasks: the study and its tasks.
-        here: check that images are on this machine.
+        study: Study of the tasks.
+        tasks: Tasks to check.
+        here: Check that images are on this machine.
 
     Raises:
-        UserError: options are wrong; or a task goes on from a step of another that takes other
-            ones, or will not have kept its checkpoint; or a run that the report compares measures
-            no test images, or one that is chosen from no held-out images or not the probe that
-            chooses; or two names of an axis are of one run, whose result would count twice.
+        UserError: Options are wrong. Or a task cannot resume another task, because their options
+            differ or the checkpoint will not be kept. Or a compared run measures no test images, or
+            a run that provides best values has no held-out images or does not measure the deciding
+            metric. Or two names of an axis give the same run, which would count twice.
     """
     found: Recipes = {}
     same: dict[str, Task] = {}
-    resolved: dict[str, Recipe] = {}  # once for seeds that do not differ
+    resolved: dict[str, Recipe] = {}  # shared by tasks that differ only in their seed
     judged = _judged(tasks)
     for task in tasks.values():
         place = where(task.run, task.at)
         words = _words(task, tasks, found)
         key = " ".join(words)
         if key not in resolved:
-            # with a name: composing the default one takes longer than all else
+            # a fixed name, because composing the default name takes longer than everything else
             resolved[key] = engine.resolve([*words, f"name={task.run}"], place, here)
         recipe = found[task.name] = resolved[key]
         known = plain_options(task.options) | OWN_KEYS
@@ -98,11 +101,10 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
 
 
 def _check_trunk(task: Task, trunk: Task, found: Recipes) -> None:
-    """Check that a task can go on from a step of another (resume).
+    """Check that a task can resume from a step of another task.
 
     Raises:
-        UserError: it cannot.
-    """
+        UserError: The task cannot resume."""
     recipe, there = found[task.name], found[trunk.name]
     assert recipe.trunk is not None
     place, step = where(task.run, task.at), recipe.trunk.step
@@ -119,17 +121,19 @@ def _check_trunk(task: Task, trunk: Task, found: Recipes) -> None:
 
 
 def _chooses(place: str, best: Best, tool: str, recipe: Recipe) -> None:
-    """Check that a measure of tries says which of them is better; what pre-training reaches in its
-    own task says nothing of its features.
+    """Check that the measure of tried values tells which value is better.
+
+    The accuracy and loss that pre-training reaches in its own task say nothing about its features,
+    so pre-training needs an explicit measure.
 
     Args:
-        place: of what chooses, for errors.
-        best: as in the study.
-        tool, recipe: of one of the tries.
+        place: Place of the choosing run, for error messages.
+        best: Choice from the study file.
+        tool: Tool of the tries.
+        recipe: Recipe of one of the tries.
 
     Raises:
-        UserError: it does not.
-    """
+        UserError: The measure cannot tell which value is better."""
     if not best.by and tool == "pretrain" and not engine.predicts_labels(recipe.objective):
         text = f"best: {best.of}: is a pre-training, whose own accuracy and loss say nothing of its"
         wanted = f"expected best: {{of: {best.of}, by: {(*_online(recipe), 'MEASURE')[0]}}}"
@@ -138,16 +142,18 @@ def _chooses(place: str, best: Best, tool: str, recipe: Recipe) -> None:
 
 
 def _check_measured(key: str, measure: str, whose: str, tool: str, recipe: Recipe) -> None:
-    """Check that a run measures something, as far as that is known of an objective, and that one of
-    two values of it is the better.
+    """Check that a run measures a metric and that the metric has a better direction.
 
     Args:
-        key, measure: of the study's file.
-        whose: a run, for the error.
-        tool, recipe: of the run.
+        key: Key of the study file, for error messages.
+        measure: Metric that the key names.
+        whose: Name of the run, for error messages.
+        tool: Tool of the run.
+        recipe: Recipe of the run. Metrics of a plugin objective are known only as far as the plugin
+            declares them.
 
     Raises:
-        UserError: it does not, or that is not known.
+        UserError: The run does not measure the metric, or its better direction is not known.
     """
     with own_rows(recipe.own_rows):
         _check_known(key, measure, whose, tool, recipe)
@@ -156,11 +162,13 @@ def _check_measured(key: str, measure: str, whose: str, tool: str, recipe: Recip
 def _check_known(key: str, measure: str, whose: str, tool: str, recipe: Recipe) -> None:
     name, rows = measure.rpartition("/")[2], all_metrics()
     known = _probed(recipe) if tool == "evaluate" else _online(recipe)
-    others = [row.name for row in rows if not row.compared]  # of the features
-    if tool == "finetune":  # whose probes have names of their own
+    # metrics by which no report compares runs
+    others = [row.name for row in rows if not row.compared]
+    if tool == "finetune":  # probes during fine-tuning have names that begin with probe_
         known = [*(row.name for row in rows if row.compared and not _is_probed(row)), *known]
     elif tool == "pretrain":
-        own = not (name.startswith(PROBED) or _is_probed(find_metric(name)))  # of its own task
+        # a metric of the pre-training task
+        own = not (name.startswith(PROBED) or _is_probed(find_metric(name)))
         known, others = [*known, "loss"], [*others, *([name] if own else [])]
     if name not in (*known, *others):
         text = f"{key}: {measure}: {whose} does not measure that"
@@ -171,13 +179,13 @@ def _check_known(key: str, measure: str, whose: str, tool: str, recipe: Recipe) 
 
 
 def _is_probed(row: Metric) -> bool:
-    """Whether it is a probe's alone."""
+    """Return whether only probes measure the metric."""
     probes = {*engine.MEASURES} - {"top1"}
     return row.unit == PIXEL_SHARE or row.name.removesuffix("_*") in probes
 
 
 def _probed(recipe: Recipe) -> list[str]:
-    """The metrics of a frozen encoder's evaluation."""
+    """Return the metrics that an evaluation of the frozen encoder measures."""
     of_measures = {
         "few_shot": [f"few_shot_{shots}" for shots in recipe.probe.shots],
         "top1": ["top1", "top5", "real"],
@@ -188,17 +196,20 @@ def _probed(recipe: Recipe) -> list[str]:
 
 
 def _online(recipe: Recipe) -> list[str]:
-    """The probes' metrics in the result.json of a training run."""
+    """Return the probe metrics in the result.json of a training run."""
     knn = recipe.eval.knn and not engine.predicts_labels(recipe.objective)
     measured = _probed(recipe) if recipe.probe.every else ["knn"] if knn else []
     return [PROBED + one for one in measured]
 
 
 def with_values(tasks: Tasks, found: Recipes) -> Tasks:
-    """The tasks with what their recipes say of them; without the best values, and what the weights
-    of another task bring."""
+    """Return the tasks with the values that the recipes determine.
+
+    The best values and whatever another task's weights determine are still unknown and left out.
+    """
     settled = {}
-    computed: dict[int, dict[str, Any]] = {}  # once for tasks that share a recipe
+    # {id of a recipe: values}, because several tasks share a recipe
+    computed: dict[int, dict[str, Any]] = {}
     for name, task in tasks.items():
         unknown = {key for other in (task.best or [()])[0] for key in tasks[other].tried}
         named = sources(task.options).values()
@@ -215,24 +226,26 @@ def with_values(tasks: Tasks, found: Recipes) -> Tasks:
 
 
 def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
-    """A task's options before the runs that it needs are there."""
+    """Return the options of a task as words, before the needed runs exist."""
     options = plain_options(task.options)
     if before := _origin(task, tasks):
         options = engine.with_origin(options, found[before.name])
     tried = tasks[task.best[0][0]].tried if task.best else {}
     options |= plain_options({key: option_text(value) for key, value in tried.items()})
-    options.pop("hub.repo", None)  # one for each task
-    if _origin(task, tasks, "resume"):  # by the name of that task
+    options.pop("hub.repo", None)  # the repository differs between tasks
+    if _origin(task, tasks, "resume"):  # use the other task's name as its path
         options["resume"] = REFERENCE.sub(r"\1", task.options["resume"])
     return words_of(options)
 
 
 def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
-    """Lines about splits of few images, each once, with the first task that is measured on it. Each
-    data set is read once.
+    """Check the images of every task and return lines about splits of few images.
+
+    Each line appears once, with the first task that is measured on the split. Each data set is read
+    once.
 
     Raises:
-        UserError: a split that a task needs is not there, or images cannot be read.
+        UserError: A split that a task needs does not exist, or images cannot be read.
     """
     read: dict[str, Any] = {}
     lines: dict[str, str] = {}
@@ -251,10 +264,10 @@ def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
 
 
 def not_here(found: Recipes) -> list[str]:
-    """A line about images that are not on this machine and so were not read; none where all are.
+    """Return a line about data sets that were not read because they are not on this machine.
 
     Raises:
-        UserError: a data set has no place.
+        UserError: A data set has no place.
     """
     away: dict[str, None] = {}
     for data in (recipe.data for recipe in found.values()):
@@ -267,7 +280,7 @@ def not_here(found: Recipes) -> list[str]:
 
 
 def _pool(task: Task, tasks: Tasks, found: Recipes) -> str:
-    """How an evaluation pools a feature; empty where it pools none, or that is not known."""
+    """Return how an evaluation pools features, or `""` without pooling or if unknown."""
     probe, origin = found[task.name].probe, _origin(task, tasks)
     if task.tool != "evaluate" or probe.feature == "hidden" or {*probe.measures} <= engine.TOKENS:
         return ""
@@ -276,9 +289,11 @@ def _pool(task: Task, tasks: Tasks, found: Recipes) -> str:
 
 
 def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
-    """A line where the report compares encoders of different architectures, unless that is what its
-    axis is about: each of its names says the model; and one where it compares frozen encoders by
-    features that are pooled otherwise, as far as it is known how."""
+    """Warn about comparisons of encoders that differ in architecture or in the pooling of features.
+
+    Different architectures give no warning if every name of the compared axis sets model options,
+    because the axis is then about the model. Pooling is compared as far as it is known.
+    """
     rule = rule_of(study)
     if rule is None or rule.axis is None:
         return

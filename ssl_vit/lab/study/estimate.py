@@ -1,4 +1,4 @@
-"""What a study will cost before it runs, by its runs."""
+"""Estimate in advance what a study will cost, run by run."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from .tasks import Task, origins
 if TYPE_CHECKING:
     from ...jobs.step_time import StepTime
 
-# of a study's table: {key: (heading, how it is written)}
+# {key: (heading, formatter)} of the table of a study's costs
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tasks": ("tasks", str),
     "exaflop": ("exaFLOP", estimate.number),
@@ -29,17 +29,19 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class StudyEstimate:
-    """What a study will cost.
+    """Estimated cost of a study.
 
     Attributes:
-        name, title: of the study.
-        asked: the tool's options.
-        device: of device=.
-        runs: {name: what its tasks will cost, as `sum_up` gives it}; `in_all` all of them.
-        compared: lines: what the report will compare, and what that is not of; none where it
-            compares nothing.
-        warnings: common mistakes, a line each, after the runs that they are of.
-        opening: lines to say before it.
+        name: Name of the study.
+        title: Title of the study.
+        asked: Options of the tool that asked for the estimate.
+        device: Device of `device=`, or None.
+        runs: `{run: total cost of the run's tasks}`; see `sum_up`.
+        in_all: Total cost of all tasks.
+        compared: Lines that say what the report will compare and to which cases the comparison does
+            not extend. Empty if the report compares nothing.
+        warnings: Common mistakes, one line each, with the runs that make the mistake.
+        opening: Lines to print first.
     """
 
     name: str
@@ -53,7 +55,7 @@ class StudyEstimate:
     opening: list[str]
 
     def __repr__(self) -> str:
-        """What the command line prints."""
+        """Return the text that the command line prints."""
         shown = {key: one for key, one in COLUMNS.items() if self.in_all[key] is not None}
         head = ["run", *(title for title, _ in shown.values())]
         rows = [
@@ -71,7 +73,7 @@ class StudyEstimate:
             yield "time", f"on {self.device.name}: {estimate.assumed(self.asked)} of its peak"
         elif timed:
             yield "time", "measured here, one task after the other"
-        elif not self.opening:  # which has the hours, measured
+        elif not self.opening:  # the opening already gives measured hours
             yield "time", estimate.no_time()
         if timed and (untimed := self.in_all["untimed"]):
             yield "left out", f"the time of {untimed} tasks, which is not known"
@@ -80,10 +82,12 @@ class StudyEstimate:
 
 
 def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
-    """What a study will cost; with own.probe, tasks whose steps are alike are measured once.
+    """Estimate the cost of a study.
+
+    With `own.probe`, the step time is measured once for all tasks whose steps are alike.
 
     Raises:
-        UserError: as `estimate`.
+        UserError: `lab.estimate.estimate` refuses a task.
     """
     found: dict[str, estimate.RunEstimate] = {}
     by_run: dict[str, list[estimate.RunEstimate]] = {}
@@ -113,8 +117,8 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
 
 
 def _compared(request: Request, found: Mapping[str, estimate.RunEstimate]) -> list[str]:
-    """As of StudyEstimate, by the estimates of the tasks."""
-    from pandas import DataFrame  # which nothing else here waits for
+    """Return the lines of `StudyEstimate.compared`."""
+    from pandas import DataFrame  # pandas is slow to import and only needed here
 
     rule, tasks = rule_of(request.study), request.tasks
     if rule is None or not rule.asked:
@@ -131,9 +135,12 @@ def _compared(request: Request, found: Mapping[str, estimate.RunEstimate]) -> li
 
 
 def _spent(task: Task, request: Request, found: Mapping[str, estimate.RunEstimate]) -> float:
-    """The exaFLOP of a task with those of all that its weights come through, by the estimates of
-    the tasks and, where they come from outside of the study, as these were recorded; what goes on
-    from a trunk counts as a run of its own length. NaN: not counted."""
+    """Return the exaFLOP of a task and of everything that the weights come from.
+
+    The sum uses the estimates of the study's tasks, and the recorded cost of weights from outside
+    the study. A run that resumes another run's trunk counts with its whole length, and the trunk
+    itself does not count. The result is NaN if any part was not counted.
+    """
     names = [task.name, *origins(request.tasks, task.name)]
     options = {name: request.tasks[name].options for name in names}
     trunks = references({name: own.get("resume", "") for name, own in options.items()})
@@ -141,7 +148,7 @@ def _spent(task: Task, request: Request, found: Mapping[str, estimate.RunEstimat
     for name in names:
         if name not in trunks:
             one = found[name]
-            whole = 1 + one.begins_at / max(1, one.steps)  # with the trunk's steps
+            whole = 1 + one.begins_at / max(1, one.steps)  # includes the steps of the trunk
             spent += math.nan if one.exaflop is None else one.exaflop * whole
         if not references({"init": options[name].get("init", "")}):
             before = request.recipes[name].init_source.upstream_cost()["exaflop"]
@@ -150,9 +157,13 @@ def _spent(task: Task, request: Request, found: Mapping[str, estimate.RunEstimat
 
 
 def sum_up(found: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
-    """What several tasks will cost together, None where it is known of none: how many there are,
-    exaFLOP, device-hours, price, bytes on the disk, how many have an unknown time, and how many an
-    unknown work, of which that of all is not known then."""
+    """Sum the cost of several tasks.
+
+    Returns:
+        Number of tasks, exaFLOP, device-hours, price and bytes on disk, then the number of tasks
+            with unknown time (`untimed`) and with unknown exaFLOP (`uncounted`). A sum is None if
+            no task's value is known, and the exaFLOP is None if any task's is unknown.
+    """
     uncounted = sum(one.exaflop is None and one.images is not None for one in found)
     return {
         "tasks": len(found),
@@ -166,6 +177,6 @@ def sum_up(found: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
 
 
 def _total(values: Iterable[float | None]) -> float | None:
-    """The sum of those that are known; None where none is."""
+    """Sum the known values. Return None if no value is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

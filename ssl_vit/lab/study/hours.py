@@ -1,9 +1,9 @@
-"""Keep a study to its hours: optional groups of tasks start only where they end in time.
+"""Keep a study within the given hours by starting optional groups of tasks only if there is time.
 
-study.json lists the groups in their order before the first task starts. The functions that decide
-get names, needs and seconds of tasks, and no results: only time may decide how many seeds a study
-has. What was decided, and the time used, stand in hours.json in the study's folder, so that a study
-that was interrupted goes on with the time that is left.
+study.json lists the groups in order before the first task starts. The functions that decide receive
+names, needs and seconds of tasks, and never results: only time may decide how many seeds a study
+has. The decisions and the time used are in hours.json in the study's folder, so an interrupted
+study continues with the time that is left.
 """
 
 import json
@@ -22,8 +22,8 @@ from .options import RELEASED
 from .tasks import Task
 
 FILE = "hours.json"
-PLANNED, HOURS = "planned", "hours"  # how a study ended: everything ran, or the hours were used
-SAVED_EVERY = 5.0  # seconds after which the time used is written again
+PLANNED, HOURS = "planned", "hours"  # how a study ended: everything ran, or the hours ran out
+SAVED_EVERY = 5.0  # seconds between writes of the time used
 Needs = Mapping[str, Sequence[str]]  # {task: tasks that have to end before it}
 Seconds = Mapping[str, float]  # {task: seconds that it takes}
 
@@ -32,9 +32,9 @@ class Group(Record):
     """Tasks that run together.
 
     Attributes:
-        name: In words, such as "seed 3".
-        kind: seeds, shares or frozen; "" for a group that always runs.
-        tasks: Their names.
+        name: Name in words, such as "seed 3".
+        kind: `seeds`, `shares` or `frozen`, or `""` for a group that always runs.
+        tasks: Names of the tasks.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Group(Record):
 
 
 class Plan(NamedTuple):
-    """The hours of a study, as they were planned.
+    """Planned hours of a study.
 
     Attributes:
-        hours: How long the study may take.
-        spent: Seconds that planning has taken.
-        expected: {kind of a task: seconds of the task}.
-        frozen_first: Whether frozen encoders belong to the group of their seed.
+        hours: Hours that the study may take.
+        spent: Seconds that planning took.
+        expected: `{kind of task: seconds of one task}`.
+        frozen_first: Whether the evaluations of frozen encoders belong to the group of their seed.
     """
 
     hours: float
@@ -59,14 +59,14 @@ class Plan(NamedTuple):
 
 
 class Decision(Record):
-    """Whether a group was started, when, and what the study was expected to take with it.
+    """Record of the decision to start or to leave out a group.
 
     Attributes:
-        group: Its name.
-        starts: Whether it was started.
-        used: Hours that had been used.
-        expected: Hours that the study was expected to take with the group.
-        at: UTC, ISO 8601.
+        group: Name of the group.
+        starts: Whether the group was started.
+        used: Hours used before the decision.
+        expected: Expected hours of the study including the group.
+        at: Time of the decision in UTC, ISO 8601.
     """
 
     group: str
@@ -77,17 +77,17 @@ class Decision(Record):
 
 
 class Ledger(Record):
-    """hours.json.
+    """Content of hours.json.
 
     Attributes:
-        hours: How long the study may take.
-        used: Hours that it has taken, planning included and pauses not.
-        took: {task: seconds that it ran}.
-        decisions: On optional groups, in their order.
-        left_out: {task: why it does not run}.
-        ended: "planned" after every task has ended, "hours" where optional tasks were left out for
-            lack of time, None until then: also after a person has stopped the study.
-        lengthened: How often the study was given more hours after a task had ended.
+        hours: Hours that the study may take.
+        used: Hours used so far, including planning and excluding pauses.
+        took: `{task: seconds that it ran}`.
+        decisions: Decisions on optional groups, in order.
+        left_out: `{task: why the task does not run}`.
+        ended: `planned` after every task has ended, or `hours` if optional tasks were left out for
+            lack of time. None before the end, and also after a person has stopped the study.
+        lengthened: How often the user gave the study other hours after a task had ended.
     """
 
     hours: Number
@@ -100,10 +100,10 @@ class Ledger(Record):
 
 
 def kind_of(task: Task) -> str:
-    """Return the kind of a task: tasks of a kind take equally long.
+    """Return the kind of a task. All tasks of a kind take equally long.
 
-    It is the first part of the run's name. The arm of a released encoder is a kind of its own,
-    because its network differs from that of the other arms.
+    The kind is the first part of the run's name. A released encoder is a kind of its own, because
+    the network differs from the network of the other arms.
     """
     kind = task.run.partition("_")[0]
     return f"{kind} {RELEASED}" if task.at.get("arm") == RELEASED else kind
@@ -116,14 +116,15 @@ def makespan(
     parallel: int,
     running: Seconds | None = None,
 ) -> float:
-    """Return the seconds until all tasks have ended, each started as soon as it can be.
+    """Return the seconds until all tasks have ended if each task starts as soon as possible.
 
     Args:
-        tasks: Names, each after the tasks that it needs.
-        needs: Of each task; tasks that neither wait nor run have ended.
-        seconds: Of each task.
-        parallel: How many tasks run at once.
-        running: {task: seconds until it ends}.
+        tasks: Names of the waiting tasks, each after the tasks that it needs.
+        needs: `{task: tasks that must end first}`. A needed task that neither waits nor runs counts
+            as ended.
+        seconds: `{task: seconds}`.
+        parallel: Number of tasks that run at once.
+        running: `{task: seconds until its end}` of running tasks.
     """
     ends = dict(running or {})
     places = sorted(ends.values())[-parallel:]
@@ -136,15 +137,18 @@ def makespan(
 
 
 def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds) -> Seconds:
-    """Return {task: seconds that it takes}, by the tasks of the same kind that have ended.
+    """Estimate the seconds of each task from the finished tasks of the same kind.
 
-    A kind of which none has ended takes its planned time, times how much longer than planned the
-    other kinds took.
+    For a kind without a finished task, the estimate is the planned time multiplied by the ratio of
+    actual to planned time over all finished tasks.
 
     Args:
-        kinds: {task: its kind}, of all tasks.
-        took: {task: seconds} of the tasks that have ended.
-        expected: {kind: seconds}, as planned.
+        kinds: `{task: kind}` of all tasks.
+        took: `{task: seconds}` of the finished tasks.
+        expected: `{kind: seconds}` as planned.
+
+    Returns:
+        `{task: seconds}` of all tasks.
     """
     measured: dict[str, list[float]] = {}
     for name, seconds in took.items():
@@ -159,19 +163,19 @@ def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds)
 
 
 class Hours:
-    """Which tasks of a study may start, by its hours.
+    """Decide which tasks of a study may start within the study's hours.
 
     Args:
-        folder: The study's folder.
-        plan: The planned hours.
-        order: The groups of tasks, as in study.json.
-        needs: {task: tasks that have to end before it}.
-        kinds: {task: its kind}.
-        parallel: How many tasks run at once.
-        clock: Returns seconds.
+        folder: Folder of the study.
+        plan: Planned hours.
+        order: Groups of tasks in the order of study.json.
+        needs: `{task: tasks that must end first}`.
+        kinds: `{task: kind}`.
+        parallel: Number of tasks that run at once.
+        clock: Function that returns seconds.
 
     Attributes:
-        runs: Tasks that run, finished or not, in their order.
+        runs: Names of the tasks that run, finished or not, in order.
     """
 
     def __init__(
@@ -193,7 +197,7 @@ class Hours:
             self.ledger = records.require(self.path, Ledger, "remove it to count the hours anew")
             if self.ledger.hours != plan.hours:
                 self.ledger.hours = plan.hours
-                # whoever has seen results can choose the hours by them
+                # a user who has seen results can choose the hours by them
                 self.ledger.lengthened += bool(self.ledger.took)
                 self.ledger.decisions = [one for one in self.ledger.decisions if one.starts]
                 self.ledger.left_out = {}
@@ -205,11 +209,11 @@ class Hours:
 
     @property
     def used(self) -> float:
-        """Hours that the study has taken by now, pauses not counted."""
+        """Hours that the study has taken so far, without pauses."""
         return self.before + (self.clock() - self.began) / 3600
 
     def _list_runs(self) -> None:
-        """List the tasks that run: those of every group that is required or was started."""
+        """List the tasks of every required group and of every started group."""
         started = {one.group for one in self.ledger.decisions if one.starts}
         self.runs = [
             name
@@ -222,12 +226,12 @@ class Hours:
     def forecast(
         self, tasks: Iterable[str], took: Seconds, running: Seconds, over: Collection[str] = ()
     ) -> float:
-        """Return the hours that the study takes until these tasks, too, have ended.
+        """Return the total hours of the study once the given tasks have also ended.
 
         Args:
-            tasks: Names.
-            took: {task: seconds} of the tasks that have ended.
-            running: {task: seconds since it started}.
+            tasks: Names of tasks.
+            took: `{task: seconds}` of the finished tasks.
+            running: `{task: seconds since its start}`.
             over: Tasks that will not run.
         """
         seconds = expected_seconds(self.kinds, took, self.plan.expected)
@@ -239,10 +243,11 @@ class Hours:
     def decide(
         self, took: Seconds, running: Seconds, over: Collection[str] = ()
     ) -> Decision | None:
-        """Start or leave out the next optional group; None where every group is decided.
+        """Start or leave out the next optional group. Return None if every group is decided.
 
-        A group starts where the study is expected to end within its hours. After a group that does
-        not, all later groups of its kind are left out. The arguments are those of `forecast`.
+        A group starts if the study is expected to end within its hours. After the first group that
+        does not fit, all later groups of the same kind are left out. `forecast` describes the
+        arguments.
         """
         known = {one.group for one in self.ledger.decisions}
         group = next((one for one in self.order if one.kind and one.name not in known), None)
@@ -271,7 +276,7 @@ class Hours:
         return decision
 
     def _possible(self, group: Group) -> list[str]:
-        """Return the tasks of a group that need none that is left out, directly or not."""
+        """Return the tasks of a group that depend on no task that is left out."""
         left_out, possible = {*self.ledger.left_out}, list[str]()
         for name in group.tasks:
             if left_out.isdisjoint(self.needs[name]):
@@ -281,12 +286,12 @@ class Hours:
         return possible
 
     def leave_out(self, tasks: Mapping[str, str]) -> None:
-        """Record that no run needs these tasks, {task: why}."""
+        """Record `{task: reason}` of tasks that no run needs."""
         self.ledger.left_out |= tasks
         self._list_runs()
 
     def save(self, took: Seconds, every: float = 0.0) -> None:
-        """Write hours.json, unless it was written in the last `every` seconds."""
+        """Write hours.json, unless the file was written in the last `every` seconds."""
         if every and self.clock() - self.saved < every:
             return
         self.saved = self.clock()
@@ -295,7 +300,7 @@ class Hours:
         write_atomically(self.path, json.dumps(self.ledger.model_dump(), indent=1) + "\n")
 
     def end(self, took: Seconds) -> str:
-        """Record that the study has ended as planned or by its hours; return it in words."""
+        """Record how the study ended and describe the end in words."""
         refused = [one.group for one in self.ledger.decisions if not one.starts]
         self.ledger.ended = HOURS if refused else PLANNED
         self.save(took)
@@ -304,7 +309,7 @@ class Hours:
 
 
 def read(folder: Path) -> Ledger | None:
-    """Return the hours.json of a study's folder; None without that file.
+    """Read the hours.json of a study's folder. Return None if there is no such file.
 
     Raises:
         UserError: The file is damaged.

@@ -1,4 +1,4 @@
-"""What starts a study's tasks: the interface of a launcher, and what all of them know of a task."""
+"""Define the interface of a launcher, and what all launchers need to know about a task."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ RESULT = "result.json"
 
 
 class TaskResult(Record):
-    """Of a task's result.json what a study needs; a launcher can do without its seconds."""
+    """Part of a task's result.json that a study needs. A launcher works without the seconds."""
 
     metrics: dict[str, Measured]
     seconds: float = 0.0
@@ -40,19 +40,20 @@ class TaskResult(Record):
 
 @dataclass(frozen=True)
 class Job:
-    """A study that is to be started.
+    """Study that is ready to start.
 
     Attributes:
-        name, folder: of the study.
-        tasks: all of them, also those that have finished.
-        recipes: {task: its recipe}.
-        words: of the study's command, without the launcher's own.
-        parallel: how many tasks at once; None: as many as fit.
-        slurm: options of sbatch, as on its command line.
-        measures: of the report.
-        hours: The hours that it keeps to, where it may leave tasks out.
-        order: The groups of tasks that may be left out, and those that may not.
-        page_of: The run after whose tasks the study's page is written; "": after none.
+        name: Name of the study.
+        folder: Folder of the study.
+        tasks: All tasks, including finished tasks.
+        recipes: `{task: recipe}`.
+        words: Words of the study's command without the launcher's options.
+        parallel: Number of tasks at once, or None for as many as fit.
+        slurm: Options of sbatch, as on its command line.
+        measures: Measures of the report.
+        hours: Hours that limit the study, if tasks may be left out.
+        order: Groups of tasks, both required and optional.
+        page_of: Run after whose tasks the study's page is written, or `""` for no page.
     """
 
     name: str
@@ -69,19 +70,19 @@ class Job:
 
     @property
     def finished(self) -> list[str]:
-        """The tasks that have a result by now."""
+        """Names of the tasks that have a result by now."""
         return [name for name in self.tasks if finished(self.folder, name)]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What has become of a study's tasks.
+    """Outcome of a study's tasks.
 
     Attributes:
-        finished: tasks that have a result.
-        failed: {task: why it has none}, of this call.
-        submitted: {task: number of the job}, by this call of a launcher that waits for none.
-        left_out: {task: why it does not run}, of a study that keeps to its hours.
+        finished: Tasks that have a result.
+        failed: `{task: why it has no result}` of this call.
+        submitted: `{task: number of its job}` of this call, for a launcher that does not wait.
+        left_out: `{task: why it does not run}` of a study with limited hours.
     """
 
     finished: list[str]
@@ -91,50 +92,58 @@ class Outcome:
 
 
 class Launcher(Protocol):
-    """Another one implements these three functions and is named in LAUNCHERS of options.py. It
-    prints what happens as it happens; the tool that calls it prints the Outcome."""
+    """Interface of a launcher.
+
+    A new launcher implements these three methods and is named in `LAUNCHERS` of options.py. The
+    launcher prints events as they happen. The study tool prints the returned `Outcome`.
+    """
 
     def check(self, job: Job) -> None:
-        """Check a job that is to be started.
+        """Check a job before the start.
 
         Raises:
-            UserError: the job cannot be started here; nothing has been written.
+            UserError: The job cannot be started here. Nothing has been written.
         """
 
     def preview(self, job: Job) -> list[str]:
-        """Lines of what `start` would start. It starts and writes nothing, and can be asked on a
-        machine where `start` could not run.
+        """Return lines about what `start` would start.
+
+        The method starts and writes nothing, and works on machines where `start` could not run.
 
         Raises:
-            UserError: an option is wrong.
+            UserError: An option is wrong.
         """
 
     def start(self, job: Job) -> Outcome:
-        """Start the tasks that have not finished, each after those that it needs; a call after one
-        that was cut off goes on from it.
+        """Start the unfinished tasks, each after the needed tasks.
+
+        A call after an interrupted call continues from it.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C or SIGTERM; every task that this call runs has ended.
+            KeyboardInterrupt: Ctrl-C or SIGTERM. Every task that this call runs has ended.
         """
 
 
 def finished(folder: Path, name: str) -> bool:
-    """Whether a task's run has its result."""
+    """Return whether the run of a task has a result."""
     return (folder / name / RESULT).exists()
 
 
 def result(folder: Path, name: str) -> TaskResult:
-    """What a finished task's run has measured.
+    """Read the result of a finished task.
 
     Raises:
-        UserError: its file is damaged.
+        UserError: The file is damaged.
     """
     return records.require(folder / name / RESULT, TaskResult, HINT)
 
 
 def measured(job: Job, name: str) -> str:
-    """The value of a finished task's run by which others choose it, else of the first measure of
-    the report that it has, by itself or by its probes, else of those that lists of runs show."""
+    """Return the main measured value of a finished task as text.
+
+    The value is the measure by which other tasks choose this task, else the first measure of the
+    report that the task or its probes have measured, else the first metric in lists of runs.
+    """
     with own_rows(*_declared(job.folder, [name])):
         return _measured(job, name)
 
@@ -158,15 +167,15 @@ def _declared(folder: Path, names: Iterable[str]) -> Iterator[list[Row]]:
 
 
 def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:
-    """What a task takes of those that it chooses among.
+    """Choose the best tried values for a task.
 
     Returns:
-        The values whose measure, averaged over seeds, is best, the first among equals; of how many
-        settings that have a finite one; and the keys whose best value is the lowest or the highest
-        of the numbers that were tried.
+        The values with the best measure averaged over seeds (the first among equals); the number of
+            settings with a finite measure; and the keys whose best value is the lowest or highest
+            of the tried numbers.
 
     Raises:
-        UserError: no setting has a finite value, or it is not of held-out images.
+        UserError: No setting has a finite measure, or the measure is not of held-out images.
     """
     assert task.best is not None
     tried = {str(tasks[name].tried): tasks[name].tried for name in task.best[0]}
@@ -181,10 +190,10 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
 
 
 def tried_values(task: Task, tasks: Tasks, folder: Path) -> list[str]:
-    """The measure of each setting that `best_values` chooses among, in words, the best first.
+    """Return the measure of each setting that `best_values` chooses among, as text, the best first.
 
     Raises:
-        UserError: as `best_values`.
+        UserError: `best_values` cannot choose.
     """
     assert task.best is not None
     with own_rows(*_declared(folder, task.best[0])):
@@ -194,12 +203,13 @@ def tried_values(task: Task, tasks: Tasks, folder: Path) -> list[str]:
 
 
 def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
-    """{setting: its `score`, averaged over seeds} of those that have a finite one. A setting of
-    which fewer seeds have finished than of another is left out: it may have failed where it is
-    worst.
+    """Return `{setting: score averaged over seeds}` of the settings with finite scores.
+
+    A setting with fewer finished seeds than another setting is left out, because it may have failed
+    on its worst seeds.
 
     Raises:
-        UserError: as `best_values`.
+        UserError: `best_values` cannot choose.
     """
     assert task.best is not None
     among, by = task.best
@@ -228,17 +238,17 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
 
 
 def alternatives(task: Task, tasks: Tasks) -> set[str]:
-    """Return the tasks of which a task uses those that tuning chooses, and no others."""
+    """Return the needed tasks that this task uses only if tuning chooses them."""
     if task.best is None:
         return set()
     return {*task.needs} - {*task.best[0]} - references(task.options)
 
 
 def chosen_alternatives(task: Task, tasks: Tasks, folder: Path) -> set[str]:
-    """Return which of its `alternatives` a task uses, once the tries have ended.
+    """Return which of the `alternatives` a task uses, once the tries have ended.
 
     Raises:
-        UserError: as `best_values`.
+        UserError: `best_values` cannot choose.
     """
     values = best_values(task, tasks, folder)[0]
     runs = references({key: option_text(value) for key, value in values.items()})
@@ -246,18 +256,22 @@ def chosen_alternatives(task: Task, tasks: Tasks, folder: Path) -> set[str]:
 
 
 def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
-    """The tool's name and the options that run a task whose needs are finished."""
+    """Return the tool and the options that run a task, once the needed tasks have finished."""
     chosen = best_values(task, tasks, folder)[0] if task.best else {}
     return [task.tool, *_words(task, tasks, folder, chosen)]
 
 
 def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
-    """The options that run a task as far as they are known before its needs are finished, with the
-    best values of those tries that are, as `command` takes them; and the keys that it will choose
-    where none is."""
+    """Return the options that run a task, as far as known before the needed tasks finish.
+
+    If some tries have finished, the options hold the best values so far, as in `command`.
+
+    Returns:
+        The options, and the keys that are still to be chosen if no try has finished.
+    """
     if task.best is None:
         return _words(task, tasks, folder, {}), []
-    with suppress(UserError):  # there is nothing to choose yet
+    with suppress(UserError):  # no try has a result yet
         chosen = best_values(task, tasks, folder)[0]
         return _words(task, tasks, folder, chosen), []
     tried = [key for one in task.best[0] for key in tasks[one].tried]
@@ -266,7 +280,7 @@ def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str
 
 def _words(task: Task, tasks: Tasks, folder: Path, chosen: Mapping[str, Any]) -> list[str]:
     root = folder.resolve()
-    # a value that was chosen may name a run: its task that this one needs
+    # a chosen value may name a run, which stands for the needed task of the run
     of_run = {tasks[name].run: name for name in task.needs}
     options = task.options | {key: option_text(value) for key, value in chosen.items()}
     options = {

@@ -1,5 +1,7 @@
-"""The local launcher: each task is a process, started as soon as those that it needs have
-finished. `run` does so at any `Place`; of this launcher that is `Here`."""
+"""Launch tasks as processes on this machine, each as soon as the needed tasks have finished.
+
+`run` launches tasks at any `Place`. The place of this launcher is `Here`.
+"""
 
 import os
 import signal
@@ -41,45 +43,48 @@ from .launch import (
 from .tasks import Task, Tasks, unreachable
 from .warm import LOST, WarmProcess, dies_with_us, is_possible
 
-QUIET = 15.0  # seconds between two reports of what runs, at least
-# a sixtieth of the time so far, later: the output of days stays one that can be read
+QUIET = 15.0  # fewest seconds between two reports about running tasks
+# later reports wait for a sixtieth of the elapsed time, so that the output of days stays readable
 SHARE = 1 / 60
-WARM_ATTEMPTS = 3  # warm processes that are started, each after the loss of the one before
-PATIENCE = 15.0  # seconds for a process that was killed with its parent to release its folder
-SAVES = 120.0  # seconds for a task that is ended to save, as under SLURM
-TAIL = 8192  # bytes of a log that are read
+WARM_ATTEMPTS = 3  # most warm processes to start, each after the previous process was lost
+PATIENCE = 15.0  # seconds that a process killed with its parent has to release its folder
+SAVES = 120.0  # seconds that a terminated task has to save, as under SLURM
+TAIL = 8192  # bytes to read from the end of a log
 GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 class Local:
-    """Runs tasks on this machine (a `Launcher`)."""
+    """Launcher that runs tasks on this machine."""
 
     def check(self, job: Job) -> None:
-        """
+        """Check the options of the job.
+
         Raises:
-            UserError: options are given that are of SLURM.
+            UserError: There are options for SLURM.
         """
         if job.slurm:
             raise UserError(f"slurm={job.slurm}: has no effect without launcher=slurm")
 
     def preview(self, job: Job) -> list[str]:
-        """A line for each task that has not finished, with ? for values that it will choose."""
+        """Return a line for each unfinished task, with `?` for values that are not chosen yet."""
         self.check(job)
         return preview(job, f"; up to {Here(job).parallel} at once")
 
     def start(self, job: Job) -> Outcome:
-        """Run the tasks that have not finished. Whatever ends this call, they have two minutes to
-        save, and end with it.
+        """Run the unfinished tasks.
+
+        If this call ends early for any reason, the running tasks have two minutes to save and end
+        together with the call.
 
         Raises:
-            KeyboardInterrupt: SIGINT or SIGTERM came, which are handled in the main thread alone.
+            KeyboardInterrupt: SIGINT or SIGTERM. The signals are handled only in the main thread.
         """
         with closing(Here(job)) as here:
             return run(job, here)
 
 
 class Child(Protocol):
-    """A task's process, with functions of subprocess.Popen; `kill` is called until it has ended."""
+    """Process of a task, with methods of `subprocess.Popen`. Call `kill` until the process ends."""
 
     def poll(self) -> int | None: ...
     def terminate(self) -> None: ...
@@ -87,12 +92,12 @@ class Child(Protocol):
 
 
 class Place(Protocol):
-    """Where the processes of tasks run.
+    """Place where the processes of tasks run.
 
     Attributes:
-        parallel: how many at once.
-        cores: for each.
-        gpus: whether there are any; each process has one.
+        parallel: Number of processes at once.
+        cores: Cores for each process.
+        gpus: Whether the place has GPUs. Each process then gets one GPU.
     """
 
     parallel: int
@@ -100,15 +105,15 @@ class Place(Protocol):
     gpus: bool
 
     def start(self, line: Sequence[str], folder: Path, log: Path) -> Child:
-        """Start the command of a task, which writes a folder and is to append to a log."""
+        """Start the command of a task, which writes a folder and appends to a log."""
 
 
 class Here:
-    """This machine (a `Place`): as many tasks at once as are asked for, else as there are GPUs, or
-    cores, and as fit into memory if each needs what the largest does.
+    """This machine as a `Place`.
 
-    A warm process forks the tasks if there are several; see warm.py. Otherwise each task is started
-    as a process of its own.
+    The number of tasks at once is `parallel`, or by default the number of GPUs or cores, limited by
+    memory if every task needed as much as the largest task. If there are several tasks, a warm
+    process forks them (see warm.py). Otherwise each task starts as a process of its own.
     """
 
     def __init__(self, job: Job) -> None:
@@ -117,7 +122,7 @@ class Here:
         most = len(self.names) or min(engine.cores(), len(job.tasks))
         self.parallel = job.parallel or max(1, min(most, memory() // largest_need(job, self.gpus)))
         self.cores = max(1, engine.cores() // self.parallel)
-        self.begun: list[tuple[Child, str]] = []  # with its GPU
+        self.begun: list[tuple[Child, str]] = []  # each child with its GPU
         several = len(job.tasks) - len(job.finished) > 1
         self.attempts = WARM_ATTEMPTS if several and is_possible() else 0
         self.warm: WarmProcess | None = None
@@ -142,7 +147,7 @@ class Here:
             self.warm.close()
 
     def _warm_process(self, line: Sequence[str]) -> WarmProcess | None:
-        """Return the process that forks this command, or None if nothing can."""
+        """Return the process that forks this command, or None if no process can."""
         if [*line[: len(PROGRAM)]] != PROGRAM or PROGRAM[0] != sys.executable:
             return None
         if self.warm is not None:
@@ -160,7 +165,7 @@ class Here:
 
 
 def run(job: Job, place: Place) -> Outcome:
-    """Run the tasks of a job that have not finished, as `Local.start` does, at a place."""
+    """Run the unfinished tasks of a job at a place, as `Local.start` does."""
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
     files.sweep(job.folder / shared.FOLDER, shared.OWN)  # what killed tasks have left
     print(_opening(job, f"; up to {place.parallel} at once"), flush=True)
@@ -170,7 +175,7 @@ def run(job: Job, place: Place) -> Outcome:
 
 
 def preview(job: Job, how: str = "") -> list[str]:
-    """As `Local.preview`; `how` ends the first line."""
+    """Return the lines of `Local.preview`. `how` ends the first line."""
     lines = [_opening(job, how)]
     for name, task in job.tasks.items():
         if not finished(job.folder, name):
@@ -183,9 +188,9 @@ def preview(job: Job, how: str = "") -> list[str]:
 def begin(
     line: Sequence[str], environment: dict[str, str], log: Path, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """A process that appends to a log, and that ends with this one."""
+    """Start a process that appends to a log and ends when this process ends."""
     with log.open("ab") as file:
-        # a session of its own: the terminal signals only this process, which passes it on
+        # a new session, so that the terminal signals only this process, which passes signals on
         return subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
@@ -199,26 +204,27 @@ def begin(
 
 
 def largest_need(job: Job, gpu: bool) -> int:
-    """Bytes of memory of the task that needs most."""
+    """Return the bytes of memory that the largest task needs."""
     return max(engine.memory_need(one, gpu) for one in job.recipes.values())
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; CUDA is not
-    initialised."""
+    """Return the names of the usable GPUs as in CUDA_VISIBLE_DEVICES, without initialising CUDA."""
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name for name in visible.split(",") if name.strip()]
     return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
 def memory() -> int:
-    """Bytes that tasks may take together: what is free on the machine or, if that is less, the
-    limit of this process's control groups and those around them (cgroups(7); a container's, or that
-    of a job of SLURM)."""
+    """Return the bytes of memory that all tasks may take together.
+
+    The result is the free memory of the machine or, if it is lower, the limit of this process's
+    control groups and their parents (cgroups(7)), for example of a container or a SLURM job.
+    """
     found = [psutil.virtual_memory().available]
     for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else ():
         _, kinds, place = line.split(":", 2)
-        name = "memory.limit_in_bytes" if kinds else "memory.max"  # of version 1 or 2
+        name = "memory.limit_in_bytes" if kinds else "memory.max"  # of cgroup version 1 or 2
         root = GROUPS / kinds
         for group in (root / place.strip("/"), *(root / place.strip("/")).parents):
             with suppress(OSError, ValueError):  # no such group, or no limit
@@ -227,8 +233,10 @@ def memory() -> int:
 
 
 def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
-    """The last line of a log with something in it, of those from byte `start` on; `without` one,
-    that."""
+    """Return the last line of a log that is not blank, looking only after byte `start`.
+
+    If there is no such line, return `without`.
+    """
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
         text = file.read().decode(errors="replace")
@@ -244,13 +252,13 @@ def _say(what: str, text: str) -> None:
 
 
 def _needing(name: str, tasks: Tasks) -> list[str]:
-    """Return the tasks that need a task."""
+    """Return the names of the tasks that need a task."""
     return [other.name for other in tasks.values() if name in other.needs]
 
 
 @dataclass
 class _Running:
-    """A task that runs; its process's own lines begin in the log at byte `start`."""
+    """Running task. The output of the process begins at byte `start` of the log."""
 
     process: Child
     log: Path
@@ -259,7 +267,7 @@ class _Running:
 
 
 class _Processes:
-    """The processes of one call of `run`."""
+    """Processes of a call of `run`."""
 
     def __init__(self, job: Job, place: Place) -> None:
         self.job, self.tasks, self.folder = job, job.tasks, job.folder
@@ -267,22 +275,22 @@ class _Processes:
         self.begun = self.reported = self.lost = time.monotonic()
         self.running: dict[str, _Running] = {}
         self.took = {name: result(self.folder, name).seconds for name in job.finished}
-        self.failed: dict[str, str] = {}  # {task: why}, with those that are left out
+        self.failed: dict[str, str] = {}  # {task: reason}, including tasks that are left out
         self.retried: set[str] = set()
-        self.signals = 0  # that came
+        self.signals = 0  # number of signals received
         self.page: subprocess.Popen[bytes] | None = None  # the process that writes the study's page
         self.hours = self._hours()
         self.dependents = {name: _needing(name, self.tasks) for name in self.tasks}
-        self.chosen: dict[str, set[str]] = {}  # {task: tasks that tuning chose for it}
+        self.chosen: dict[str, set[str]] = {}  # {task: tasks that tuning has chosen for it}
         self.compared: set[str] = set()  # required groups whose time was compared with the plan
 
     @property
     def left_out(self) -> dict[str, str]:
-        """{task: why it does not run}, by the hours or because no task uses it."""
+        """`{task: reason}` of tasks that do not run, for lack of hours or because unused."""
         return {} if self.hours is None else self.hours.ledger.left_out
 
     def _hours(self) -> Hours | None:
-        """The hours that the study keeps to, with the time that it has used before."""
+        """Return the hours that limit the study, with the time used so far, or None."""
         if self.job.hours is None:
             return None
         needs = {name: task.needs for name, task in self.tasks.items()}
@@ -295,13 +303,14 @@ class _Processes:
         return hours
 
     def run(self) -> None:
-        """Run the tasks that have not finished, and that the hours allow.
+        """Run the unfinished tasks that the hours allow.
 
         Raises:
-            KeyboardInterrupt: SIGINT or SIGTERM came; every process has ended.
+            KeyboardInterrupt: SIGINT or SIGTERM. Every process has ended.
         """
         with ExitStack() as stack:
-            if threading.current_thread() is threading.main_thread():  # others can have no handlers
+            # other threads cannot set handlers
+            if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
                     stack.callback(signal.signal, number, signal.signal(number, self._stop))
             stack.callback(self._end)
@@ -311,7 +320,7 @@ class _Processes:
                 self._report()
                 time.sleep(0.05)
             self._close_hours()
-            if self.page is not None:  # an older page must not come after the last one
+            if self.page is not None:  # an older page must not overwrite the last page
                 self.page.wait()
             if self.running:
                 _say("stopping", "what runs has two minutes to save; a second signal kills it")
@@ -319,12 +328,14 @@ class _Processes:
             raise KeyboardInterrupt
 
     def _stop(self, number: int, frame: Any) -> None:
-        """Handle a signal. The first ends the loop of `run`, the second the time that tasks have to
-        save. Raised at once, it could pass by a process that is being started or ended."""
+        """Count a signal. The first ends the loop of `run`, the second ends the time to save.
+
+        An exception raised here could miss a process that is just starting or ending.
+        """
         self.signals += 1
 
     def _end(self) -> None:
-        """End what still runs: it saves, or is killed."""
+        """Terminate the running tasks, which then save, and kill tasks that do not end in time."""
         children = [child.process for child in self.running.values()]
         until = time.monotonic() + SAVES
         try:
@@ -341,27 +352,30 @@ class _Processes:
                 time.sleep(0.05)
 
     def _waiting(self) -> list[Task]:
-        """Tasks not started, each after those that it needs; where the study keeps to its hours,
-        those that may start, in the order of their groups."""
+        """Return the tasks that have not started, each after the needed tasks.
+
+        If hours limit the study, the list has only the tasks that may start, in the order of their
+        groups.
+        """
         started = self.took.keys() | self.failed.keys() | self.running.keys()
         names = self.tasks if self.hours is None else self.hours.runs
         return [self.tasks[name] for name in names if name not in started]
 
     def _more(self) -> bool:
-        """Whether a task waits that some task uses; with hours also of a group that fits."""
+        """Return whether a used task is waiting or another optional group fits into the hours."""
         if any(self._is_used(task.name) is not False for task in self._waiting()):
             return True
         return self._start_group()
 
     def _over(self) -> set[str]:
-        """Tasks that have ended or will not run."""
+        """Return the tasks that have ended or will not run."""
         over = self.took.keys() | self.failed.keys() | self.left_out.keys()
         if self.hours is None:
             return over
         return over | {task.name for task in self._waiting() if self._is_used(task.name) is False}
 
     def _start(self) -> None:
-        """Start what is ready, up to the limit; leave out what needs a task that failed."""
+        """Start the ready tasks up to the limit, and leave out tasks that need a failed task."""
         over = self._over()
         early = time.monotonic() - self.lost < PATIENCE
         for task in self._waiting():
@@ -377,8 +391,11 @@ class _Processes:
             self._start_group()
 
     def _is_used(self, name: str) -> bool | None:
-        """Whether a task's run is one of those that tuning has chosen, or of none that it chooses
-        among; None until it has chosen. Without hours every task runs."""
+        """Return whether any task uses a task, or None until tuning has chosen.
+
+        Tuning may choose among several runs, and then no task uses the others. Without limited
+        hours every task counts as used.
+        """
         if self.hours is None:
             return True
         runs, dependents = {*self.hours.runs}, self.dependents[name]
@@ -388,20 +405,20 @@ class _Processes:
         return None if None in used else False
 
     def _uses(self, task: Task, name: str) -> bool | None:
-        """Whether a task uses one that it needs; None until tuning has chosen."""
+        """Return whether a task uses a needed task, or None until tuning has chosen."""
         if name not in alternatives(task, self.tasks):
             return True
         if task.name not in self.chosen:
             if not {*(task.best or [()])[0]} <= self.took.keys() | self.failed.keys():
                 return None
             self.chosen[task.name] = set()
-            with suppress(UserError):  # no try has a result; the task itself will say so
+            with suppress(UserError):  # no try has a result, which the task itself will report
                 found = chosen_alternatives(task, self.tasks, self.folder)
                 self.chosen[task.name] = found
         return name in self.chosen[task.name]
 
     def _start_group(self) -> bool:
-        """Start the next optional group that fits into the hours; whether there is one."""
+        """Start the next optional group that fits into the hours. Return whether one started."""
         if self.hours is None:
             return False
         self._compare_with_plan()
@@ -417,7 +434,7 @@ class _Processes:
         return False
 
     def _compare_with_plan(self) -> None:
-        """Say how long tuning and each required seed took, and when the required ones will end."""
+        """Print how long tuning and each required seed took, and when all required seeds end."""
         assert self.hours is not None
         over = self._over()
         for group in self.hours.order:
@@ -434,7 +451,7 @@ class _Processes:
             _say("hours", text)
 
     def _close_hours(self) -> None:
-        """Write down the time that was used, and how the study ended."""
+        """Record the time used and how the study ended."""
         if self.hours is None:
             return
         waiting = [task.name for task in self._waiting()]
@@ -452,7 +469,7 @@ class _Processes:
             self._fail(task.name, str(error))
             return
         own = {"compute.threads": engine.requested_threads() or self.place.cores}
-        if self.place.gpus:  # the cores load its data
+        if self.place.gpus:  # the other cores load the data
             own["compute.workers"] = max(1, self.place.cores - 1)
         options += [f"{key}={value}" for key, value in own.items() if key not in task.options]
         line = process_command(*options)
@@ -465,8 +482,10 @@ class _Processes:
         _say("started", task.name)
 
     def _reap(self) -> None:
-        """Handle the processes that have ended. One that a signal killed, or that lost a process
-        that it depends on, is started again once."""
+        """Handle processes that have ended.
+
+        A task that a signal killed, or that lost a process that it depends on, starts again once.
+        """
         for name, child in list(self.running.items()):
             if (status := child.process.poll()) is None:
                 continue
@@ -495,8 +514,11 @@ class _Processes:
                     self._fail(name, f"{why} ({child.log})")
 
     def _write_page(self, name: str) -> None:
-        """Start to write the study's page after a task of the compared run has finished, unless a
-        page is being written. A page without pairs of seeds fails; its log says so."""
+        """Start to write the study's page after a task of the compared run has finished.
+
+        No second process starts while a page is being written. Without pairs of seeds the page
+        cannot be written, and the log says so.
+        """
         is_writing = self.page is not None and self.page.poll() is None
         if self.tasks[name].run == self.job.page_of and not is_writing:
             line = process_command("report", str(self.folder))
@@ -508,8 +530,10 @@ class _Processes:
         _say(how, f"{name}: {why}")
 
     def _report(self) -> None:
-        """Now and then the last line of each task that runs, which has its step, loss and time
-        left, and how the study gets on."""
+        """Print the study's progress and each running task's last line from time to time.
+
+        The last line of a task has its step, loss and remaining time.
+        """
         if self.hours is not None:
             self.hours.save(self.took, SAVED_EVERY)
         now = time.monotonic()
@@ -524,8 +548,10 @@ class _Processes:
         _say("so far", f"{len(self.took)} of {wanted} finished{failed}{self._left(now)}")
 
     def _left(self, now: float) -> str:
-        """How long the rest will take if each task takes as long as those of its run that have
-        finished; empty where a run has none."""
+        """Estimate the time for the remaining tasks from the finished tasks of the same run.
+
+        The text is empty if some run has no finished task.
+        """
         known: dict[str, list[float]] = {}
         for name, seconds in self.took.items():
             known.setdefault(self.tasks[name].run, []).append(seconds)

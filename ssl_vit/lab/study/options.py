@@ -1,4 +1,4 @@
-"""The options of the study tool, and what its --help says. No torch here."""
+"""Define the options of the study tool with help texts, without importing torch."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +7,7 @@ from ...recipe.names import NewFolder
 from ...recipe.tool import ALSO, RecipeKeys, ToolOptions
 from ...recipe.tools import Number, flag, out
 
-# built by worth.py; the other studies are files of recipes/study/
+# the package worth/ builds this study; all other studies are files in recipes/study/
 WORTH = "study/worth"
 RELEASED = "released"  # the option and the arm of a released encoder, in recipe=study/worth
 WORTH_TITLE = "Does pre-training help on your own images? In the hours= that it may take"

@@ -1,6 +1,9 @@
-"""The Ray launcher: as the local one, but each task's process runs on a node of a Ray cluster, as a
-Ray task with cores and a GPU of its own. Folders are on storage that all nodes share: the task of a
-node that is lost is started on another one, and its run goes on from its folder."""
+"""Launch tasks on a Ray cluster.
+
+The launcher works like the local launcher, but each task runs as a Ray task on a node with cores
+and a GPU of its own. All nodes share the storage of the folders. If a node is lost, Ray starts its
+task on another node, and the run continues from its folder.
+"""
 
 import os
 import signal
@@ -19,28 +22,31 @@ from .local import Child, Local, begin, largest_need, preview, run
 
 
 class Ray:
-    """Runs tasks on the nodes of a Ray cluster (a `Launcher`)."""
+    """Launcher that runs tasks on the nodes of a Ray cluster."""
 
     def check(self, job: Job) -> None:
-        """
+        """Check the study as `Local` does, and that Ray is installed.
+
         Raises:
-            UserError: as of `Local`, or Ray is not installed.
+            UserError: `Local` refuses the study, or Ray is not installed.
         """
         Local().check(job)
         _ray()
 
     def preview(self, job: Job) -> list[str]:
-        """As of `Local`; no Ray is needed."""
+        """Return what `Local` would print, without using Ray."""
         Local().check(job)
         return preview(job)
 
     def start(self, job: Job) -> Outcome:
-        """As of `Local`. The cluster is that of RAY_ADDRESS, else one that was started on this
-        machine, else one of its own.
+        """Run the tasks on a cluster.
+
+        The cluster is the one of RAY_ADDRESS, else a cluster that runs on this machine, else a new
+        cluster on this machine alone.
 
         Raises:
-            KeyboardInterrupt: as of `Local`.
-            UserError: the cluster cannot be used.
+            KeyboardInterrupt: The user stopped the study; see `Local.start`.
+            UserError: The cluster cannot be used.
         """
         ray = _ray()
         try:
@@ -52,9 +58,12 @@ class Ray:
 
 
 class Nodes:
-    """The nodes of the cluster (a `Place`): as many tasks at once as are asked for, else as there
-    are GPUs, or cores, and as fit into memory; each has a GPU if there are any, and as many cores
-    as let so many run at once."""
+    """Place that runs tasks on the nodes of a cluster.
+
+    The number of tasks at once is `parallel`, or by default the number of GPUs or cores, limited by
+    memory. Each task gets a GPU if the cluster has any, and as many cores as this number of tasks
+    allows.
+    """
 
     def __init__(self, job: Job, ray: Any) -> None:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -78,7 +87,7 @@ class Nodes:
 
 
 class _Remote:
-    """A process on a node (a `Child`)."""
+    """Process on a node, as a `Child`."""
 
     def __init__(self, ray: Any, reference: Any, log: Path) -> None:
         self.ray, self.reference, self.log = ray, reference, log
@@ -97,7 +106,7 @@ class _Remote:
     def terminate(self) -> None:
         self.ray.cancel(self.reference)
 
-    def kill(self) -> None:  # dropped while `terminate` is on its way
+    def kill(self) -> None:  # Ray ignores this call while `terminate` is still under way
         self.ray.cancel(self.reference, force=True)
 
 
@@ -110,17 +119,17 @@ def _ray() -> Any:
 
 
 def _connect(ray: Any) -> str:
-    """Connect to a cluster; which it is."""
+    """Connect to a cluster and return a description of the cluster."""
     search = ray.job_config.JobConfig(_py_driver_sys_path=[str(PACKAGE.parent)])
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "job_config": search}
     try:
         try:
             ray.init(num_cpus=engine.cores(), include_dashboard=False, **quiet)
             return "of its own, on this machine alone"
-        except ValueError:  # there is one, whose cores are known
+        except ValueError:  # a cluster exists, and its cores are already set
             ray.init(**quiet)
             return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
-    except Exception as error:  # of any kind, Ray's own and plain ones
+    except Exception as error:  # Ray raises errors of its own and plain Python errors
         other = "RAY_ADDRESS=HOST:PORT names another cluster, RAY_ADDRESS=local starts one here"
         raise UserError(f"launcher=ray: {one_line(error)}; {other}") from None
 
@@ -128,9 +137,13 @@ def _connect(ray: Any) -> str:
 def run_task(
     line: Sequence[str], environment: dict[str, str], folder: Path, log: Path, cwd: Path
 ) -> int:
-    """Run a task's process on this node; its status. A node that was cut off may still write the
-    folder: that is waited for."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what nohup or & started
+    """Run a task's process on this node and return the exit status.
+
+    A node that was cut off may still be writing the folder, so the function first waits until no
+    process writes the folder.
+    """
+    # nohup and & make child processes ignore SIGINT
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     doing = "waits for who writes the run" if engine.is_written(folder) else "starts"
     with log.open("a") as file:
         file.write(f"on {socket.gethostname()}: {doing}\n")
@@ -140,6 +153,6 @@ def run_task(
     try:
         while process.poll() is None:
             time.sleep(0.05)
-    except KeyboardInterrupt:  # of `terminate`
+    except KeyboardInterrupt:  # raised by `terminate`
         process.terminate()
     return process.wait()

@@ -1,7 +1,8 @@
-"""A study's file, read: axes and runs.
+"""Read and check a study's file.
 
-An axis maps names to the options that a run has there; a run has a tool and the axes that it is
-over. The first mistake ends the reading, with the place, the key and what is expected.
+An axis maps names to the options that a run has under each name. A run has a tool and a list of
+axes, over whose names the run is repeated. Reading stops at the first mistake and reports the
+place, the key and what is expected.
 """
 
 import graphlib
@@ -25,7 +26,7 @@ from ...formatting import option_text
 from ...metrics import TESTED
 from ...recipe.parsing import flatten, load_yaml
 
-# {column of the results beside the axes: its type}
+# {column: type} of the results table, which also has one column per axis
 COLUMNS = {
     "run": "str",
     "seed": "int64",
@@ -41,20 +42,20 @@ COLUMNS = {
     "folder": "str",
     "origin": "str",
 }
-ALL = "all"  # under a name of an axis: the options of every run over it
-SEED = "seed"  # {seed} in an option: the task's seed
-UNTRAINED = "untrained"  # in results the run of the fresh weights that stand beside the others
-REFERENCE = re.compile(r"\{([^{}:]+)\}")  # not the mapping {layers: [1,1]}, which is a value
+ALL = "all"  # key under a name of an axis: options of every run over the axis
+SEED = "seed"  # {seed} in an option stands for the task's seed
+UNTRAINED = "untrained"  # name of the run in the results that measures fresh weights for comparison
+REFERENCE = re.compile(r"\{([^{}:]+)\}")  # does not match a mapping such as {layers: [1,1]}
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**63
-# keys of a recipe that a study sets itself, or leaves to the command line: files are passed on
+# Keys of a recipe that the study sets, or that only the command line may set: {key: whose it is}
 OURS = {
     "name": "the task's",
     "out": "the study's folder",
     "seed": "the study's seeds",
     "plugin": "the command line's (study.py recipe=THIS plugin=FILE)",
 }
-# of places, axes and runs; a name of an axis may have a percent sign too
+# WORD matches names of places, axes and runs. NAME matches names on an axis, such as 10%.
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.%=,+-]*")
 
@@ -64,14 +65,17 @@ def _shown(node: Any) -> str:
 
 
 def _keyed(node: Any) -> dict[str, Any]:
-    """A mapping with its keys as texts: YAML reads 0.1 and 1 as numbers."""
+    """Check that a node is a mapping and return a mapping with text keys.
+
+    YAML reads keys such as 0.1 as numbers.
+    """
     if not isinstance(node, dict | None):
         raise ValueError(f"expected a mapping, not {_shown(node)}")
     return {option_text(key): value for key, value in (node or {}).items()}
 
 
 def _names(node: Any) -> tuple[str, ...]:
-    """A list of texts; one may stand without brackets."""
+    """Return a list of texts. A single text may stand without brackets."""
     if isinstance(node, str):
         return (node,)
     if not isinstance(node, list | None):
@@ -113,10 +117,11 @@ def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
 
 
 def seeds_of(node: Any) -> tuple[int, ...]:
-    """The seeds of a list; a number N stands for the first N.
+    """Return the seeds of a list, or the first N seeds for a number N.
 
     Raises:
-        ValueError: a seed is there twice, or is none.
+        ValueError: A seed appears twice or is not a whole number of 64 bits, or there are no seeds
+            or more than `MOST_SEEDS`.
     """
     seeds = [*range(min(node, MOST_SEEDS + 1))] if type(node) is int else node
     whole = isinstance(seeds, list) and all(type(one) is int for one in seeds)
@@ -128,8 +133,12 @@ def seeds_of(node: Any) -> tuple[int, ...]:
 
 
 class Setting(NamedTuple):
-    """What a run has at a name of an axis: {dotted key: text, as on a command line}, and {dotted
-    key: the values that it tries there}."""
+    """Settings of a run at a name of an axis.
+
+    Attributes:
+        options: `{dotted key: text}` as on a command line.
+        tries: `{dotted key: values to try}`.
+    """
 
     options: dict[str, str]
     tries: dict[str, list[Any]]
@@ -150,7 +159,7 @@ Settings = Annotated[dict[str, Annotated[Setting, PlainValidator(_setting)]], Ke
 
 
 class Part(BaseModel):
-    """A mapping of the file with fixed keys."""
+    """Mapping of the study file that has fixed keys."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -166,31 +175,37 @@ class Part(BaseModel):
 
 
 class Best(Part):
-    """The run whose best values another takes, and the measure by which they are; empty: by
-    accuracy, of a run that learns labels. In the keys of `despite` its tries differ on purpose."""
+    """Choice of the best tried values.
+
+    Attributes:
+        of: Run that tries the values.
+        by: Measure that decides. Empty for the accuracy of a run that learns labels.
+        despite: Keys in which the tries differ on purpose from the run that takes the best values.
+    """
 
     of: str
     by: str = ""
-    despite: Annotated[Names, Field(exclude=True)] = ()  # decides nothing
+    despite: Annotated[Names, Field(exclude=True)] = ()  # changes no result
 
 
 class Match(Part):
-    """The axis whose names cost the same exaFLOP."""
+    """Axis whose names cost the same exaFLOP."""
 
     exaflop: str
 
 
 class Run(Part):
-    """A run of the study, repeated over names of axes, tries and seeds.
+    """Run of the study, repeated over names of axes, tried values and seeds.
 
     Attributes:
-        tool: what runs it.
-        over: its axes, in the order of the file.
-        only: {axis: names}, where it is not at all of an axis's names.
-        options: its own.
-        seeds: its own; None where it has the study's, and those of the runs that need it.
-        tries: the values of keys that are tried.
-        best: whose best values it takes.
+        tool: Tool that executes the run.
+        over: Axes of the run, in the order of the file.
+        only: `{axis: names}` if the run does not use all names of an axis.
+        options: Options of the run.
+        seeds: Seeds of the run. None means the study's seeds and the seeds of all runs that need
+            the run.
+        tries: `{key: values to try}`.
+        best: Run whose best tried values this run takes.
     """
 
     tool: Literal["pretrain", "finetune", "evaluate"]
@@ -206,19 +221,19 @@ class Run(Part):
 
 
 class Report(Part):
-    """What a study's report compares.
+    """Comparisons in a study's report.
 
     Attributes:
-        test: the run that is compared.
-        baseline: a name of the test's first axis.
-        measures: the first decides.
-        pairs: (A, B), names of the test's first axis, A minus B.
-        beside: runs that are shown.
-        paper: {name: the paper's figure}.
-        notes: lines.
-        mean_over: {axis: {group: its names}} that a mean is over.
-        condition: words that the first sentence begins with.
-        question: facts from which the answer of study/worth is written (lab/answer.py).
+        test: Run whose results are compared.
+        baseline: Name on the first axis of `test` that all other names are compared with.
+        measures: Measures to report. The first one decides.
+        pairs: Pairs (A, B) of names on the first axis of `test`. The report gives A minus B.
+        beside: Further runs to show.
+        paper: `{name: figure from the paper}`.
+        notes: Lines to add.
+        mean_over: `{axis: {group: names}}` to average over.
+        condition: Words that open the first sentence of the report.
+        question: Facts from which lab/answer.py writes the answer of `study/worth`.
     """
 
     test: str | None = None
@@ -237,13 +252,17 @@ class Report(Part):
 
 
 class Study(Part):
-    """A study as its file has it; its runs each after those that it needs.
+    """Study from a file, with each run after the needed runs.
 
     Attributes:
-        title, places, seeds, match, report: as in the file.
-        axes: {axis: {name: {run, RUN@NAME or `all`: its setting}}}.
-        options: of every run.
-        runs: {name: run}.
+        title: Title of the study.
+        places: Names of the paths that the command line sets.
+        seeds: Seeds of every run without seeds of its own.
+        match: Axis whose names cost the same.
+        axes: `{axis: {name: {key: settings}}}`, where the key is a run, RUN@NAME or `all`.
+        options: Options of every run.
+        runs: `{name: run}`.
+        report: Comparisons in the report.
     """
 
     title: str
@@ -256,32 +275,36 @@ class Study(Part):
     report: Report = Report()
 
     def names(self, run: str, axis: str) -> tuple[str, ...]:
-        """The names of an axis that a run is at."""
+        """Return the names of an axis that a run uses."""
         only = self.runs[run].only.get(axis, self.axes[axis])
         return tuple(name for name in only if name in self.axes[axis])
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The names that the report compares: of the first axis that its test is over."""
+        """Names that the report compares, which are names on the first axis of the test run."""
         test = self.report.test
         over = self.runs[test].over if test else ()
         return self.names(test, over[0]) if test and over else ()
 
 
 def read(path: Path) -> Study:
-    """The study in a file.
+    """Read and check a study's file.
 
     Raises:
-        UserError: the first mistake, in one line.
+        UserError: The file has a mistake. The message is one line about the first mistake.
     """
     return build(load_yaml(path), str(path))
 
 
 def build(content: Mapping[str, Any], where: str) -> Study:
-    """The study of a mapping as a file has it; errors begin with `where`.
+    """Build a study from a mapping that has the structure of a study file.
+
+    Args:
+        content: The mapping.
+        where: Prefix of error messages.
 
     Raises:
-        UserError: the first mistake, in one line.
+        UserError: The mapping has a mistake. The message is one line about the first mistake.
     """
     try:
         study = Study.model_validate(dict(content))
@@ -305,20 +328,23 @@ def build(content: Mapping[str, Any], where: str) -> Study:
 
 
 def references(options: Mapping[str, str]) -> set[str]:
-    """The names in braces in the values of options."""
+    """Return the names in braces in the values of options."""
     return {name for value in options.values() for name in REFERENCE.findall(value)}
 
 
 def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
-    """A run's options with the study's and those of the names of its axes, the later axis over the
-    earlier one, RUN@NAME over both; and what it tries there, over what stands before it.
+    """Merge the options and the tried values that a run has at a name of each axis.
+
+    Later settings override earlier settings, in this order: the study, the run, each axis in turn,
+    and last the settings under RUN@NAME. Tried values replace options set before.
 
     Args:
-        study, run: the run of the study.
-        at: {axis: name} of all of its axes; an axis that is not there sets nothing.
+        study: Study of the run.
+        run: Name of the run.
+        at: `{axis: name}`. An axis that is missing sets nothing.
 
     Raises:
-        UserError: an option would go over values that it tries.
+        UserError: An option would override values that the run tries.
     """
     own = study.runs[run]
     found = [
@@ -343,7 +369,7 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
 
 
 def settings_of(study: Study, run: str) -> Iterator[Setting]:
-    """A run's own setting with the study's, and those of each of its names."""
+    """Yield every setting of a run: the setting for all tasks, then the settings for each name."""
     own = study.runs[run]
     yield Setting(study.options | own.options, own.tries)
     for axis in own.over:
@@ -354,7 +380,11 @@ def settings_of(study: Study, run: str) -> Iterator[Setting]:
 
 
 def needs(study: Study, run: str) -> set[str]:
-    """The runs that a run names, or takes the best values of, and those that these name."""
+    """Return the runs that must finish before a run can start.
+
+    These are the runs that the options name in braces, the run that tries the values of `best`, and
+    the runs that the tries name in braces.
+    """
     best = study.runs[run].best
     named = _named_in(study, run)
     if best:
@@ -363,7 +393,7 @@ def needs(study: Study, run: str) -> set[str]:
 
 
 def _named_in(study: Study, run: str) -> set[str]:
-    """What a run's options and the values that it tries name in braces, at any of its names."""
+    """Return all names in braces in the options and tried values of a run, for all axis names."""
     found: set[str] = set()
     for one in settings_of(study, run):
         tried = {option_text(value) for values in one.tries.values() for value in values}
@@ -372,7 +402,7 @@ def _named_in(study: Study, run: str) -> set[str]:
 
 
 def _line(error: ValidationError) -> str:
-    """The first mistake: its place, and what is expected."""
+    """Describe the first mistake: the place, and what is expected."""
     first = error.errors(include_url=False)[0]
     text = first["msg"].removeprefix("Value error, ").replace("Field required", "is missing")
     text = text.replace("Input should be", f"{_shown(first['input'])}: expected")
@@ -390,8 +420,11 @@ def _known(place: str, names: Collection[str], choices: Collection[str], what: s
 
 
 def _check_names(study: Study) -> None:
-    """Check that names can stand in names of folders and in braces and do not clash, and that axes
-    and runs are there where others name them."""
+    """Check the names of a study.
+
+    Names must be possible in folder names and in braces, must not clash, and every axis and run
+    that another part names must exist.
+    """
     _require(study.runs, "runs: is missing")
     for kind, named in (("places", study.places), ("axes", study.axes), ("runs", study.runs)):
         for name in named:
@@ -432,7 +465,7 @@ def _check_names(study: Study) -> None:
 
 
 def _check_references(study: Study) -> None:
-    """Check that what runs name exists, at each of their names."""
+    """Check that every run and place that a run names exists wherever needed."""
     trying = {name for name in study.runs if any(one.tries for one in settings_of(study, name))}
     for name, run in study.runs.items():
         place, needed = f"runs.{name}", _named_in(study, name)
@@ -454,7 +487,7 @@ def _check_references(study: Study) -> None:
 
 
 def _check_report(study: Study, report: Report) -> None:
-    """Check that what is compared is there."""
+    """Check that everything that the report compares exists."""
     if report.test is None:
         raise ValueError("report: test: is missing; expected a run")
     _known("report.test", [report.test], study.runs, "run")

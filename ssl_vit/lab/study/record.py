@@ -1,8 +1,9 @@
-"""study.json: what a study has planned, and by which rule its report will speak.
+"""Read and write study.json, which holds the plan of a study and the rule of the report.
 
-It is written before the first task. A changed study may be given again in its folder: finished
-runs that it still asks for are kept; where a folder holds another run, the task takes the next
-free name (pretrain-mpp-0-2), and the other run stays and is listed.
+The study writes study.json before the first task starts. The user may change a study and start the
+study again in the same folder. Finished runs that the study still asks for are kept. If another run
+already uses a task's folder, the task takes the next free name (`pretrain-mpp-0-2`), and the other
+run stays and is listed.
 """
 
 import itertools
@@ -29,19 +30,21 @@ from .read import REFERENCE, Study
 from .tasks import Task, Tasks
 
 FILE = STUDY
-FOR_READERS = {"beside", "paper", "notes", "condition", "question"}  # of a report
+# keys of a report that change no comparison
+FOR_READERS = {"beside", "paper", "notes", "condition", "question"}
 
 
 class StudyRecord(Record):
-    """study.json."""
+    """Content of study.json."""
 
     title: str
     axes: dict[str, list[str]]
     report: dict[str, Any]
     rule: Annotated[Rule | None, PlainValidator(TypeAdapter(Rule | None).validate_python)]
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
-    order: MayLack[list[Group]] = None  # of a study whose hours may leave groups of tasks out
-    decides: dict[str, Any]  # as `decides` gives it
+    # set if the hours of the study may leave groups of tasks out
+    order: MayLack[list[Group]] = None
+    decides: dict[str, Any]  # see the function `decides`
     changes: list[str] = Field(default=[])  # as in History
     ends: Whole = 1
     dropped: list[str] = Field(default=[])
@@ -52,12 +55,12 @@ class StudyRecord(Record):
 
     @property
     def compared_tasks(self) -> list[str]:
-        """The names of the tasks whose results the report compares."""
+        """Names of the tasks whose results the report compares."""
         return [task.name for task in self.tasks if self.rule and task.run == self.rule.test]
 
 
 def rule_of(study: Study) -> Rule | None:
-    """The rule by which the study's report speaks; None of a study that compares nothing."""
+    """Return the rule by which the report compares runs, or None if the study compares nothing."""
     report, arms = study.report, study.compared
     if report.test is None:
         return None
@@ -72,7 +75,7 @@ def rule_of(study: Study) -> Rule | None:
 
 
 def decides(study: Study) -> dict[str, Any]:
-    """{dotted key of the file: value, as JSON has it}, of what its readers alone need not."""
+    """Return `{dotted key: JSON value}` of every study key that can change a result or a claim."""
     apart: Any = {"title": True, "places": True, "report": FOR_READERS}
     found = json.loads(json.dumps(study.model_dump(exclude=apart)))
     flat = {key: found.pop(key) for key in ("seeds", "match")}
@@ -84,13 +87,15 @@ def decides(study: Study) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class History:
-    """How a study's plan was changed after results were known, which weakens its claims.
+    """Describe how the plan of a study was changed after results were known.
+
+    Such changes weaken the claims of the study.
 
     Attributes:
-        changes: a sentence for each change.
-        ends: planned ends at which the study has made or will make its claims: one more than the
+        changes: One sentence for each change.
+        ends: Number of planned ends at which the study makes claims, which is one more than the
             number of changes.
-        dropped: tasks of the compared run that a change dropped before they had finished.
+        dropped: Unfinished tasks of the compared run that a change dropped.
     """
 
     changes: tuple[str, ...] = ()
@@ -99,15 +104,15 @@ class History:
 
 
 def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
-    """Compare a study with the study.json of its folder and return the updated history.
+    """Compare a study with the study.json in the folder and return the updated history.
 
-    Whoever has seen results can change the plan towards a wished claim. Any change of what decides
-    after a run has finished therefore counts as another planned end.
+    A user who has seen results can change the plan towards a wished claim. Any change to the keys
+    of `decides` after a run has finished therefore counts as another planned end.
 
     Args:
-        folder: the study's folder, with or without a study.json.
-        study: the study as it is planned now.
-        tasks: its tasks, as `settle` names them.
+        folder: Folder of the study, with or without a study.json.
+        study: Study as planned now.
+        tasks: Tasks of the study, as `settle` names the tasks.
     """
     if not (folder / FILE).exists():
         return History()
@@ -127,8 +132,14 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
 def content(
     study: Study, tasks: Tasks, history: History | None = None, order: Sequence[Group] = ()
 ) -> dict[str, Any]:
-    """Return the content of study.json for a study, its tasks, the history of its plan, and the
-    order in which tasks are left out if the hours end."""
+    """Return the content of study.json.
+
+    Args:
+        study: Study as planned.
+        tasks: Tasks of the study.
+        history: Changes of the plan after results were known. Default: no changes.
+        order: Groups of tasks in the order in which they are started, if hours limit the study.
+    """
     rule = rule_of(study)
     return {
         "title": study.title,
@@ -143,10 +154,10 @@ def content(
 
 
 def read(folder: Path) -> StudyRecord:
-    """The study.json of a folder.
+    """Read and check the study.json of a folder.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: study.json is missing or damaged.
     """
     found = records.require(folder / FILE, StudyRecord, "remove it, or take another name=")
     known: set[str] = set()
@@ -159,7 +170,7 @@ def read(folder: Path) -> StudyRecord:
 
 
 def write(folder: Path, found: dict[str, Any]) -> None:
-    """Write study.json where it has changed."""
+    """Write study.json if the content has changed."""
     text = json.dumps(found, indent=1) + "\n"
     path = folder / FILE
     if not path.exists() or path.read_text(errors="replace") != text:
@@ -168,14 +179,15 @@ def write(folder: Path, found: dict[str, Any]) -> None:
 
 
 def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
-    """The tasks with the names of the folders that hold them, or that are free.
+    """Give each task a folder: the folder that already holds the task's run, or a free folder.
 
     Args:
-        tasks: as planned.
-        folder: of the study.
+        tasks: Tasks as planned.
+        folder: Folder of the study.
 
     Returns:
-        The tasks, in the same order; and {folder there: why it is none of theirs}.
+        The tasks in the same order under their final names, and `{folder: reason}` for every run in
+            the study's folder that belongs to no task.
     """
     settled: Tasks = {}
     names: dict[str, str] = {}  # {planned: settled}
@@ -199,7 +211,7 @@ def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
 
 
 def _renamed(task: Task, names: Mapping[str, str]) -> Task:
-    """The task with the settled names of those that it needs."""
+    """Return the task with the final names of all tasks that the task refers to."""
     options = {
         key: REFERENCE.sub(lambda found: f"{{{names.get(found[1], found[1])}}}", text)
         for key, text in task.options.items()

@@ -1,4 +1,4 @@
-"""A study as the words of a command line, or a mapping of Python, ask for it."""
+"""Build a study from the words of a command line or from a Python mapping."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,17 +22,19 @@ NULLS = ("null", "none")
 
 @dataclass(frozen=True)
 class Request:
-    """A study as it was asked for.
+    """Study that the user asked for, with everything checked.
 
     Attributes:
-        study, tasks: with the places.
-        recipes: {task: its recipe}.
-        name, folder: of the study.
-        own: the tool's options.
-        plugin: that the command line names.
-        cautions: warnings, to say before it starts.
-        opening: lines to say before these.
-        hours: The hours that it keeps to; None where it runs all of its tasks.
+        study: Study after missing places were dropped.
+        tasks: Tasks of the study, with the paths of all places.
+        recipes: `{task: resolved recipe}`.
+        name: Name of the study.
+        folder: Folder of the study.
+        own: Options of the study tool.
+        plugin: Plugin file from the command line, or None.
+        cautions: Warnings to print before the study starts.
+        opening: Lines to print before the warnings.
+        hours: Plan of the hours that limit the study, or None if the study runs all tasks.
     """
 
     study: read.Study
@@ -53,17 +55,18 @@ def requested(
     stand_ins: bool = False,
     look: bool = True,
 ) -> Request:
-    """A study with its tasks, all checked.
+    """Parse a request, plan the tasks of the study and check everything before a task starts.
+
+    The images may be on another machine if `stand_ins` is set or the words contain `--check`.
 
     Args:
-        words, content: as of `study`.
-        stand_ins: places that are not given are made up.
-        look: at the images that are here.
-
-    With `stand_ins` or --check images need not be here.
+        words: Words of the command line.
+        content: Study as a mapping, or None if the words name a recipe or a file.
+        stand_ins: Replace places that are not set by made-up paths.
+        look: Read the images that are on this machine.
 
     Raises:
-        UserError: an option or the study's file is wrong.
+        UserError: An option or the study's file is wrong.
     """
     swept = None
     if sweep.SWEEP in words:
@@ -73,7 +76,7 @@ def requested(
     given = engine.parse(rest)
     if given.get("plugin") is not None:
         given["plugin"] = _absolute(given["plugin"])
-        engine.run_plugin(given["plugin"])  # whose keys are known from here on
+        engine.run_plugin(given["plugin"])  # the plugin's keys are known from here on
     planned = None
     if own.recipe == worth.NAME:
         own, planned = _worth(own, given, may_time=not (stand_ins or own.dry))
@@ -82,10 +85,10 @@ def requested(
     elif own.hours is not None:
         raise UserError(f"hours={own.hours:g}: has no effect without recipe={worth.NAME}")
     study, stem = _study(own, given, content, swept)
-    if swept is not None:  # the study's runs have the others
+    if swept is not None:  # the runs of the sweep hold all other options
         given = {key: text for key, text in given.items() if key == "plugin"}
     name = own.name or stem
-    build_recipe({"name": name})  # which checks it
+    build_recipe({"name": name})  # checks the name
     places, options = _sorted(study, given)
     lines: list[str] = []
     if stand_ins:
@@ -121,7 +124,7 @@ def _study(
     content: Mapping[str, Any] | None,
     swept: Sequence[str] | None,
 ) -> tuple[read.Study, str]:
-    """The study of a mapping, a sweep or a file, and the name of its folder where none is given."""
+    """Return the study of a mapping, a sweep or a file, and the folder's default name."""
     if content is not None:
         if own.name is None or own.recipe is not None:
             raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
@@ -146,8 +149,7 @@ def _study(
 
 
 def _sorted(study: read.Study, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The words of a command line that are the study's places, and those that are keys of its
-    recipes."""
+    """Split command-line options into the study's places and the keys of recipes."""
     for place in study.places:
         taken = place in StudyOptions.options() or place in engine.own_keys()
         if taken and place not in PRESETS:
@@ -162,10 +164,10 @@ def _sorted(study: read.Study, given: Mapping[str, str]) -> tuple[dict[str, str]
 def _worth(
     own: StudyOptions, given: Mapping[str, str], may_time: bool
 ) -> tuple[StudyOptions, worth.Worth]:
-    """Return the options of study/worth as those of a mapping, and its plan.
+    """Plan `study/worth` and return the options that run the planned study.
 
     Raises:
-        UserError: as `worth.build`, or another device is named.
+        UserError: `worth.build` refuses the options, or another device is named.
     """
     if own.device:
         text = f"{worth.NAME} takes its hours from steps that it times here, on this machine"
@@ -187,10 +189,10 @@ def _worth(
 
 
 def _find(name: str | None) -> Path:
-    """A study's file, from its name under recipes/ or its path.
+    """Return the path of a study file from a name under recipes/ or from a path.
 
     Raises:
-        UserError: there is none.
+        UserError: No such study exists.
     """
     known = engine.studies()
     names = [*known, worth.NAME]
@@ -210,10 +212,10 @@ def _find(name: str | None) -> Path:
 
 
 def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
-    """Check the recipe's keys that a command line sets for a whole study.
+    """Check the recipe keys that a command line sets for the whole study.
 
     Raises:
-        UserError: some are no such keys, or a text is for a file.
+        UserError: A key is unknown, or a value holds braces, which only a study file may use.
     """
     if seed := options.get("seed"):
         seeds = seed if "," in seed else f"{seed},"
@@ -226,20 +228,22 @@ def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
 
 
 def _absolute(place: str) -> str:
-    """A path that does not depend on the working directory; anything else as it is."""
+    """Return an existing path as an absolute path, and any other text unchanged."""
     return str(Path(place).resolve()) if engine.exists(place) else place
 
 
 def _stand_in(study: read.Study, place: str) -> str:
-    """What stands for a place that is not given: its name, or where initial weights come from
-    itself, in braces."""
+    """Return a made-up value for a place that is not set.
+
+    The value is the place's name. For initial weights the name stays in braces.
+    """
     settings = (one for run in study.runs for one in read.settings_of(study, run))
     is_init = any(one.options.get("init") == f"{{{place}}}" for one in settings)
     return f"{{{place}}}" if is_init else place
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    """`3` is 0, 1, 2; `0,1`, `5,` and `[5]` are lists."""
+    """Parse `seeds=`: `3` gives seeds 0, 1 and 2, and `0,1`, `5,` and `[5]` are lists of seeds."""
     try:
         numbers = [int(part) for part in text.strip("[]").removesuffix(",").split(",")]
         return read.seeds_of(numbers if {*text} & {*"[,"} else numbers[0])

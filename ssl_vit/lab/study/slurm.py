@@ -1,6 +1,7 @@
-"""The SLURM launcher: a job array for each run of the study, which waits for those that it needs.
+"""Submit a study to SLURM as a job array per run, which waits for the needed arrays.
 
-SLURM 19.05 or later. The options stand on sbatch's command line, which goes before its variables.
+SLURM 19.05 or later is needed. All options are on sbatch's command line, which overrides sbatch's
+environment variables.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from .tasks import Task
 
 SCRIPT = Path(__file__).with_name("slurm_array.sh")
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
-# What `slurm=` must not have
+# Options that `slurm=` must not contain
 OURS = (
     *("array", "job-name", "output", "dependency", "signal", "requeue", "no-requeue", "open-mode"),
     *("chdir", "wrap", "wait", "test-only"),
@@ -33,19 +34,20 @@ REFUSED = {
     "ntasks": "expected --ntasks-per-node=",
 }
 NUMBER = r"([1-9][0-9]*)"
-GPUS = rf"(?:[A-Za-z]\w*:)?{NUMBER}"  # also of a type: a100:4
-# What tells how many processes a machine has; of several the first
+GPUS = rf"(?:[A-Za-z]\w*:)?{NUMBER}"  # with or without a type: a100:4
+# Options that give the number of processes per machine. The first one present counts.
 PROCESSES = {"ntasks-per-node": NUMBER, "gpus-per-node": GPUS, "gres": f"gpu:{GPUS}", "gpus": GPUS}
 
 
 class Slurm:
-    """Submits tasks to SLURM (a `Launcher`), and waits for none of them."""
+    """Launcher that submits tasks to SLURM without waiting."""
 
     def check(self, job: Job) -> None:
-        """
+        """Check the SLURM options, the number of processes, and that SLURM is installed.
+
         Raises:
-            UserError: an option is not what sbatch would take or what the launcher sets itself, the
-                processes do not divide a task's batch, or there is no SLURM here.
+            UserError: sbatch would not take an option, the launcher itself sets it, the processes
+                do not divide the batch of a task, or SLURM is not installed.
         """
         _options(job)
         for name in ("sbatch", "squeue"):
@@ -54,11 +56,12 @@ class Slurm:
                 raise UserError(f"launcher=slurm: {text}")
 
     def preview(self, job: Job) -> list[str]:
-        """The commands that would submit what has not finished, were nothing in the queue. {RUN}
-        stands for the number of a run's job. No SLURM is needed.
+        """Return the commands that would submit all unfinished tasks if the queue were empty.
+
+        `{RUN}` stands for the job number of a run. SLURM need not be installed.
 
         Raises:
-            UserError: as `check`.
+            UserError: An option is wrong; see `check`.
         """
         numbers: dict[str, list[str]] = {}
         lines = []
@@ -69,10 +72,10 @@ class Slurm:
         return lines
 
     def start(self, job: Job) -> Outcome:
-        """Submit an array for each run that has tasks that are neither finished nor in the queue.
+        """Submit an array for each run that has tasks neither finished nor in the queue.
 
         Raises:
-            UserError: SLURM refuses one.
+            UserError: SLURM refuses an array.
         """
         _logs(job).mkdir(parents=True, exist_ok=True)
         queue = _queue(job)
@@ -84,7 +87,7 @@ class Slurm:
                 text = f"{len(queue[run])} tasks in job {', '.join(numbers[run])}"
                 print(f"in queue    {run}: {text}", flush=True)
             if words := _command(job, run, numbers, queue[run]):
-                # of several clusters it prints NUMBER;CLUSTER
+                # with several clusters sbatch prints NUMBER;CLUSTER
                 number = _output(words, f"run {run}").strip().partition(";")[0]
                 submitted |= {task.name: number for _, task in _left(job, run, queue[run])}
                 numbers[run].append(number)
@@ -93,8 +96,11 @@ class Slurm:
 
 
 def _elements(job: Job, run: str) -> list[str]:
-    """The names of a run's tasks, each at its index in the run's arrays (`only=`, `index=`). Those
-    that the study had when it was given before keep theirs, as they may be in the queue."""
+    """Return the names of a run's tasks, in the order of the indices in job arrays.
+
+    A task keeps its index when the user starts the study again, because the task may be in the
+    queue.
+    """
     path = _list(job, run)
     before = path.read_text().split() if path.exists() else []
     names = [task.name for task in job.tasks.values() if task.run == run]
@@ -106,7 +112,7 @@ def _list(job: Job, run: str) -> Path:
 
 
 def _runs(job: Job) -> list[str]:
-    """Each after those that it needs."""
+    """Return the names of the runs, each after the needed runs."""
     return [*dict.fromkeys(task.run for task in job.tasks.values())]
 
 
@@ -115,12 +121,15 @@ def _logs(job: Job) -> Path:
 
 
 def _job_name(job: Job, run: str) -> str:
-    """Of an array, by which the queue is searched: no other folder's study has it."""
+    """Return the name of an array, which identifies the array in the queue.
+
+    The hash of the folder distinguishes the array from arrays of studies in other folders.
+    """
     return f"{job.name}-{run}-{hashlib.sha256(bytes(_logs(job))).hexdigest()[:8]}"
 
 
 def _queue(job: Job) -> dict[str, dict[int, str]]:
-    """{run: {index: number of the job}} of the study's tasks that wait or run.
+    """Return `{run: {index: job number}}` of the study's tasks that wait or run.
 
     Raises:
         UserError: SLURM does not answer.
@@ -137,10 +146,10 @@ def _queue(job: Job) -> dict[str, dict[int, str]]:
 
 
 def _output(words: Sequence[str], what: str) -> str:
-    """What one of SLURM's commands prints.
+    """Run a SLURM command and return the output.
 
     Raises:
-        UserError: it fails.
+        UserError: The command fails.
     """
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
@@ -151,7 +160,7 @@ def _output(words: Sequence[str], what: str) -> str:
 
 
 def _left(job: Job, run: str, queued: Collection[int]) -> list[tuple[str, Task]]:
-    """The tasks of a run that are neither finished nor in the queue, each with its index."""
+    """Return the index and task of each task of a run that is neither finished nor in the queue."""
     return [
         (str(index), job.tasks[name])
         for index, name in enumerate(_elements(job, run))
@@ -162,14 +171,16 @@ def _left(job: Job, run: str, queued: Collection[int]) -> list[tuple[str, Task]]
 def _command(
     job: Job, run: str, numbers: Mapping[str, Sequence[str]], queued: Collection[int]
 ) -> list[str]:
-    """The command that submits what is left of a run; empty where nothing is.
+    """Return the command that submits the remaining tasks of a run, or an empty list if none
+    remain.
 
     Args:
-        job: the study.
-        run: of it.
-        numbers: {run: its jobs} of those that it may need. That one of their tasks has failed does
-            not keep all others from starting (afterok would): each checks for itself.
-        queued: indices of its tasks that are in the queue.
+        job: The study.
+        run: Name of the run.
+        numbers: `{run: job numbers}`. The array waits for the end of all jobs of the needed runs,
+            failed or not (`afterany`). With `afterok`, one failed task would block all further
+            tasks. Each task checks its own needs instead.
+        queued: Indices of the run's tasks that are in the queue.
     """
     left = _left(job, run, queued)
     if not left:
@@ -182,7 +193,7 @@ def _command(
         *([f"--dependency=afterany:{waits}"] if waits else []),
         f"--job-name={_job_name(job, run)}",
         f"--array={','.join(index for index, _ in left)}{most}",
-        # sbatch replaces %a by the index, and the like of a folder's name too
+        # sbatch replaces %a by the index. Other percent signs in the folder's name are doubled.
         f"--output={str(logs).replace('%', '%%')}/{run}-%a.txt",
         *(str(SCRIPT), str(logs / run)),
         *("env", f"PYTHONPATH={process_environment().get('PYTHONPATH', '')}"),
@@ -191,10 +202,10 @@ def _command(
 
 
 def _options(job: Job) -> list[str]:
-    """sbatch's options for every run of the study: those of `slurm=`, then ours.
+    """Return sbatch's options for every run of the study: the options of `slurm=`, then our own.
 
     Raises:
-        UserError: a word is no long option, an option stands against ours, or the processes do not
+        UserError: A word is not a long option, an option contradicts ours, or the processes do not
             divide a batch.
     """
     given: dict[str, str] = {}
@@ -219,17 +230,19 @@ def _options(job: Job) -> list[str]:
     return [
         *words,
         *(f"--nodes={nodes}", f"--ntasks={nodes * each}", f"--ntasks-per-node={each}"),
-        # without B: the signal goes to the processes of srun, not to the script, as does the
-        # SIGTERM of a preemption with a grace time
+        # Without B: the signal goes to the processes of srun and not to the script. A preemption
+        # with a grace time sends its SIGTERM to the same processes.
         *("--signal=USR1@120", "--requeue", "--open-mode=append", f"--chdir={Path.cwd()}"),
     ]
 
 
 def _layout(given: Mapping[str, str]) -> tuple[int, int]:
-    """Machines of a task, and processes on each: as many as are asked for, else one for each GPU.
+    """Return the number of machines of a task and the processes on each machine.
+
+    The processes are as many as the options ask for, else one for each GPU.
 
     Raises:
-        UserError: a number is none, or the machines do not divide the GPUs.
+        UserError: An option's number is invalid, or the machines do not divide the GPUs.
     """
     nodes = _number(given, "nodes", NUMBER)
     name = next((one for one in PROCESSES if one in given), "")
@@ -242,7 +255,11 @@ def _layout(given: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _number(given: Mapping[str, str], name: str, pattern: str) -> int:
-    """An option's number; 1 where it is not given."""
+    """Return the number of an option, or 1 if the option is missing.
+
+    Raises:
+        UserError: The text is not such a number.
+    """
     found = re.fullmatch(pattern, given.get(name, "1"), re.ASCII)
     if found is None:
         expected = "a number, at least 1"

@@ -1,8 +1,9 @@
-"""A sweep from the command line: an ordinary recipe, and keys with several values each, as a study.
+"""Turn a sweep on the command line into a study: a recipe, and several values for some keys.
 
-`recipe=mpp sweep corruption.rate=0.15,0.5 optim.lr=1e-3,3e-3` pre-trains every combination and
-measures its frozen encoder on the recipe's images; where these are here and have no labels, the
-held-out loss stands in its place. Each key is an axis; the first one's values are compared.
+`recipe=mpp sweep corruption.rate=0.15,0.5 optim.lr=1e-3,3e-3` pre-trains every combination of
+values and measures each frozen encoder on the recipe's images. If the images are on this machine
+and have no labels, the held-out loss is compared instead. Each key is an axis, and the report
+compares the values of the first key.
 """
 
 import re
@@ -14,11 +15,12 @@ from ...recipe.schema import Recipe
 from .. import engine
 
 SWEEP = "sweep"
-COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")  # none inside a list's brackets or a mapping's braces
+# matches commas outside the brackets of a list and the braces of a mapping
+COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words without `sweep`, and the keys that follow it."""
+    """Return the words without `sweep`, and the keys that follow the word."""
     behind = words[words.index(SWEEP) + 1 :]
     keys = [key for key, equals, _ in (word.partition("=") for word in behind) if equals]
     return [word for word in words if word != SWEEP], keys
@@ -27,16 +29,16 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def content(
     recipe: str | None, given: Mapping[str, str], swept: Iterable[str], match: str | None
 ) -> tuple[dict[str, Any], str]:
-    """The study as a file has it, and its name.
+    """Return the study of the sweep with the structure of a study file, and the study's name.
 
     Args:
-        recipe: that all runs start from.
-        given: {key: text} of its options.
-        swept: those of several values.
-        match: exaflop where the first one's values have equal compute.
+        recipe: Recipe that all runs start from.
+        given: `{key: text}` of all options, swept and not.
+        swept: Keys that have several values.
+        match: `exaflop` if the values of the first key get equal compute, else None.
 
     Raises:
-        UserError: nothing is swept, or an option is wrong.
+        UserError: No key is swept, or an option is wrong.
     """
     axes = {key: COMMA.split(given[key]) for key in swept}
     if not axes:
@@ -58,9 +60,10 @@ def content(
     base = _base(trained, {key: values[0] for key, values in axes.items()})
     if not base.trains:
         raise UserError(f"recipe={recipe}: trains nothing that could be swept")
-    trained.pop("plugin", None)  # the command line's
+    trained.pop("plugin", None)  # the study passes on the plugin of the command line
     if base.data.path:
-        trained["data.path"] = base.data.path  # found again from any folder
+        # absolute, so that runs find the images from any folder
+        trained["data.path"] = base.data.path
     runs = {"pretrain": {"tool": "pretrain", "over": [*axes], "options": trained}}
     report: dict[str, Any] = {"test": "pretrain", "measures": ["loss"]}
     if engine.labelled(base):
@@ -78,7 +81,7 @@ def content(
 
 
 def _names(key: str, values: list[str]) -> dict[str, Any]:
-    """{name: the option of what pre-trains}; of a text that is no name its letters and digits."""
+    """Return `{name: settings}` of an axis, with characters that no name can have replaced."""
     names: dict[str, Any] = {}
     for value in values:
         name = re.sub(r"[^A-Za-z0-9_.%=,+-]", "_", value).strip("_.%=,+-") or "0"
@@ -89,7 +92,7 @@ def _names(key: str, values: list[str]) -> dict[str, Any]:
 
 
 def _base(start: Mapping[str, str], first: Mapping[str, str]) -> Recipe:
-    """The recipe before any value or, where it cannot be without one, with the first."""
+    """Resolve the recipe without the swept keys, or else with the first value of each key."""
     options = [f"{key}={text}" for key, text in start.items()]
     try:
         return engine.resolve(options, SWEEP)

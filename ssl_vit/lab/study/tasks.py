@@ -1,4 +1,4 @@
-"""A study's tasks: each is one run of a tool, at names of its run's axes, with a seed."""
+"""Plan the tasks of a study: each task is a run of a tool with a name per axis and a seed."""
 
 import itertools
 import re
@@ -13,33 +13,33 @@ from ...recipe.schema import build, sources
 from .. import engine
 from .read import REFERENCE, SEED, Study, needs, references, settings_at
 
-# what a name of a run's folder may hold as it is
+# matches the characters that a run folder's name must not hold
 PLAIN = re.compile(r"[^A-Za-z0-9_.%=,+-]")
-OF_RUN = re.compile(r"\{([\w.]+)-[^{}]*\}")  # the run of a task that an option names
-TOLERANCE = 0.25  # share of the cost by which whole steps may miss that of the others
-# keys in which the runs that try values may be others than the one that takes the best of them:
-# images that are held out for it, the draw of another seed, and what only names a network
+OF_RUN = re.compile(r"\{([\w.]+)-[^{}]*\}")  # captures the study's run from {RUN-REST}
+TOLERANCE = 0.25  # relative error in cost that rounding to whole steps may cause
+# Keys in which the runs that try values may differ from the run that takes the best value: images
+# held out for the choice, the draw of another seed, and keys that only name a network
 NOT_CHOSEN_FOR = "data.validation", "data.validation_from", "data.share_seed", "seed", "model.name"
 SCALED = ("optim.steps", "optim.warmup")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run of a tool.
+    """Describe a single run of a tool in a study.
 
     Attributes:
-        name: the folder of its run.
-        run: of the study.
-        tool: pretrain, finetune or evaluate.
-        at: {axis: name}.
-        seed: of the run.
-        options: {key: text}; {TASK} in a text is the folder of another task's run.
-        tried: {key: value} that it tries.
-        needs: names of the tasks that have to finish before it.
-        best: among which tasks, and by which measure, it takes the values that were tried;
-            `despite`: keys in which these may be others.
-        values: {dotted key: value} of its resolved recipe that decide what it computes and what its
-            result is of, as far as they are known before the study starts.
+        name: Name of the run's folder.
+        run: Name of the study's run that this task repeats.
+        tool: `pretrain`, `finetune` or `evaluate`.
+        at: `{axis: name}` of the task.
+        seed: Seed of the run.
+        options: `{key: text}`, where `{TASK}` in a text stands for the folder of another task.
+        tried: `{key: value}` that this task tries.
+        needs: Names of the tasks that must finish before this task starts.
+        best: Names of the tasks to choose the best tried values from, and the measure that decides.
+        despite: Keys in which the tasks of `best` may differ from this task.
+        values: `{dotted key: value}` of the resolved recipe that decide what the task computes and
+            what the result describes, as far as known before the study starts.
     """
 
     name: str
@@ -55,30 +55,36 @@ class Task:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-Tasks = dict[str, Task]  # by name, each after those that it needs
+Tasks = dict[str, Task]  # {name: task}, each task after the tasks that it needs
 
 
 def where(run: str, at: Mapping[str, str]) -> str:
-    """A place of a study, for errors: run final, arm mpp."""
+    """Return a place of a study for error messages, such as `run final, arm mpp`."""
     return ", ".join([f"run {run}", *(f"{axis} {name}" for axis, name in at.items())])
 
 
 def plain_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that name no other task, and no place that is not given."""
+    """Return the options that refer to no further task and no place that is not set."""
     return {key: text for key, text in options.items() if not REFERENCE.search(text)}
 
 
 def words_of(options: Mapping[str, str]) -> list[str]:
-    """Options as on a command line."""
+    """Return options as words of a command line."""
     return [f"{key}={text}" for key, text in options.items()]
 
 
 def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, list[str]]:
-    """The study without the names whose place is not given, or has no such folder in it; and a line
-    for each of them.
+    """Drop the axis names that need a missing place or a missing folder of a place.
+
+    Args:
+        study: Study with all axis names.
+        places: `{place: path}` from the command line.
+
+    Returns:
+        The study without the dropped names, and one line that explains each dropped name.
 
     Raises:
-        UserError: a place is missing that all need, or an axis has no name left.
+        UserError: A run itself needs a missing place, or an axis has no name left.
     """
     missing = {*study.places} - places.keys()
     axes, lines = {}, []
@@ -105,7 +111,7 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
 
 
 def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: set[str]) -> str:
-    """Why a name cannot be run; "" where it can."""
+    """Return why a name cannot be run, or `""` if the name can be run."""
     for place in sorted(references(options) & missing):
         return f"{place}= is missing"
     for text in options.values():
@@ -117,16 +123,17 @@ def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: set[s
 
 
 def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> Tasks:
-    """The tasks of a study all of whose places are given.
+    """Plan the tasks of a study.
 
     Args:
-        study: as `without_missing` gives it.
-        places: {name: what stands for {name}}.
-        given: options of the command line; each goes over those of the tasks that use it.
+        study: Study as `without_missing` returns it.
+        places: `{place: path}` that replaces `{place}` in options; every place of the study is a
+            key.
+        given: Options of the command line. Each overrides the tasks that use the option.
 
     Raises:
-        UserError: an option that no task uses or that one tries, a run that another needs and
-            that is not there, steps that cannot be matched, or a name that no folder can have.
+        UserError: No task uses an option, a run tries the values of a given option, a needed run
+            does not exist, steps cannot be matched, or a name cannot be a folder's name.
     """
     seeds = _seeds(study)
     tasks: Tasks = {}
@@ -160,7 +167,7 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
 
 
 def _filled(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
-    """The options with {PLACE} replaced; other names in braces stay."""
+    """Replace `{PLACE}` in options and keep all other names in braces."""
     return {
         key: REFERENCE.sub(lambda found: places.get(found[1], found[0]), text)
         for key, text in options.items()
@@ -168,7 +175,11 @@ def _filled(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, 
 
 
 def _seeds(study: Study) -> dict[str, list[int]]:
-    """The seeds of each run: its own, else the study's and those of the runs that need it."""
+    """Return the seeds of each run.
+
+    A run without seeds of its own uses the study's seeds and the seeds of all runs that need the
+    run.
+    """
     found = {name: {*(run.seeds or study.seeds)} for name, run in study.runs.items()}
     for name in reversed(study.runs):
         for other in needs(study, name):
@@ -178,17 +189,16 @@ def _seeds(study: Study) -> dict[str, list[int]]:
 
 
 def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) -> dict[str, str]:
-    """The options of the steps and the warm-up with which a name of an axis costs as many exaFLOP
-    as the run without that axis.
+    """Return the steps and warm-up that give a name of an axis the same exaFLOP as the base run.
 
     Args:
-        base: options without the axis.
-        options: with it.
-        place: opens errors.
+        base: Options of the run without the axis.
+        options: Options of the run with the axis.
+        place: Prefix of error messages.
 
     Raises:
-        UserError: options are wrong, they set what is matched, their work is not counted, or so
-            few steps cannot match.
+        UserError: Options are wrong, set the matched keys, belong to a run whose work is not
+            counted, or match only with an error above `TOLERANCE` because the steps are so few.
     """
     for key in SCALED:
         if options.get(key) != base.get(key):
@@ -213,23 +223,23 @@ def _task(
     options: Mapping[str, str],
     tasks: Tasks,
 ) -> Task:
-    """One task; those that it needs are in `tasks`."""
+    """Build a task. `tasks` already holds all tasks that the new task needs."""
     texts = {key: option_text(value) for key, value in tried.items()}
     options = {**options, **texts}
     named, best = references(options), study.runs[run].best
     among: tuple[str, ...] = ()
     if best:
         among = tuple(task.name for task in _runs_of(run, best.of, at, tasks))
-    for one in among:  # a value that was tried may name a run
+    for one in among:  # a tried value may name a run
         named |= references({key: option_text(text) for key, text in tasks[one].tried.items()})
     filled, needed = {SEED: str(seed)}, [*among]
-    # a place that is not given yet stays as it is
+    # a place without a path stays in braces
     for name in sorted(named - {SEED, *study.places}):
         found = _runs_of(run, name, at, tasks)
         same = next((task.name for task in found if task.seed == seed), found[0].name)
         filled[name] = f"{{{same}}}"
         needed.append(same)
-    # the values that it tries by the last word of their keys: lr=0.1
+    # in the folder's name each tried value has the last word of the key: lr=0.1
     values = [f"{key.rpartition('.')[2]}={text}" for key, text in texts.items()]
     name = PLAIN.sub("_", "-".join([run, *at.values(), str(seed), *values]))
     options = _filled(options, filled)
@@ -241,10 +251,10 @@ def _task(
 
 
 def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
-    """The tasks of a run at the same names, which another needs.
+    """Return the tasks of a needed run that have the same axis names.
 
     Raises:
-        UserError: there are none.
+        UserError: No such task exists.
     """
     found = [
         task
@@ -257,16 +267,24 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
 
 
 def origins(tasks: Tasks, name: str) -> list[str]:
-    """The tasks that a task's weights come through: not those among which it chooses values."""
+    """Return the tasks whose weights the task continues from, directly or through further tasks.
+
+    Tasks that only serve to choose the best tried values are not included.
+    """
     among = (tasks[name].best or [()])[0]
     direct = [one for one in tasks[name].needs if one not in among]
     return list(dict.fromkeys([*direct, *(far for one in direct for far in origins(tasks, one))]))
 
 
 def tried_otherwise(tasks: Tasks) -> list[str]:
-    """Lines about runs that take the best of tries which differ from them in more than what is
-    tried and held out, or stands in `despite`: of another experiment another value may be the
-    best."""
+    """Warn about tasks that take the best values from tries of a different experiment.
+
+    The best value of another experiment need not be the best here. Differences in the tried keys,
+    in held-out images and in the keys of `despite` give no warning.
+
+    Returns:
+        One line for each kind of difference, with the first place where the difference occurs.
+    """
     found: dict[str, str] = {}
     for task in tasks.values():
         tried = tasks[task.best[0][0]] if task.best else task
@@ -281,14 +299,16 @@ def tried_otherwise(tasks: Tasks) -> list[str]:
 
 
 def _weights(task: Task) -> dict[str, str]:
-    """{key: weights that a task's options name, of those of other tasks the run}."""
+    """Return `{key: place}` of a task's weights, with the run's name for weights of other tasks."""
     named = sources({"init": engine.SCRATCH} | task.options)
     return {key: OF_RUN.sub(r"\1", one.place) for key, one in named.items()}
 
 
 def unreachable(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
-    """A task that this one needs and that failed, if any. Of those that it chooses among, some of
-    which may diverge, one that finished is enough."""
+    """Return a failed task that prevents this task, or None if the task can run.
+
+    Among the tasks to choose from, one finished task is enough, because some tries may diverge.
+    """
     among = task.best[0] if task.best else ()
     missing = [name for name in task.needs if name in failed]
     if not {*among} <= {*failed}:

@@ -1,4 +1,4 @@
-"""The study tool: starts a study's tasks by a launcher, or says what they cost."""
+"""Run the study tool, which starts a study's tasks with a launcher or estimates the cost."""
 
 import os
 import signal
@@ -31,17 +31,17 @@ from .tasks import Tasks, unreachable
 from .warm import dies_with_us
 
 CHECK = "--check"
-ARRAY_OPTIONS = ("only=", "index=")  # as an element of a job array has them
+ARRAY_OPTIONS = ("only=", "index=")  # the options of an element of a job array
 DRY = "tasks that are submitted by hand read study.json, which this command writes without dry=true"
 
 
 @dataclass(frozen=True)
 class StudyOutcome(launch.Outcome):
-    """What has become of a study's tasks.
+    """Outcome of a study.
 
     Attributes:
-        name: of the study.
-        folder: that holds a folder for each task's run.
+        name: Name of the study.
+        folder: Folder that holds a folder for the run of each task.
     """
 
     name: str = ""
@@ -49,11 +49,11 @@ class StudyOutcome(launch.Outcome):
 
 
 def main(words: Sequence[str]) -> int:
-    """Run, submit or check a study; the exit status.
+    """Run, submit or check a study and return the exit status.
 
     Raises:
-        UserError: an option or the study's file is wrong; nothing was started.
-        KeyboardInterrupt: SIGINT or SIGTERM came; every process that this call started has ended.
+        UserError: An option or the study's file is wrong. Nothing was started.
+        KeyboardInterrupt: SIGINT or SIGTERM. Every process that this call started has ended.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -70,13 +70,17 @@ def main(words: Sequence[str]) -> int:
 def check(
     words: Sequence[str], content: Mapping[str, Any] | None = None
 ) -> tuple[StudyEstimate, str]:
-    """What a study would take, and a line about what of it is there; no task is started.
+    """Estimate the cost of a study without starting a task.
 
     Args:
-        words, content: as of `study`.
+        words: Options as words of a command line.
+        content: Study as a mapping, or None if `recipe=` names a study.
+
+    Returns:
+        The estimate, and a line about how many tasks have finished.
 
     Raises:
-        UserError: as `main`.
+        UserError: An option or the study's file is wrong.
     """
     request = requested(words, content)
     estimate = of_request(request, PlanOptions(device=request.own.device))
@@ -93,12 +97,12 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
     """Run or submit a study.
 
     Args:
-        words: the options, as on a command line.
-        content: the study as a file has it; None where `recipe=` names one.
+        words: Options as words of a command line.
+        content: Study with the structure of a study file, or None if `recipe=` names a study.
 
     Raises:
-        UserError: as `main`.
-        KeyboardInterrupt: it was ended; every task that it ran has ended.
+        UserError: An option or the study's file is wrong. Nothing was started.
+        KeyboardInterrupt: The study was stopped. Every task that it ran has ended.
     """
     request = requested(words, content)
     module, kind = LAUNCHERS[request.own.launcher].split(":")
@@ -128,13 +132,13 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             outcome = launcher.start(job)
             tasks, _ = record.settle(request.tasks, request.folder)
             before, job = job, _job(request, tasks)
-            # tries that were added may have changed what is best
+            # added tries may have changed which values are best
             if job.tasks == before.tasks or outcome.submitted:
                 break
     done, took = job.finished, duration(time.monotonic() - started)
     wanted = len(job.tasks) - len(outcome.left_out)
     ended = f"{len(done)} of {wanted} tasks"
-    if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for them
+    if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for its tasks
         jobs = len({*outcome.submitted.values()})
         print(f"submitted   {len(outcome.submitted)} tasks in {jobs} jobs; {ended} have finished")
         print("then        the same command, which submits what is missing; after it the report")
@@ -152,7 +156,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
 
 
 def _job(request: Request, tasks: Tasks) -> launch.Job:
-    """A request as a launcher takes it, with the tasks' names of today."""
+    """Return the request as a job for a launcher, under the current names of the tasks."""
     recipes = dict(zip(tasks, (request.recipes[name] for name in request.tasks), strict=True))
     own = request.own
     words = [f"name={request.name}", f"out={request.folder.parent.resolve()}"]
@@ -174,7 +178,7 @@ def _job(request: Request, tasks: Tasks) -> launch.Job:
 
 
 def _print_report(folder: Path) -> None:
-    """Write the report of a study with a process of its own, and print the report's lines."""
+    """Write the report of a study in a separate process and print the lines of the report."""
     line = process_command("report", str(folder))
     done = subprocess.run(
         line,
@@ -187,10 +191,10 @@ def _print_report(folder: Path) -> None:
 
 
 def _unchecked(job: launch.Job) -> list[str]:
-    """Lines about what of finished runs could not be compared with what is here.
+    """Return lines about what could not be checked in finished runs.
 
     Raises:
-        UserError: a run's images, weights or files have changed.
+        UserError: The images, weights or files of a run have changed.
     """
     lines: dict[str, None] = {}
     for name in job.finished:
@@ -200,12 +204,14 @@ def _unchecked(job: launch.Job) -> list[str]:
 
 
 def _become_one(words: Sequence[str]) -> None:
-    """Become the tool of one task, as an element of a job array. Which one it is stands in its
-    command, so that a study that is given again while it is queued gives it no other; what it runs
-    stands in study.json.
+    """Replace this process by the tool of a single task, as an element of a job array.
+
+    The command names the tasks of the array, so a study that the user starts again while the array
+    waits in the queue does not change which task this is. The options of the task come from
+    study.json.
 
     Raises:
-        UserError: there is no such task, or it needs one that has not finished.
+        UserError: There is no such task, or it needs a task that has not finished.
     """
     texts, rest = split(StudyOptions, words)
     own = build(StudyOptions, texts)
@@ -214,7 +220,8 @@ def _become_one(words: Sequence[str]) -> None:
         raise UserError("only= and index= belong together: tasks, and the number of one of them")
     if own.index >= len(names):
         raise UserError(f"index={own.index}: only= has the tasks 0 to {len(names) - 1}")
-    engine.run_plugin(engine.parse(rest).get("plugin"))  # whose metrics are known
+    # the metrics of the plugin are known from here on
+    engine.run_plugin(engine.parse(rest).get("plugin"))
     folder = Path(own.out) / (own.name or Path(own.recipe or "").stem)
     tasks, name = record.read(folder).by_name, names[own.index]
     if name not in tasks:
@@ -223,6 +230,6 @@ def _become_one(words: Sequence[str]) -> None:
     if missing := unreachable(tasks[name], tasks, unfinished):
         raise UserError(f"only={name}: it needs {missing}, which is not finished")
     line = process_command(*launch.command(tasks[name], tasks, folder))
-    if os.environ.get("RANK", "0") == "0":  # of several processes of a task
+    if os.environ.get("RANK", "0") == "0":  # print once if the task has several processes
         print(f"task        {name}", flush=True)
     os.execve(line[0], line, process_environment())

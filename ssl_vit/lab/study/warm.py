@@ -1,11 +1,11 @@
-"""A warm process: it imports once what every run imports, then forks a process for each task.
+"""Run a warm process that imports once what every run imports, then forks a process for each task.
 
-A study starts one and asks it for its tasks. A forked task begins in milliseconds, where a new
-interpreter would import torch and other libraries for seconds. The warm process computes nothing
-and never initialises CUDA, because a fork copies memory but no threads: a task that inherited a
-pool of threads would wait for them forever.
+A study starts one warm process and sends it requests to start tasks. A forked task begins in
+milliseconds, while a new interpreter would import torch and other libraries for seconds. The warm
+process computes nothing and never initialises CUDA, because a fork copies memory but no threads: a
+task that inherited a pool of threads would wait for the threads forever.
 
-python -P -m ssl_vit.lab.study.warm DESCRIPTOR        (started by `WarmProcess`)
+`WarmProcess` starts the process as `python -P -m ssl_vit.lab.study.warm DESCRIPTOR`.
 """
 
 import ctypes
@@ -32,19 +32,20 @@ from typing import Any
 from ...formatting import PACKAGE, PROGRAM, process_environment
 
 PR_SET_PDEATHSIG = 1
-# The status of a task that ended because its warm process did, or that could not be forked. A real
+# Status of a task that ended because its warm process ended, or that could not be forked. A real
 # status is at most 255.
 LOST = 256
-PATIENCE = 5.0  # seconds for the warm process to kill a task, before it is killed itself
+PATIENCE = 5.0  # seconds that the warm process has to kill a task before it is killed too
 # Variables that libraries read again in each task. All others may have been used by an import.
 READ_LATE = ("CUDA_VISIBLE_DEVICES",)
-# A service manager may send these to every process. Tasks save then, so their parent must live.
+# A service manager may send these signals to every process. Tasks then save a checkpoint, so the
+# warm process must stay alive.
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # OpenBLAS and jemalloc restart their threads after a fork (pthread_atfork)
 WITH_OPENBLAS = ("numpy", "scipy.linalg")
 FORK_SAFE_THREADS = ("jemalloc_bg_thd",)  # of pyarrow
-# With what these import, `sys.modules` holds almost all that a run has imported when it ends. They
-# do not import `ssl_vit.__main__`, which each task runs.
+# Importing these modules fills `sys.modules` with almost all modules of a finished run. None of
+# these modules imports `ssl_vit.__main__`, which each task runs.
 MODULES = (
     "ssl_vit.jobs.cli",
     "ssl_vit.jobs.train",
@@ -72,12 +73,14 @@ MODULES = (
 
 
 class WarmProcess:
-    """A process that forks tasks. Nothing waits for it: tasks are queued while it imports.
+    """Handle of a process that forks tasks.
+
+    The study never waits for the process to be ready: tasks are queued while it imports.
 
     Attributes:
-        environment: what it was started with.
-        lost: why it forks no task any more; None while it does.
-        can_fork: False once it has found that a fork would not be safe on this machine.
+        environment: Environment variables that the process was started with.
+        lost: Why the process no longer forks tasks, or None while it does.
+        can_fork: False once the process has found that a fork would not be safe on this machine.
     """
 
     def __init__(self) -> None:
@@ -102,7 +105,7 @@ class WarmProcess:
             )
 
     def suits(self, environment: Mapping[str, str]) -> bool:
-        """Return whether a task with this environment imports what this process imported."""
+        """Return whether a task with this environment would import the same as this process did."""
         ours, theirs = dict(self.environment), dict(environment)
         for key in READ_LATE:
             ours.pop(key, None)
@@ -112,7 +115,7 @@ class WarmProcess:
     def start(
         self, options: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> "ForkedTask":
-        """Fork a task that runs `ssl-vit OPTIONS` and appends its output to a log."""
+        """Fork a task that runs `ssl-vit OPTIONS` and appends the output to a log."""
         self.requests += 1
         late = {key: environment[key] for key in READ_LATE if key in environment}
         where = {"log": str(log.resolve()), "cwd": str(Path.cwd())}
@@ -128,7 +131,7 @@ class WarmProcess:
                 self.receive()
 
     def receive(self) -> None:
-        """Read which tasks have ended, and whether this process has."""
+        """Read which tasks have ended and whether the warm process has ended."""
         if self.lost is not None:
             return
         try:
@@ -146,7 +149,11 @@ class WarmProcess:
             self.close()
 
     def close(self, why: str | None = None) -> None:
-        """Kill the process, and with it the tasks that it has forked and that still run."""
+        """Kill the warm process and the forked tasks that still run.
+
+        Args:
+            why: Reason to record in `lost`. Default: the last line that the process printed.
+        """
         if self.lost is not None:
             return
         self.process.kill()
@@ -160,7 +167,7 @@ class WarmProcess:
 
 
 class ForkedTask:
-    """A task that a warm process has forked (a `Child`)."""
+    """Task that a warm process has forked, as a `Child`."""
 
     def __init__(self, warm: WarmProcess, number: int) -> None:
         self.warm, self.number = warm, number
@@ -168,7 +175,7 @@ class ForkedTask:
         self.killed_at: float | None = None
 
     def poll(self) -> int | None:
-        """Return the exit status, `LOST` without the warm process, or None while the task runs."""
+        """Return the exit status, `LOST` if the warm process ended, or None while the task runs."""
         if self.status is None:
             self.warm.receive()
             lost = None if self.warm.lost is None else LOST
@@ -191,15 +198,15 @@ class ForkedTask:
 
 
 def is_possible() -> bool:
-    """Return whether this system can fork tasks and end them with their parent."""
+    """Return whether this system can fork tasks and end each task together with the parent."""
     return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 
 
 def dies_with_us(number: int = signal.SIGKILL) -> Callable[[], None] | None:
-    """Return a preexec_fn that makes a child end when this process ends. Linux only.
+    """Return a `preexec_fn` that makes a child end when this process ends, or None outside Linux.
 
     Args:
-        number: the signal that the system sends to the child.
+        number: Signal that the system sends to the child.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -208,7 +215,7 @@ def dies_with_us(number: int = signal.SIGKILL) -> Callable[[], None] | None:
 
     def first() -> None:
         prctl(PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it ended before that
+        if os.getppid() != parent:  # the parent ended before prctl took effect
             os._exit(1)
 
     return first
@@ -225,14 +232,14 @@ def module_names() -> list[str]:
 
 
 def import_all() -> str | None:
-    """Import what runs import. Return why a fork would not be safe then, or None."""
+    """Import what runs import. Return why a fork would not be safe, or None if a fork is safe."""
     for name in WITH_OPENBLAS:
         importlib.import_module(name)
     before = threads()
     for name in module_names():
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a collection in a task would copy the pages of all that was imported
+    gc.freeze()  # otherwise garbage collection in a task would copy the memory of all imports
     if more := [name for name in threads() - before if name not in FORK_SAFE_THREADS]:
         return f"an import started the thread {more[0]}"
     if "/libcuda.so" in Path("/proc/self/maps").read_text():
@@ -241,25 +248,26 @@ def import_all() -> str | None:
 
 
 def threads() -> Counter[str]:
-    """Return how many threads of each name this process has."""
+    """Count the threads of this process by name."""
     names = Path("/proc/self/task").glob("*/comm")
     return Counter(name.read_text().strip() for name in names)
 
 
 def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
-    """Fork a task for each request and report its exit status, until the study's process ends.
+    """Fork a task for each request and report the exit status until the study's process ends.
 
     Args:
-        connection: to the study's process.
-        begin: is called first in each forked task, while the signals `IGNORED` are blocked.
+        connection: Connection to the study's process.
+        begin: Function to call first in each forked task, while the signals in `IGNORED` are
+            blocked.
 
     Returns:
-        In a forked task its request. In the warm process this function does not return.
+        The request, in a forked task. In the warm process the function does not return.
     """
     running: dict[int, tuple[int, int]] = {}  # {pidfd: (number of a task, process)}
 
     def send(message: Mapping[str, Any]) -> None:
-        with suppress(OSError):  # its end is read next
+        with suppress(OSError):  # the next read notices that the study's process has ended
             connection.send_bytes(json.dumps(message).encode())
 
     while True:
@@ -275,13 +283,15 @@ def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
             except (EOFError, OSError):
                 os._exit(0)
             if "signal" in request:
-                for number, process in running.values():  # none of them has been waited for
+                # no process in `running` was reaped, so its id is still valid
+                for number, process in running.values():
                     if number == request["task"]:
                         os.kill(process, request["signal"])
                 continue
-            with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads
+            # Python 3.12 warns about forks in a process with threads
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                # A signal to a task that still ignores it would be lost
+                # Without the block, a signal to a task that still ignores signals would be lost
                 signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
                 process = os.fork()
             if process == 0:
@@ -296,7 +306,7 @@ def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
 
 
 def become(request: Mapping[str, Any]) -> None:
-    """Make this forked process what `python -P -m ssl_vit OPTIONS` is when it begins."""
+    """Turn this forked process into what `python -P -m ssl_vit OPTIONS` is at the start."""
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
@@ -316,13 +326,14 @@ def run_tool() -> None:
 
 
 def main(descriptor: int) -> None:
-    """Import, then fork tasks. In a task run the tool, and let the interpreter exit as usual."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `ssl_vit.__main__`, before torch
+    """Import modules, then fork tasks. In a forked task, run the tool and exit as usual."""
+    # must be set before torch is imported, as in `ssl_vit.__main__`
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
     die = dies_with_us() or os.abort
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
-    os.close(os.pidfd_open(os.getpid()))  # raises where the kernel has none
+    os.close(os.pidfd_open(os.getpid()))  # raises if the kernel has no pidfd
     refusal = import_all()
     connection.send_bytes(json.dumps({"refusal": refusal}).encode())
 

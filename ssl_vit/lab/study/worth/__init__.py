@@ -1,12 +1,17 @@
-"""`recipe=study/worth`: does pre-training help on one's own images? A study that is built from the
-labels and the hours that there are.
+"""Plan `recipe=study/worth`, which answers whether pre-training helps on the user's own images.
 
-One comparison is primary: with all labels, fine-tuned, the objective minus tuned training from
-scratch; with init= going on from an encoder minus fine-tuning that encoder itself. The plan counts
-the work of each run (ssl_vit/costs) and times a few steps on this machine.
+The study is built from the available labels and hours. It has one primary comparison: with all
+labels and after fine-tuning, the objective minus tuned training from scratch. With `init=`, the
+primary comparison is continued pre-training and then fine-tuning of an encoder, minus fine-tuning
+of the same encoder. The plan counts the work of each run (ssl_vit/costs) and times a few steps on
+this machine.
 
-question.py: what is asked. network.py: the network and the image size. calibration.py: how fast
-runs are. plan.py: what the hours buy. content.py: the study. ../hours.py keeps to the hours.
+- question.py defines the question.
+- network.py chooses the network and the image size.
+- calibration.py measures how fast runs are.
+- plan.py decides what fits into the hours.
+- content.py builds the study.
+- ../hours.py keeps the study within the hours.
 """
 
 import json
@@ -38,17 +43,17 @@ HOURS = 4.0
 
 
 class Worth(Record):
-    """worth.json: the study as it was planned for a command.
+    """Content of worth.json: the study as planned for a command.
 
     Attributes:
-        words: The options of the command.
-        hours: How long the study may take.
-        spent: Seconds that planning has taken.
-        study: As a file has it.
-        lines: What is printed before it starts.
-        parallel: How many tasks run at once.
-        expected: {first part of a run's name: seconds of a task}.
-        frozen_first: Whether the frozen encoders of a seed are measured with that seed.
+        words: Options of the command.
+        hours: Hours that the study may take.
+        spent: Seconds that planning took.
+        study: Study with the structure of a study file.
+        lines: Lines to print before the study starts.
+        parallel: Number of tasks that run at once.
+        expected: `{first part of a run's name: seconds of one task}`.
+        frozen_first: Whether the frozen encoders of a seed are measured together with the seed.
     """
 
     words: list[str]
@@ -62,25 +67,25 @@ class Worth(Record):
 
     @property
     def plan(self) -> budget.Plan:
-        """The hours, as the runner takes them."""
+        """Hours in the form that `hours.Hours` takes."""
         return budget.Plan(self.hours, self.spent, self.expected, self.frozen_first)
 
 
 def build(given: Mapping[str, str], own: StudyOptions, folder: Path, may_time: bool) -> Worth:
     """Plan the study for the options of a command.
 
-    What was planned in the study's folder for the same options is taken as it is. If only the hours
-    differ and a task has finished, the plan is kept too, with the new hours.
+    An existing plan in the study's folder is used again if the options are the same. If only the
+    hours differ and a task has finished, the plan is kept with the new hours.
 
     Args:
-        given: {key: text} of objective, init and keys of recipes.
-        own: The tool's options; with `check` the plan is not written.
-        folder: The study's folder.
+        given: `{key: text}` of `objective`, `init` and recipe keys.
+        own: Options of the study tool. With `check`, no file is written.
+        folder: Folder of the study.
         may_time: Whether steps may be timed.
 
     Raises:
-        UserError: An option is wrong, there are too few images or hours, another study is going on
-            in the folder, or steps have to be timed and may not be.
+        UserError: An option is wrong, there are too few images or hours, another study is running
+            in the folder, or a new plan needs timed steps although `may_time` is False.
     """
     hours = HOURS if own.hours is None else own.hours
     path, words = folder / FILE, words_of(given)
@@ -100,15 +105,15 @@ def build(given: Mapping[str, str], own: StudyOptions, folder: Path, may_time: b
             if (before := _planned(path, words, hours)) is not None:
                 return before
             write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
-            (folder / budget.FILE).unlink(missing_ok=True)  # of an earlier plan
+            (folder / budget.FILE).unlink(missing_ok=True)  # written for an earlier plan
     return planned.model_copy(update={"lines": planned.lines[printed:]})
 
 
 def _planned(path: Path, words: Sequence[str], hours: float) -> Worth | None:
-    """Return what was planned in a file for the same words; None where nothing was.
+    """Return the existing plan for the same words, or None if there is no such plan.
 
     Raises:
-        UserError: The file is damaged, or fewer hours are given after a run has finished.
+        UserError: The file is damaged, or the hours are fewer than planned and a run has finished.
     """
     before = records.require(path, Worth, "remove it to plan anew") if path.exists() else None
     if before is None or before.words != [*words]:
@@ -117,7 +122,7 @@ def _planned(path: Path, words: Sequence[str], hours: float) -> Worth | None:
         return before
     if not any(path.parent.glob(f"*/{RESULT}")):
         return None
-    if hours < before.hours:  # else one could stop as soon as the results look good
+    if hours < before.hours:  # otherwise a user could stop as soon as the results look good
         text = f"this study was planned for {before.hours:g} hours, and runs of it have finished"
         raise UserError(f"hours={hours:g}: {text}. Use hours={before.hours:g} or more.")
     text = f"planned     for hours={before.hours:g}; with hours={hours:g} tries and steps stay"
@@ -131,17 +136,17 @@ def _plan(
     hours: float,
     words: Sequence[str],
 ) -> tuple[Worth, int]:
-    """Plan a study; the lines about its images and its network are printed at once.
+    """Plan a study, and print lines about the images and the network as soon as possible.
 
     Returns:
-        The plan, and how many of its lines have been printed.
+        The plan, and the number of lines of the plan that are already printed.
 
     Raises:
-        UserError: As `build`.
+        UserError: See `build`.
     """
     began = time.perf_counter()
     here = own.launcher == "local"
-    # on a cluster each task has its own part of a machine
+    # on a cluster each task has a machine, or a part of a machine, of its own
     parallel = own.parallel if here else 1
     with Timer() as timer:
         images = find_images(sort_options(given)[0])
@@ -155,11 +160,11 @@ def _plan(
 
         try:
             choice = choose(given, images, hours, time_question)
-        except UserError:  # the hours are too few, by what was measured
+        except UserError:  # the measured times show that the hours are too few
             spent = time.perf_counter() - began
             print(*(_pace_line(pace, spent) for pace in timed[:1]), sep="\n", flush=True)
             raise
-    # the command that continues has the user's words, without the network that was chosen
+    # the command that continues the study must be the user's, without the chosen network
     question, pace = choice.question._replace(given=given), choice.pace
     print(choice.reason, flush=True)
     spent = time.perf_counter() - began
@@ -186,13 +191,13 @@ def _plan(
 
 
 def _expected(question: Question, extent: Extent, pace: Pace) -> dict[str, float]:
-    """Return {kind of run: seconds that it takes}."""
+    """Return `{kind of run: seconds of a run}`."""
     steps = steps_of(question, extent)
     return {kind: round(seconds_of(kind, pace.clocks, steps[kind]), 2) for kind in pace.clocks}
 
 
 def _pace_line(pace: Pace, spent: float) -> str:
-    """Return the line that says what was timed, and on which machine."""
+    """Return the line that says what was timed and on which machine."""
     steps = [f"{kind} {clock.step:.3g} s" for kind, clock in pace.clocks.items() if clock.step]
     rest = [f"{kind} {clock.rest:.0f} s" for kind, clock in pace.clocks.items()]
     at_once = f"{pace.parallel} tasks at once" if pace.parallel > 1 else "one task at a time"

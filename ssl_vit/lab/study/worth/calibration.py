@@ -1,4 +1,4 @@
-"""Time a few steps of each kind of run on this machine, with as many at once as the study runs."""
+"""Time a few steps of each kind of run, with as many runs at once as the study will have."""
 
 import json
 import os
@@ -23,35 +23,35 @@ from .content import MIXUP, VALIDATED
 from .plan import Clock, Pace, least_extent, seconds, tasks_of
 from .question import NAME, Question
 
-SAMPLE = 512  # training images that the timed steps read
-SECONDS = 0.6  # for which steps of a kind of run are taken, at least
-# multiply-adds of a timed step, at most: about two seconds of one thread
+SAMPLE = 512  # number of training images that the timed steps read
+SECONDS = 0.6  # shortest time for which the steps of each kind of run are measured
+# most multiply-adds of a timed step: about two seconds of one thread
 STEP_WORK = 4e10
-EVALUATIONS = 5  # of a run, on its held-out images: four while it trains, and one at its end
-# Estimates in seconds of one thread, which the study corrects by its own runs: writing the result,
-# the export and the page of a run, and leaving Python; and fitting the linear probe of a frozen
-# encoder at six learning rates
+EVALUATIONS = 5  # evaluations of a run on held-out images: four during training and one at the end
+# Estimates in seconds of one thread, which the study corrects by its own runs. FINISH: writing the
+# result, the export and the page of a run, and leaving Python. PROBES: fitting the linear probe
+# of a frozen encoder at six learning rates.
 FINISH, PROBES = 3.4, 10.0
-PROBED = 2000  # labelled training images of which k-NN features are computed after pre-training
+PROBED = 2000  # labelled training images whose k-NN features are computed after pre-training
 TUNE_RELEASED = f"tune {RELEASED}"
-TRAINED = ("pretrain", "own", "tune")  # kinds of runs that are timed, with TUNE_RELEASED
-WIDEST = 8  # tasks at once: on more cores each task may be faster with several threads
+TRAINED = ("pretrain", "own", "tune")  # kinds of runs that are timed, in addition to TUNE_RELEASED
+WIDEST = 8  # most tasks at once: with more cores, several threads per task may be faster
 
 
 class Way(NamedTuple):
-    """How many tasks run at once, with how many threads each."""
+    """Division of the machine into `parallel` tasks at once, with `threads` threads each."""
 
     parallel: int
     threads: int
 
 
 class Timer:
-    """The process that times steps (jobs/calibration.py), as a context."""
+    """Process that times steps (jobs/calibration.py), used as a context manager."""
 
     def __init__(self) -> None:
         line = [sys.executable, "-P", "-m", f"{PACKAGE.name}.jobs.calibration"]
         pipe = subprocess.PIPE
-        # the timed runs write here, and are killed as they write
+        # the timed runs write into this folder and may be killed while they write
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.process = subprocess.Popen(
             line,
@@ -63,7 +63,7 @@ class Timer:
             start_new_session=True,
             preexec_fn=dies_with_us(signal.SIGTERM),
         )
-        self.imports = 0.0  # seconds, known after the first measurement
+        self.imports = 0.0  # seconds of imports, known after the first measurement
 
     def __enter__(self) -> "Timer":
         return self
@@ -75,14 +75,20 @@ class Timer:
         trace: TracebackType | None,
     ) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # with the runs that it times
+            os.killpg(self.process.pid, signal.SIGKILL)  # also kills the timed runs
         self.process.communicate()
         self.folder.cleanup()
 
     def measure(
         self, options: Sequence[str], images: int, way: Way, devices: Sequence[str]
     ) -> dict[str, float]:
-        """Time the steps of `way.parallel` runs at once; return the means of what they measure.
+        """Time the steps of `way.parallel` runs at once and return the mean of each measured value.
+
+        Args:
+            options: Options of the runs.
+            images: Number of training images of the study.
+            way: Division of the machine.
+            devices: GPUs to distribute the runs over. Empty for the CPU.
 
         Raises:
             UserError: A run fails.
@@ -113,11 +119,11 @@ class Timer:
 
 
 def possible_ways(question: Question, parallel: int | None) -> list[Way]:
-    """Return the ways to share the machine between tasks, the one with the most tasks first.
+    """Return the possible divisions of the machine, with the largest number of tasks first.
 
     Args:
-        question: The question.
-        parallel: How many tasks at once, where the user says so.
+        question: Question of the study.
+        parallel: Number of tasks at once if the user sets it, else None.
     """
     cores, devices = engine.cores(), gpus()
     given = question.recipe.compute.threads or engine.requested_threads()
@@ -134,10 +140,10 @@ def possible_ways(question: Question, parallel: int | None) -> list[Way]:
 
 
 def calibrate(question: Question, timer: Timer, parallel: int | None) -> Pace:
-    """Time the runs of a question, and return the fastest way to run them.
+    """Time the runs of a question and return the fastest way of running.
 
-    Every kind of run is timed in the first of `possible_ways`, pre-training in all; the other kinds
-    are taken to be faster or slower in the same ratio.
+    Every kind of run is timed in the first of `possible_ways`. In the other ways only pre-training
+    is timed, and all kinds of runs are assumed to change by the same ratio.
 
     Raises:
         UserError: A run fails.
@@ -162,9 +168,9 @@ def kinds_of(question: Question) -> list[str]:
 
 
 def options_of(question: Question, kind: str, way: Way) -> tuple[list[str], float]:
-    """Return the options of a run whose steps are timed, and how many such steps are one of its.
+    """Return the options of a run to time, and how many timed steps make up a step of the study.
 
-    A network that takes seconds for a step is timed with fewer images.
+    If a step of the network would take seconds, fewer images per step are timed.
     """
     task = next(
         task
@@ -174,7 +180,7 @@ def options_of(question: Question, kind: str, way: Way) -> tuple[list[str], floa
     options = plain_options(task.options)
     if kind != TUNE_RELEASED:
         options |= _start(question, task)
-    if task.run == "tune":  # a try that mixes images reads two for one
+    if task.run == "tune":  # a try with mixup reads two images for each image of a batch
         options["data.mixup"] = MIXUP[1]
     share = SAMPLE / question.images.train
     if share < 1:
@@ -190,14 +196,14 @@ def options_of(question: Question, kind: str, way: Way) -> tuple[list[str], floa
 
 
 def _start(question: Question, task: Task) -> dict[str, str]:
-    """Return the options that give a run its initial weights."""
+    """Return the options that set the initial weights of a run."""
     if question.init:
         return {"init": question.init}
     return question.model | ({"init": engine.SCRATCH} if task.tool == "finetune" else {})
 
 
 def _time(question: Question, timer: Timer, kind: str, way: Way) -> dict[str, float]:
-    """Return what a kind of run takes, as `jobs.calibration.measure` does, for whole steps."""
+    """Time a kind of run like `jobs.calibration.measure`, but for whole steps of the study."""
     options, factor = options_of(question, kind, way)
     found = timer.measure(options, question.images.train, way, gpus())
     step = found["step"] * factor
@@ -207,7 +213,7 @@ def _time(question: Question, timer: Timer, kind: str, way: Way) -> dict[str, fl
 
 
 def _decoding(question: Question, found: Mapping[str, float], way: Way) -> float:
-    """Return the seconds of decoding all training images once."""
+    """Return the seconds that decoding all training images once takes."""
     return found["decode"] * question.images.train / way.threads
 
 
@@ -217,14 +223,15 @@ def _clocks(
     """Return the clock of each kind of run.
 
     Args:
-        question: The question.
-        timed: {kind: what `_time` returns}.
-        imports: Seconds of imports, which every task waits for unless it is forked.
-        way: How the runs share the machine.
+        question: Question of the study.
+        timed: `{kind: result of _time}`.
+        imports: Seconds of imports, which every task takes unless it is forked.
+        way: Division of the machine.
     """
     images, recipe = question.images, question.recipe
     validated = EVALUATIONS * min(recipe.eval.images, images.validation)
-    features = 2 * (min(PROBED, images.labelled) + images.validation)  # trained and untrained
+    # the trained and the untrained encoder
+    features = 2 * (min(PROBED, images.labelled) + images.validation)
     tuned = EVALUATIONS * min(VALIDATED, images.validation)
     evaluated = {
         "pretrain": validated + features,

@@ -1,5 +1,4 @@
-"""The study that answers a question: its runs, axes and report as a study's file has them, and the
-order in which its tasks run."""
+"""Build the study that answers a question: runs, axes, report, and the order of the tasks."""
 
 import functools
 import math
@@ -16,34 +15,36 @@ from ..tasks import Task, Tasks, words_of
 from .question import NAME, Question, Released
 
 MOST_SEEDS = 8
-TUNING_SEED = 99  # confirms nothing
-VALIDATED = 2000  # validation images that choose settings, at most
-# Tries of an arm: learning rates of fine-tuning for the pre-trained arm, and for each way of
-# scratch. With and without mixup, except for the fewest tries. Every arm has as many tries, and
-# more tries contain the fewer ones.
+TUNING_SEED = 99  # seed of the tries; confirming seeds are other seeds
+VALIDATED = 2000  # most validation images that choose settings
+# {tries per arm: (learning rates of fine-tuning for the pre-trained arm, and for each way of the
+# arm `scratch`)}. Each rate is tried with and without mixup, except for the fewest tries. All arms
+# have the same number of tries. Up to 12 tries, more tries contain the fewer tries.
 RATES = {
     4: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
     8: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
     12: ([0.003, 0.01, 0.03, 0.06, 0.1, 0.3], [0.03, 0.1, 0.3]),
     24: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1, 0.3]),
 }
-# the start is not pre-trained, so it tries more rates of fine-tuning where others try pre-training
+# The arm `start` has no pre-training to vary, so it tries more learning rates of fine-tuning
 START_RATES = [0.003, 0.006, 0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3]
-WITH_RATES = 24  # tries, of which each is of one of three learning rates before fine-tuning
+WITH_RATES = 24  # number of tries that includes three learning rates before fine-tuning
 LEARNING_RATES = {"": 1.0, "_low": 1 / 3, "_high": 3.0}  # {end of a run's name: factor}
-MIXUP = ["0.0", "0.8"]  # texts: neither is an edge beyond which more could be tried
-MIXED = {"data.mixup": 0.8, "data.cutmix": 1.0}  # of supervised training: results/worth.yaml
+# texts, so that no report warns that the best value is at an edge of the tried numbers
+MIXUP = ["0.0", "0.8"]
+# for supervised training; source: results/worth.yaml
+MIXED = {"data.mixup": 0.8, "data.cutmix": 1.0}
 
 
 class Extent(NamedTuple):
-    """The size of a study.
+    """Size of a study.
 
     Attributes:
         tries: Tries of fine-tuning for each arm.
-        seeds: Seeds that confirm.
+        seeds: Number of confirming seeds.
         steps: Steps of pre-training.
-        shares: Shares of the labels that are compared too.
-        frozen: Whether the encoders are also measured frozen, with each seed.
+        shares: Shares of the labels that are compared in addition to all labels.
+        frozen: Whether the encoders of each seed are also measured frozen.
     """
 
     tries: int
@@ -54,12 +55,12 @@ class Extent(NamedTuple):
 
     @property
     def rates(self) -> list[str]:
-        """The ends of the names of the runs before fine-tuning, one for each learning rate."""
+        """Suffixes of the names of the runs before fine-tuning, each for a learning rate."""
         return list(LEARNING_RATES) if self.tries == WITH_RATES else [""]
 
 
 def study_file(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
-    """Return the study as a file has it."""
+    """Return the study with the structure of a study file."""
     objective, other = question.arms
     shares = _shares(extent)
     parts = {"": ["arm"]} | ({"_fewer": ["arm", "share"]} if shares else {})
@@ -105,7 +106,10 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
 
 
 def _facts(question: Question, extent: Extent) -> dict[str, str]:
-    """Return what the answer names: the network, the lengths, and commands as words in lines."""
+    """Return the facts that the answer needs: the network, the lengths, and commands.
+
+    Each command is a text with a word per line.
+    """
     start = {"init": question.init} if question.init else {}
     fine_steps = question.fine_steps(extent.steps)
     options = question.shared | question.own | start
@@ -125,17 +129,17 @@ def _facts(question: Question, extent: Extent) -> dict[str, str]:
 
 
 def _shares(extent: Extent) -> dict[str, Any]:
-    """Return the names of the axis of shares of the labels; each seed draws its own labels."""
+    """Return the names of the axis of label shares. Each seed draws separate labels."""
     drawn = {"data.share_seed": "{seed}"}
     return {format_share(share): {"all": {"data.share": share, **drawn}} for share in extent.shares}
 
 
 def _pretraining(question: Question, steps: int, factor: float) -> dict[str, Any]:
-    """Return the options of pre-training at `factor` times the recipe's learning rate."""
+    """Return the options of pre-training with `factor` times the recipe's learning rate."""
     optim = question.recipe.optim
     options: dict[str, Any] = {"recipe": question.objective, **question.own}
     rate, warmup = factor * optim.lr, optim.warmup / optim.steps
-    if question.init:  # docs/further.md: a tenth of the rate, and a long warm-up
+    if question.init:  # docs/further.md recommends a tenth of the learning rate and a long warm-up
         options["init"] = question.init
         rate, warmup = rate / 10, 1 / 5
     if rate != optim.lr:
@@ -144,7 +148,7 @@ def _pretraining(question: Question, steps: int, factor: float) -> dict[str, Any
 
 
 def _supervised(question: Question, steps: int, factor: float) -> dict[str, Any]:
-    """Return the options of the supervised training of scratch, which costs as much."""
+    """Return the options of supervised training that costs as much as pre-training."""
     options: dict[str, Any] = {"recipe": "supervised", "supervised.pool": question.pool, **MIXED}
     if factor != 1:
         options["optim.lr"] = float(f"{factor * _supervised_rate():.3g}")
@@ -153,19 +157,19 @@ def _supervised(question: Question, steps: int, factor: float) -> dict[str, Any]
 
 @functools.cache
 def _supervised_rate() -> float:
-    """Return the learning rate of recipe=supervised."""
+    """Return the learning rate of `recipe=supervised`."""
     return engine.resolve(["recipe=supervised"], "", here=False).optim.lr
 
 
 def _length(steps: int, warmup: float) -> dict[str, int]:
-    """Return the options of a run of so many steps; it is evaluated and saved four times."""
+    """Return the options of a run of a given length, which is evaluated and saved four times."""
     every = math.ceil(steps / 4)
     length = {"optim.steps": steps, "optim.warmup": min(steps - 1, round(warmup * steps))}
     return length | {"eval.every": every, "checkpoint.every": every}
 
 
 def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return what each run has in each arm."""
+    """Return the settings of each run in each arm."""
     objective, other = question.arms
     rates, way_rates = RATES[extent.tries]
     mixed: dict[str, Any] = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
@@ -175,7 +179,7 @@ def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> di
         arms[objective]["frozen"] = {"init": "{pretrain}"}
         arms[other]["frozen"] = {"init": question.init or "{own}"}
     for part in parts:
-        # where several pre-trainings are tried, the final run takes the init= that was best
+        # if several pre-trainings are tried, the final run takes the best init=
         pretrained = {} if several else {"init": "{pretrain}"}
         tries: dict[str, Any] = {"optim.lr": rates, **mixed}
         if several:
@@ -197,7 +201,7 @@ def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> di
 
 
 def _released(released: Released, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return what each run has in the arm of a released encoder, which is only fine-tuned."""
+    """Return the settings of each run in the released encoder's arm, which is only fine-tuned."""
     rates = START_RATES if len(extent.rates) > 1 else RATES[extent.tries][0]
     mixed = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
     final = {**released.options, "supervised.pool": released.pool}
@@ -211,7 +215,7 @@ def _released(released: Released, extent: Extent, parts: Mapping[str, object]) -
 
 
 def _notes(question: Question, extent: Extent) -> Iterator[str]:
-    """Yield how settings were chosen, what was seen, and what the study does not show."""
+    """Yield how settings were chosen, what each run saw, and what the study cannot show."""
     (objective, other), images = question.arms, question.images
     yield (
         f"Each of {' and '.join(question.all_arms)} has {extent.tries} tries of fine-tuning on seed"
@@ -237,7 +241,7 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
     seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
     yield f"Pre-training sees {seen}; no run sees a test image before it is tested."
     data = question.recipe.data
-    # reports are passed on, and name no folder of this machine
+    # reports are shared, so they must not name folders of this machine
     name = Path(data.path).name if data.path else data.place
     yield from (text.replace(data.place, name) for text in images.notes)
     yield "One comparison is primary, with all labels. All else is exploratory."
@@ -255,14 +259,14 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
 
 
 def order(tasks: Tasks, frozen_first: bool) -> list[Group]:
-    """Return the tasks in the groups in which they run.
+    """Return the groups of tasks in running order.
 
     Tuning and the first three seeds always run. Each further seed, each share of the labels and the
-    frozen encoders run where the hours allow it.
+    frozen encoders run if the hours allow it.
 
     Args:
         tasks: All tasks of the study.
-        frozen_first: Whether the frozen encoders of a seed belong to that seed.
+        frozen_first: Whether the frozen encoders of a seed belong to the group of the seed.
     """
     groups: dict[str, Group] = {}
     for task in tasks.values():

@@ -1,4 +1,4 @@
-"""Choose the network and the image size of a study: what its hours can answer on this machine."""
+"""Choose the network and the image size of a study by what the hours can answer on this machine."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,26 +13,27 @@ from .question import Images, Question, ask
 
 MODELS = ("vit_s16", "vit_ti16", "vit_ti8", "vit_n8", "vit_p8")
 SIZES = (224, 128, 64, 32)
-PATCHES = range(16, 257)  # of an image: with fewer a masked image shows too little
-ROOM = 2  # the hours of a study over those of the smallest study with its default network, at least
-MEASURED = 3  # networks that are timed, at most
-LIMIT = 15.0  # seconds, after which no other network is timed
-# Assumed before anything is timed: multiply-adds a second of one thread, and seconds of a run
-# besides its steps. They only order the networks; those that are proposed are timed
+PATCHES = range(16, 257)  # patches per image: with fewer patches, a masked image shows too little
+ROOM = 2  # a default network is chosen only if its smallest study fits this often into the hours
+MEASURED = 3  # most networks to time
+LIMIT = 15.0  # seconds after which no further network is timed
+# Assumed before anything is timed: multiply-adds per second of one thread, and seconds of a run
+# without its steps. The guesses only order the networks. Every proposed network is timed.
 GUESSED_RATE, GUESSED_REST = 2e10, 10.0
-TRAINING = 3  # forward and backward pass, in forward passes
-# options that decide what a network is or what it reads
+TRAINING = 3  # cost of a forward and a backward pass, in forward passes
+# options that decide the architecture of a network or its input
 OF_NETWORK = ("data.size", "data.channels", "data.range", "data", "plugin", "init")
 
 Calibrate = Callable[[Question], Pace]
 
 
 class Network(NamedTuple):
-    """A network at an image size.
+    """Network at an image size.
 
     Attributes:
-        options: The options that choose it; none where the user's options or the recipe do.
-        work: Multiply-adds of its forward pass of one image.
+        options: Options that choose the network, or none if the user's options or the recipe choose
+            it.
+        work: Multiply-adds of the forward pass of one image.
     """
 
     options: tuple[tuple[str, str], ...]
@@ -40,19 +41,19 @@ class Network(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The options as on a command line."""
+        """Options as words of a command line."""
         return " ".join(f"{key}={text}" for key, text in self.options)
 
     @property
     def text(self) -> str:
-        """The network and the image size, in words."""
+        """Network and image size in words."""
         chosen = dict(self.options)
         size = f"{chosen['data.size']} px" if "data.size" in chosen else ""
         return " at ".join(filter(None, [chosen.get("model", ""), size]))
 
 
 class Choice(NamedTuple):
-    """The network of a study, how fast its runs are, and why it was chosen."""
+    """Choice of a network: the question with the network, the speed of the runs, and the reason."""
 
     question: Question
     pace: Pace
@@ -60,7 +61,7 @@ class Choice(NamedTuple):
 
 
 def is_fixed(given: Mapping[str, str], key: str) -> bool:
-    """Return whether the user's options decide the model or the size of the images."""
+    """Return whether the user's options decide the model or the image size."""
     if "init" in given:
         return True
     return any(name == key or name.startswith(f"{key}.") for name in given)
@@ -70,9 +71,9 @@ def networks(given: Mapping[str, str], side: int, free: bool = False) -> list[Ne
     """Return the networks to choose from, the largest first.
 
     Args:
-        given: The user's options; what they say of the network or of the size is kept.
-        side: Of the images, in pixels; no image is enlarged.
-        free: Whether to choose anew what the options say.
+        given: Options of the user. The network or size that they set is kept.
+        side: Shorter side of the images in pixels. No image is enlarged.
+        free: Whether to ignore the network and size that the options set.
     """
     sizes = [str(size) for size in SIZES if size <= side] or [str(SIZES[-1])]
     found = []
@@ -87,7 +88,7 @@ def networks(given: Mapping[str, str], side: int, free: bool = False) -> list[Ne
 
 
 def count_work(given: Mapping[str, str], options: Sequence[tuple[str, str]]) -> float | None:
-    """Return the multiply-adds of a network; None where its patches do not suit the size."""
+    """Return the multiply-adds of a network, or None if the patches do not suit the image size."""
     kept = {
         key: text for key, text in given.items() if key in OF_NETWORK or key.startswith("model")
     }
@@ -110,17 +111,17 @@ def choose(
     calibrate: Calibrate,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
-    """Choose the largest network and image size that leave the hours some room.
+    """Choose the largest network and image size that leave some of the hours unused.
 
-    The user's options are kept. On a GPU the recipe's own network is taken if it fits. Networks are
-    timed one after the other; how fast the others are is estimated from their work.
+    The user's options are kept. On a GPU the recipe's own network is chosen if it fits. Networks
+    are timed one after the other, and the speed of all other networks is estimated from their work.
 
     Args:
-        given: The user's options.
-        images: The images.
-        hours: How long the study may take.
-        calibrate: Times the runs of a question.
-        clock: Returns seconds.
+        given: Options of the user.
+        images: Images of the study.
+        hours: Hours that the study may take.
+        calibrate: Function that times the runs of a question.
+        clock: Function that returns seconds.
 
     Raises:
         UserError: The hours are too few for the network.
@@ -150,7 +151,7 @@ def _named(model: str, size: int) -> list[tuple[str, str]]:
 
 
 def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> str:
-    """Return the line that names the network and the size, and gives the reason for them."""
+    """Return the line that names the network and the size and gives the reason for the choice."""
     question, _ = search.timed[chosen]
     fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
     if "init" in search.given:
@@ -168,10 +169,10 @@ def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> s
 
 
 class _Search:
-    """Times networks until the largest one that fits is known.
+    """Search that times networks until the largest network that fits is known.
 
     Attributes:
-        timed: {network: its question, and how fast its runs are}.
+        timed: `{network: (question, speed of the runs)}`.
     """
 
     def __init__(
@@ -188,14 +189,15 @@ class _Search:
         self.guess: tuple[Network, Question, Pace] | None = None
 
     def largest(self, choices: Sequence[Network], room: float) -> Network:
-        """Return the largest network whose smallest study fits `room` times; it has been timed.
+        """Return the largest network whose smallest study fits `room` times into the hours.
 
-        Where none fits, or the time for timing is over, it is the smallest of those that were
-        timed.
+        The returned network has been timed. If no network fits, the method returns the smallest
+        network. If the time for timing is over, it returns the largest timed network whose smallest
+        study fits once, or else the smallest timed network.
 
         Args:
-            choices: The largest first.
-            room: How often the smallest study has to fit into the hours.
+            choices: Networks, the largest first.
+            room: How often the smallest study must fit into the hours.
         """
         while True:
             fits = (one for one in choices if room * self.needed(one) <= self.hours)
@@ -210,14 +212,14 @@ class _Search:
             self.timed[chosen] = question, self.calibrate(question)
 
     def question(self, network: Network) -> Question:
-        """Return the question with this network."""
+        """Return the question with a network."""
         given = dict(self.given)
         if any(key == "model" for key, _ in network.options):
             given = {key: text for key, text in given.items() if not key.startswith("model")}
         return ask(given | dict(network.options), self.images)
 
     def needed(self, network: Network) -> float:
-        """Return the fewest hours that can answer with this network."""
+        """Return the fewest hours that can answer the question with a network."""
         if network in self.timed:
             return hours_needed(*self.timed[network])
         known = [(abs(one.work - network.work), one, *self.timed[one]) for one in self.timed]

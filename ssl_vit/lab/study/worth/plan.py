@@ -1,4 +1,4 @@
-"""What the hours of a study buy: tries, seeds, steps, shares of the labels and frozen encoders."""
+"""Decide what fits into a study's hours: tries, seeds, steps, label shares, frozen encoders."""
 
 import math
 from bisect import bisect_right
@@ -16,31 +16,31 @@ from ..tasks import plan as plan_tasks
 from .content import MOST_SEEDS, RATES, TUNING_SEED, WITH_RATES, Extent, study_file
 from .question import NAME, Question
 
-SHARES = (0.1, 0.3, 0.03, 0.01)  # of the labels, in the order in which they are added
-PER_CLASS = 5  # labelled images of each class in such a share, at least
-LONGEST = 10  # times the recipe's length
-MOST_FROZEN = 0.1  # of the hours, for the frozen encoders of the first seeds
-PLANNING = 30.0  # seconds of the plan itself, at most on an idle machine
-RESERVE = 0.1  # of the hours, which tries and steps leave to further seeds or to a busier machine
+SHARES = (0.1, 0.3, 0.03, 0.01)  # shares of the labels, in the order in which they are added
+PER_CLASS = 5  # fewest labelled images of each class in a share
+LONGEST = 10  # longest pre-training, as a multiple of the recipe's length
+MOST_FROZEN = 0.1  # largest share of the hours for the frozen encoders of the first seeds
+PLANNING = 30.0  # upper bound of the seconds that planning takes on an idle machine
+RESERVE = 0.1  # share of the hours that tries and steps leave for further seeds or a busier machine
 SEEDS_BEFORE_RATES = 5  # seeds that matter more than other learning rates of pre-training
-ASSUMED_SDS = (0.3, 0.7, 1.2)  # points, of paired differences over seeds
+ASSUMED_SDS = (0.3, 0.7, 1.2)  # standard deviations of paired differences over seeds, in points
 ASSUMED_SEEDS = (3, 5, 8)
-ASSUMED_APART = 0.2  # share of test images of which one arm alone is right
+ASSUMED_APART = 0.2  # share of the test images that exactly one of two arms classifies correctly
 
 
 class Clock(NamedTuple):
-    """Seconds that a run takes: for each step, and for everything else."""
+    """Seconds that a run takes for each step (`step`) and for everything else together (`rest`)."""
 
     step: float
     rest: float
 
 
 class Pace(NamedTuple):
-    """How fast runs are on this machine.
+    """Speed of runs on this machine.
 
     Attributes:
-        clocks: {kind of run: its clock}.
-        parallel: How many runs at once the clocks are for.
+        clocks: `{kind of run: clock}`.
+        parallel: Number of runs at once that the clocks are measured for.
     """
 
     clocks: Mapping[str, Clock]
@@ -48,7 +48,7 @@ class Pace(NamedTuple):
 
 
 def tasks_of(question: Question, extent: Extent) -> Tasks:
-    """Return the tasks of a study."""
+    """Return the tasks of a study with a given extent."""
     return plan_tasks(read.build(study_file(question, extent, 0), NAME), {}, {})
 
 
@@ -60,7 +60,8 @@ def seconds_of(kind: str, clocks: Mapping[str, Clock], steps: int) -> float:
 def seconds(question: Question, extent: Extent, pace: Pace) -> float:
     """Return the seconds that a study takes.
 
-    Of the learning rates before fine-tuning, the seeds that confirm train only the chosen one.
+    If several learning rates are tried before fine-tuning, the confirming seeds train only with the
+    chosen learning rate.
     """
     tasks = _schedule(question, extent)
     steps = steps_of(question, extent)
@@ -72,7 +73,7 @@ def seconds(question: Question, extent: Extent, pace: Pace) -> float:
 
 
 def steps_of(question: Question, extent: Extent) -> dict[str, int]:
-    """Return {kind of run: its steps}."""
+    """Return `{kind of run: steps}`."""
     fine = question.fine_steps(extent.steps)
     own = round(extent.steps * question.supervised)
     steps = {"pretrain": extent.steps, "own": own, "tune": fine, "final": fine, "frozen": 0}
@@ -83,8 +84,10 @@ _SCHEDULES: dict[tuple[Any, ...], dict[str, tuple[str, tuple[str, ...]]]] = {}
 
 
 def _schedule(question: Question, extent: Extent) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return {task: its kind, and the tasks that it needs}, of the tasks that take time; made once
-    for studies that differ only in their steps."""
+    """Return `{task: (kind, needed tasks)}` of all tasks that take time.
+
+    Studies that differ only in their steps share one cached schedule.
+    """
     key = (*question.all_arms, *extent._replace(steps=0))
     if key not in _SCHEDULES:
         _SCHEDULES[key] = {
@@ -104,9 +107,9 @@ def hours_needed(question: Question, pace: Pace, spent: float = 0.0) -> float:
     """Return the fewest hours that can answer the question, rounded up to two digits.
 
     Args:
-        question: The question.
-        pace: How fast runs are.
-        spent: Seconds that planning has taken.
+        question: Question of the study.
+        pace: Speed of runs.
+        spent: Seconds that planning took.
     """
     takes = max(spent, PLANNING) + seconds(question, least_extent(question), pace)
     hours = takes / 3600 / (1 - RESERVE)
@@ -115,18 +118,18 @@ def hours_needed(question: Question, pace: Pace, spent: float = 0.0) -> float:
 
 
 def spend(question: Question, hours: float, pace: Pace, spent: float = 0.0) -> Extent:
-    """Return what the hours buy.
+    """Return the largest study that fits into the hours.
 
-    They go, in this order, to three seeds, the frozen encoders where these take few of them, tries,
-    the recipe's length, five seeds, three learning rates of pre-training, eight seeds, shares of
-    the labels, and longer training. Tries and steps cannot change once the study has started, so
-    they leave a tenth of the hours.
+    The hours go, in this order, to three seeds, the frozen encoders if they take few of the hours,
+    tries, the recipe's length, five seeds, three learning rates of pre-training, eight seeds,
+    shares of the labels, and longer training. Tries and steps cannot change once the study has
+    started, so they leave a tenth of the hours unused.
 
     Args:
-        question: The question.
-        hours: How long the study may take.
-        pace: How fast runs are.
-        spent: Seconds that planning has taken.
+        question: Question of the study.
+        hours: Hours that the study may take.
+        pace: Speed of runs.
+        spent: Seconds that planning took.
 
     Raises:
         UserError: The hours are too few.
@@ -145,7 +148,7 @@ def spend(question: Question, hours: float, pace: Pace, spent: float = 0.0) -> E
 
     length = max(found.steps, question.recipe.optim.steps)
     frozen = found._replace(frozen=True)
-    # the frozen encoders do not answer the question, and can take most of the time
+    # the frozen encoders do not answer the question and can take most of the time
     if cost(frozen) - cost(found) <= MOST_FROZEN * hours:
         found = take(frozen, firm)
     for tries in sorted({*RATES} - {WITH_RATES}):
@@ -165,22 +168,22 @@ def spend(question: Question, hours: float, pace: Pace, spent: float = 0.0) -> E
 
 
 def possible_shares(question: Question) -> list[float]:
-    """Return the shares of the labels that have enough images of each class."""
+    """Return the shares of the labels that leave at least `PER_CLASS` images of each class."""
     return [share for share in SHARES if share * question.images.smallest >= PER_CLASS]
 
 
 def _longest(extent: Extent, most: int, hours: float, cost: Callable[[Extent], float]) -> Extent:
-    """Return the extent with as many steps as fit into the hours, up to `most`."""
+    """Return the extent with as many steps as fit into the hours, up to `most` steps."""
     longer = range(extent.steps + 1, most + 1)
     fit = bisect_right(longer, hours, key=lambda steps: cost(extent._replace(steps=steps)))
     return extent._replace(steps=extent.steps + fit)
 
 
 def open_ended(question: Question, extent: Extent, hours: float, pace: Pace) -> Extent:
-    """Return the extent with everything that a faster machine than planned could add.
+    """Return the extent with everything that could be added if the machine is faster than planned.
 
-    The runner leaves out what does not fit. Shares of the labels are in it only where three seeds
-    would leave time for them.
+    The runner leaves out what does not fit. A share of the labels is included only if three seeds
+    would leave time for it.
     """
 
     def fits(shares: tuple[float, ...]) -> bool:
@@ -195,7 +198,7 @@ def open_ended(question: Question, extent: Extent, hours: float, pace: Pace) -> 
 
 
 def too_few_hours(question: Question, hours: float, pace: Pace, spent: float = 0.0) -> str:
-    """Return the error that the hours are too few, with the hours that suffice."""
+    """Return the error message that the hours are too few, with the hours that suffice."""
     where = f"too little time for {question.network} on this machine"
     return f"hours={hours:g}: {where}. Use hours={hours_needed(question, pace, spent):g}"
 
@@ -203,7 +206,7 @@ def too_few_hours(question: Question, hours: float, pace: Pace, spent: float = 0
 def plan_lines(
     question: Question, extent: Extent, hours: float, pace: Pace, spent: float
 ) -> Iterator[str]:
-    """Yield lines that say what the hours buy."""
+    """Yield lines that say what the study does within the hours."""
     takes = (spent + seconds(question, extent, pace)) / 3600
     at_once = f", {pace.parallel} tasks at once" if pace.parallel > 1 else ""
     tries = f"{extent.tries} tries for each of {' and '.join(question.all_arms)}"
@@ -230,7 +233,10 @@ def plan_lines(
 
 
 def power_lines(test: int) -> Iterator[str]:
-    """Yield the least difference that can be found, by seeds and by so many test images alone."""
+    """Yield lines about the least difference that the study can find.
+
+    One figure depends on the number of test images alone, the others on the number of seeds.
+    """
     alone = 100 * 2.8 * math.sqrt(ASSUMED_APART / test)
     yield (
         f"assumed     the least difference that is claimed with a probability of 80%: {alone:.1f}"

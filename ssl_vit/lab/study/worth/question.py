@@ -1,4 +1,4 @@
-"""What `recipe=study/worth` asks: which images, which objective, and which arms are compared."""
+"""Turn the options of `recipe=study/worth` into a question: the images, objective and arms."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,24 +17,26 @@ from ..tasks import words_of
 
 NAME = WORTH
 OBJECTIVE = "mae"
-EPOCHS = 20  # the fewest of pre-training, and of the supervised training of scratch
-FINE_EPOCHS, FINE_STEPS = 10, 100  # the fewest epochs and the fewest steps of fine-tuning
-FINE = 4 / 9  # images of fine-tuning for one of pre-training, as in recipe=finetune and recipe=mae
-# shares of the training images; the first one that holds out enough images is taken
+EPOCHS = 20  # fewest epochs of pre-training, and of supervised training for the arm `scratch`
+FINE_EPOCHS, FINE_STEPS = 10, 100  # fewest epochs and fewest steps of fine-tuning
+# ratio of fine-tuning images to pre-training images, as in recipe=finetune and recipe=mae
+FINE = 4 / 9
+# shares of the training images to hold out; the first share with enough images is used
 HELD_OUT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-SHARED = ("data", "model", "compute")  # groups of keys that every run gets
-OF_NETWORK = ("data.size", "data.mean", "data.std")  # which a released encoder has itself
-LEAST_SIDE = 4  # patches along a side of an image that a released encoder reads, at least
+SHARED = ("data", "model", "compute")  # groups of keys that apply to every run
+# a released encoder brings values of its own for these keys
+OF_NETWORK = ("data.size", "data.mean", "data.std")
+LEAST_SIDE = 4  # fewest patches along a side of an image for a released encoder
 
 
 class Released(NamedTuple):
-    """A released encoder that is fine-tuned as a third arm.
+    """Released encoder that is fine-tuned as a third arm.
 
     Attributes:
-        place: Where its weights come from, as for init=.
-        options: Options of its runs: init and data.size.
-        pool: How it pools its tokens into the feature that is fine-tuned and probed.
-        network: The network and the image size, in words.
+        place: Source of the weights, as for `init=`.
+        options: Options of the arm's runs: `init` and `data.size`.
+        pool: How the encoder pools tokens into the feature that is fine-tuned and probed.
+        network: Network and image size in words.
     """
 
     place: str
@@ -44,19 +46,19 @@ class Released(NamedTuple):
 
 
 class Images(NamedTuple):
-    """The images of a study.
+    """Numbers of images of a study, and how the splits are made.
 
     Attributes:
-        options: How test and validation images are taken, {key: text}.
-        train: Images that pre-training sees.
-        labelled: Training images with a label.
-        classes: Classes of these.
-        smallest: Training images of the smallest class.
-        validation: Labelled validation images.
-        test: Labelled test images.
-        notes: What each split was read from, a line each.
-        guesses: What was assumed about the images, a line each.
-        side: The median of the images' shorter sides, in pixels.
+        options: `{key: text}` that select the test and validation images.
+        train: Number of images that pre-training sees.
+        labelled: Number of labelled training images.
+        classes: Number of classes of the labelled training images.
+        smallest: Number of training images of the smallest class.
+        validation: Number of labelled validation images.
+        test: Number of labelled test images.
+        notes: Lines that say what each split was read from.
+        guesses: Lines that say what was assumed about the images.
+        side: Median of the images' shorter sides, in pixels.
     """
 
     options: dict[str, str]
@@ -72,22 +74,22 @@ class Images(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question with its network.
+    """Question of the study together with the network.
 
     Attributes:
-        objective: Name of the recipe of pre-training.
-        init: The encoder that pre-training goes on from; "" for fresh weights.
+        objective: Name of the pre-training recipe.
+        init: Encoder that pre-training starts from, or `""` for fresh weights.
         shared: Options of every run.
         own: Options of pre-training alone.
-        images: The images.
-        recipe: The recipe of pre-training.
-        model: Options that give runs from fresh weights the same network.
-        pool: How the encoder pools its tokens into the feature that is fine-tuned and probed.
+        images: Images of the study.
+        recipe: Resolved recipe of pre-training.
+        model: Options that give the same network to runs from fresh weights.
+        pool: How the encoder pools tokens into the feature that is fine-tuned and probed.
         supervised: Steps of supervised training that cost as much as one step of pre-training.
-        fine: Steps of fine-tuning for one step of pre-training.
-        batch: Images of a step of supervised training and of fine-tuning.
-        given: The options of the command, {key: text}.
-        released: The released encoder that is compared too.
+        fine: Steps of fine-tuning for each step of pre-training.
+        batch: Batch size of supervised training and of fine-tuning.
+        given: `{key: text}` of the command.
+        released: Released encoder to compare with, or None.
     """
 
     objective: str
@@ -106,47 +108,50 @@ class Question(NamedTuple):
 
     @property
     def arms(self) -> tuple[str, str]:
-        """The two arms of the primary comparison."""
+        """Names of the two arms of the primary comparison."""
         return self.objective, "start" if self.init else "scratch"
 
     @property
     def all_arms(self) -> tuple[str, ...]:
-        """All arms, with that of the released encoder."""
+        """Names of all arms, including the released encoder."""
         return (*self.arms, RELEASED) if self.released else self.arms
 
     @property
     def of_network(self) -> dict[str, str]:
-        """The shared options that the arm of a released encoder does not get."""
+        """Shared options that do not apply to the arm of a released encoder."""
         return {key: text for key, text in self.shared.items() if _is_of_network(key)}
 
     @property
     def network(self) -> str:
-        """The network and the image size, in words."""
+        """Network and image size in words."""
         return f"{self.recipe.model.name} at {self.recipe.data.size} px"
 
     @property
     def least_steps(self) -> int:
-        """The fewest steps of pre-training that are EPOCHS epochs, also of supervised training."""
+        """Fewest steps of pre-training that give `EPOCHS` epochs.
+
+        Without `init`, the supervised training of the arm `scratch` gets `EPOCHS` epochs too.
+        """
         steps = math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
         if self.init:
             return steps
         return max(steps, math.ceil(EPOCHS * self.images.labelled / self.batch / self.supervised))
 
     def fine_steps(self, steps: int) -> int:
-        """Return the steps of fine-tuning after so many steps of pre-training."""
+        """Return the steps of fine-tuning that follow a number of pre-training steps."""
         least = math.ceil(FINE_EPOCHS * self.images.labelled / self.batch)
         return max(FINE_STEPS, least, round(steps * self.fine))
 
     def epochs(self, steps: int) -> str:
-        """Return the epochs of so many steps of pre-training, rounded down, in words."""
+        """Return a number of pre-training steps as epochs in words, rounded down."""
         return f"{math.floor(steps * self.recipe.optim.batch / self.images.train):,} epochs"
 
 
 def sort_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options of every run, and those of pre-training alone.
+    """Split the options into options of every run and options of pre-training alone.
 
     Raises:
-        UserError: An option is not one of the study's, or the released encoder is not found.
+        UserError: The study does not take an option, or the released encoder is not found.
     """
     _check_released(given)
     objective = given.get("objective", OBJECTIVE)
@@ -179,10 +184,10 @@ def _is_of_network(key: str) -> bool:
 
 
 def _check_released(given: Mapping[str, str]) -> None:
-    """Check that there are weights and a description of their network where released= points.
+    """Check that `released=` names weights with a description of the network.
 
     Raises:
-        UserError: There are none, or init= names the same weights.
+        UserError: There are no such weights, or `init=` names the same weights.
     """
     place = given.get(RELEASED)
     if place is None:
@@ -195,8 +200,9 @@ def _check_released(given: Mapping[str, str]) -> None:
 
 
 def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released:
-    """Return a released encoder at the smallest image size, from `size` on, that its patches divide
-    into at least four times four.
+    """Return the released encoder with the smallest image size that suits the patches.
+
+    The size is at least `size` and at least `LEAST_SIDE` patches along each side.
 
     Raises:
         UserError: The encoder does not suit the images.
@@ -217,11 +223,11 @@ def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released
 
 
 def ask(given: Mapping[str, str], images: Images | None = None) -> Question:
-    """Return the question that the options ask.
+    """Build the question that the options ask.
 
     Args:
-        given: {key: text} of objective, init, released and keys of recipes.
-        images: The images, where they have been counted before.
+        given: `{key: text}` of `objective`, `init`, `released` and recipe keys.
+        images: Images if they have been counted before, else None.
 
     Raises:
         UserError: An option is wrong, or there are too few images.
@@ -256,17 +262,18 @@ def ask(given: Mapping[str, str], images: Images | None = None) -> Question:
 
 
 def find_images(shared: Mapping[str, str]) -> Images:
-    """Count the images, and choose how test and validation images are taken.
+    """Count the images and choose how test and validation images are taken.
 
-    Splits with labels are taken as they are. Otherwise a share of the training images is held out,
-    before any share of the labels is drawn. Where some images have no label, only labelled images
-    are held out: an image without a label would choose nothing, and be lost to pre-training.
+    Existing splits with labels are used unchanged. Otherwise a share of the training images is held
+    out before any share of the labels is drawn. If some images have no label, only labelled images
+    are held out, because an unlabelled image could not help to choose settings and would be lost to
+    pre-training.
 
     Args:
-        shared: The options of every run.
+        shared: Options of every run.
 
     Raises:
-        UserError: The images cannot be read, have no labels or lists of labels, or are too few.
+        UserError: The images cannot be read, have no labels or several labels each, or are too few.
     """
     data = engine.resolve(["recipe=finetune", *words_of(shared)], NAME).data
     options: dict[str, str] = {}
@@ -307,7 +314,7 @@ def _count(
     """Count the images of each split.
 
     Raises:
-        UserError: They have fewer than two classes.
+        UserError: The labelled training images have fewer than two classes.
     """
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
@@ -332,7 +339,7 @@ def _count_labelled(label_N: np.ndarray | None) -> int:
 
 
 def image_lines(images: Images) -> Iterator[str]:
-    """Yield lines that say which images there are."""
+    """Yield lines that describe the images of the study."""
     labelled = images.labelled + images.validation + images.test
     labels = f"{labelled:,} labelled images in {images.classes} classes: {images.labelled:,} train"
     held_out = f"{images.validation:,} choose settings, {images.test:,} are the test"
