@@ -1,2 +1,4 @@
-"""Data: sources (folders, parquet, tars, the Hub, a synthetic set) -> sampler -> transforms ->
-Batch -> loaders."""
+"""Read the images of a run: from folders, parquet files, tars, the Hub or a synthetic set to batches.
+
+The steps are: source, sampler, transforms, Batch, loader.
+"""
