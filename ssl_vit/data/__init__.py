@@ -1,4 +1,4 @@
-"""Read the images of a run: from folders, parquet files, tars, the Hub or a synthetic set to batches.
+"""Read images from folders, parquet files, tars, the Hub or a synthetic set, up to batches.
 
 The steps are: source, sampler, transforms, Batch, loader.
 """

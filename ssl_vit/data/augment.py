@@ -59,8 +59,8 @@ def random_views(
 def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: ViewOptions) -> Tensor:
     """Return local views of images, shape (B, L, C, S, S).
 
-    Local views are smaller crops with random colours and blur, never solarised (multi-crop; Caron et
-    al., 2021). Their keys follow the keys of the random views.
+    Local views are smaller crops with random colours and blur, never solarised (multi-crop; Caron
+    et al., 2021). Their keys follow the keys of the random views.
     """
     smallest, largest = views.local_area
     made = []
@@ -108,8 +108,7 @@ def _changed(
 
 
 def _drawn(key_B: np.ndarray, chance: float) -> np.ndarray:
-    """Draw from slot 0 of each key whether something happens, bool (B,), true with the given chance.
-    """
+    """Draw from slot 0 of each key whether something happens: bool (B,), true with this chance."""
     return rng.uniform(key_B, 0) < chance
 
 

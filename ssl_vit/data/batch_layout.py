@@ -25,8 +25,8 @@ class BatchLayout(NamedTuple):
 
         Args:
             batch: images in the global batch.
-            wanted: the device batch, or None for the largest device batch up to `limit` that divides the
-                images of a process.
+            wanted: the device batch, or None for the largest device batch up to `limit` that
+                divides the images of a process.
             limit: the most images in a device batch that is chosen here.
             rank: the number of this process.
             processes: the number of processes.
@@ -50,6 +50,5 @@ class BatchLayout(NamedTuple):
         return self.global_batch // (self.device_batch * self.processes)
 
     def chunk_index(self, micro_batch: int) -> int:
-        """Return which chunk of the global batch is the micro-batch with this number in this process.
-        """
+        """Return which chunk of the global batch is this process's micro-batch with this number."""
         return micro_batch * self.processes + self.rank

@@ -36,22 +36,23 @@ class Batch(NamedTuple):
         index: int64 (B,), the sample's position in the split.
         key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
         loss_denominator: float64 (), labelled images of the global batch divided by the number of
-            micro-batches. A micro-batch divides its summed loss by this number, because gradients are
-            averaged over micro-batches: dividing by the labelled images of the micro-batch itself
-            would give more weight to the images of a micro-batch with few labels. With 6 labels in
-            one micro-batch and 2 in the other, both divide by 4. None outside of training.
+            micro-batches. A micro-batch divides its summed loss by this number, because gradients
+            are averaged over micro-batches: dividing by the labelled images of the micro-batch
+            itself would give more weight to the images of a micro-batch with few labels. With 6
+            labels in one micro-batch and 2 in the other, both divide by 4. None outside of
+            training.
         unreadable: names of the images that could not be read. In training, each of these images is
-            replaced by the pixels and the label of the next readable image. Elsewhere the batch leaves
-            them out, so that no image is measured twice.
+            replaced by the pixels and the label of the next readable image. Elsewhere the batch
+            leaves them out, so that no image is measured twice.
         partner_label: labels of the partners where images are mixed in pairs, shaped like `label`.
         mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
             and label in a mix with its partner.
-        views: random views of each image (B, V, 3, H, W), of the type of `image`, for objectives that
-            compare views, else None.
+        views: random views of each image (B, V, 3, H, W), of the type of `image`, for objectives
+            that compare views, else None.
         local: smaller views uint8 (B, L, 3, S, S), with `views.local`, else None.
         mask: int32 (B, H, W), the class of each pixel, for images with masks (masks.py).
-        content: int64 (B,), the hash of each image's contents (contents.py). Where images are mixed in
-            pairs, (B, 2) with the partner's hash second. An array and not a tensor, because each
+        content: int64 (B,), the hash of each image's contents (contents.py). Where images are mixed
+            in pairs, (B, 2) with the partner's hash second. An array and not a tensor, because each
             additional tensor takes 0.5 ms on the way from a worker.
     """
 
@@ -69,7 +70,7 @@ class Batch(NamedTuple):
     content: np.ndarray | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Return the batch after applying `change` to every tensor that has an entry for each sample.
+        """Apply `change` to every tensor that has an entry for each sample, and return the batch.
         """
         changed: dict[str, Any] = {
             name: change(value)
@@ -117,8 +118,8 @@ def _partners(wanted: Samples, length: int) -> Samples:
 class ImageDataset(Dataset):
     """Dataset that turns Samples into a Batch.
 
-    A subclass may read something else from each row (`fetch`, `decode`) or make other fields from the
-    images (`prepared`).
+    A subclass may read something else from each row (`fetch`, `decode`) or make other fields from
+    the images (`prepared`).
 
     Args:
         source: the images.
@@ -146,7 +147,7 @@ class ImageDataset(Dataset):
         # a mix with an unlabelled image has no label
         label = batch.label.clone()
         label[~is_labelled(other.label)] = labels.UNLABELLED
-        assert batch.content is not None and other.content is not None  # both of training
+        assert batch.content is not None and other.content is not None  # set by `_unmixed`
         return batch._replace(
             image=image,
             label=label,
@@ -157,7 +158,7 @@ class ImageDataset(Dataset):
         )
 
     def _unmixed(self, wanted: Samples) -> Batch:
-        """The batch of these samples.
+        """Return the batch of these samples before any mixing.
 
         Raises:
             UserError: as `_next_readable`.
@@ -201,8 +202,7 @@ class ImageDataset(Dataset):
         return pixel_values.decoder(self.data)(raw)
 
     def content(self, row: int, raw: Any) -> int:
-        """Return the hash (`content_hash`) of the bytes or array that a row's image was decoded from.
-        """
+        """Return the hash (`content_hash`) of the bytes or array that holds a row's image."""
         return content_hash(raw)
 
     def prepared(self, images: list[Any], samples: Samples) -> dict[str, Any]:

@@ -71,12 +71,12 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
         of_bytes: the reason why data.range= cannot be given here, empty if it can.
 
     Returns:
-        warnings about clipped values, about bits and pages that are left out, about transparent images
-        that are composed over white, and about images of 8 and of 16 bits under one range.
+        warnings about clipped values, about bits and pages that are left out, about transparent
+        images that are composed over white, and about images of 8 and of 16 bits under one range.
 
     Raises:
-        UserError: data.range clips more than the share REFUSED of a split's values, or data.range is
-            missing although it can be given and images have 16 bits.
+        UserError: data.range clips more than the share REFUSED of a split's values, or data.range
+            is missing although it can be given and images have 16 bits.
     """
     if not (data.path or data.hub):
         return []  # synthetic images
@@ -112,8 +112,8 @@ def _histogram(
     """Count the values of at most `most` images.
 
     Returns:
-        how often each channel has each value, int64 (C, V), {name: bits} of the readable images, and
-        the unreadable images with the reasons.
+        how often each channel has each value, int64 (C, V), {name: bits} of the readable images,
+        and the unreadable images with the reasons.
     """
     count_CV = np.zeros((channels, VALUES), np.int64)
 
@@ -128,8 +128,7 @@ def _histogram(
 
 
 def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, int]:
-    """Return the two quantiles of a histogram: the values below which the given shares of values lie.
-    """
+    """Return two quantiles of a histogram: the values at which the given shares are reached."""
     share_V = count_V.cumsum() / count_V.sum()
     lowest, highest = (int(np.searchsorted(share_V, share)) for share in shares)
     return lowest, highest
@@ -138,8 +137,8 @@ def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, i
 def _proposed_range(count_V: np.ndarray, images: str) -> str:
     """Word the error that images of 16 bits need data.range, with a range to copy.
 
-    The range holds all values but outliers. A value is an outlier if its distance from the quantiles
-    USUAL is larger than the distance between these quantiles.
+    The range holds all values but outliers. A value is an outlier if its distance from the
+    quantiles USUAL is larger than the distance between these quantiles.
     """
     seen_S = np.flatnonzero(count_V)
     low, high = _quantiles(count_V, USUAL)
@@ -190,7 +189,7 @@ def _stored(raw: bytes | np.ndarray) -> _Stored:
 
 
 def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
-    """Warn that data.range clips values of a split, or that the split has images of 8 and of 16 bits.
+    """Warn that data.range clips values, or that images of 8 and of 16 bits are mixed.
 
     Raises:
         UserError: as `check`.

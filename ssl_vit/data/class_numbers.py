@@ -153,7 +153,7 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
 
 
 def count_classes(splits: Splits, data: Data, objective: str) -> int:
-    """Return the number of classes: data.classes, else the number of class names, else highest label + 1.
+    """Count the classes: data.classes, else the number of class names, else highest label + 1.
 
     Raises:
         UserError: a split has no labels (the message names `objective`), a label is out of range, a

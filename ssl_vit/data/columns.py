@@ -18,11 +18,12 @@ Features = Mapping[str, Any]  # {column: type}, as datasets.Features
 def find(features: Features, data: Data) -> tuple[str, str | None]:
     """Return the names of the image column and the label column (None for no labels).
 
-    data.image_column and data.label_column come first, then the types of the columns, then the usual
-    names. Lists of labels are used only where data.label_column names their column.
+    data.image_column and data.label_column come first, then the types of the columns, then the
+    usual names. Lists of labels are used only where data.label_column names their column.
 
     Raises:
-        UserError: a named column does not exist, no column holds images, or a column has another type.
+        UserError: a named column does not exist, no column holds images, or a column has another
+            type.
     """
     for key, name in (
         ("data.image_column", data.image_column),
@@ -95,7 +96,7 @@ def check_group(features: Features, data: Data) -> None:
 
 
 def array_shape(feature: Any) -> tuple[int | None, ...] | None:
-    """Return the shape of the arrays in a column (`datasets.Array3D`), or None for any other column.
+    """Return the shape of the arrays in a column (`datasets.Array3D`), or None for other columns.
 
     A side that differs between the arrays is None.
     """
@@ -112,7 +113,9 @@ def holds_lists(feature: Any) -> bool:
 
 
 def _holds_images(feature: Any) -> bool:
-    """Return whether a column holds encoded images: Image, bytes, or {bytes, path} as Image is stored.
+    """Return whether a column holds encoded images.
+
+    They may be stored as Image, as bytes, or as {bytes, path}.
     """
     if isinstance(feature, datasets.Image):
         return True

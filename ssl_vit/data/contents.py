@@ -61,8 +61,8 @@ def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
 def distinct(hashes: np.ndarray) -> np.ndarray:
     """Return the distinct hashes, sorted.
 
-    The result equals `np.unique`, which takes 1.5 s for a million numbers of 64 bits (numpy 2.4). The
-    stable sort used here merges parts that are sorted already in 20 ms.
+    The result equals `np.unique`, which takes 1.5 s for a million numbers of 64 bits (numpy 2.4).
+    The stable sort used here merges parts that are sorted already in 20 ms.
     """
     found = np.sort(hashes, kind="stable")
     return found[np.diff(found, prepend=found[:1] - 1) != 0]
