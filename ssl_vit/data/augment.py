@@ -135,8 +135,8 @@ def _jittered(image: Image.Image, order: tuple[int, ...], by_4: list[float]) -> 
 
 
 # The next four functions give the same pixels as torchvision's adjust_brightness, adjust_contrast,
-# adjust_saturation and adjust_hue, in less time: on small images, torchvision's dispatch and Pillow's
-# statistics take longer than the change of the pixels
+# adjust_saturation and adjust_hue, in less time: on small images, torchvision's dispatch and
+# Pillow's statistics take longer than the change of the pixels
 
 
 def _brighter(image: Image.Image, by: float) -> Image.Image:
