@@ -70,7 +70,7 @@ class Batch(NamedTuple):
     content: np.ndarray | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Apply `change` to every tensor that has an entry for each sample, and return the batch."""
+        """Return the batch with `change` applied to every tensor that has an entry for each sample."""
         changed: dict[str, Any] = {
             name: change(value)
             for name, value in self._asdict().items()
@@ -107,7 +107,7 @@ def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
 
 
 def _partners(wanted: Samples, length: int) -> Samples:
-    """Return the sample that each sample is mixed with: any image of the split, drawn from the key."""
+    """Return the sample that each sample is mixed with: any image of the split, drawn by key."""
     key = rng.stream(wanted.key, "partner")
     return Samples(rng.integers(key, 0, length), rng.bits(key, 1))
 

@@ -43,7 +43,7 @@ class ClassList(NamedTuple):
 
     @property
     def are_numbers(self) -> bool:
-        """Return whether every class is a whole number, as a bare label or as a name such as "7"."""
+        """Return whether every class is a whole number, as a bare label or as a name like "7"."""
         return all(map(WHOLE.fullmatch, self.names))
 
     def __str__(self) -> str:

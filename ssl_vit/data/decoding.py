@@ -200,7 +200,7 @@ def is_transparent(raw: bytes) -> bool:
 
 
 def upright(image: Image.Image) -> np.ndarray:
-    """Return the values of one channel (H, W) or several (H, W, C), turned by the EXIF orientation."""
+    """Return one channel (H, W) or several channels (H, W, C), turned by the EXIF orientation."""
     image.load()
     return _upright(np.array(image), _orientation(image))
 
@@ -306,9 +306,10 @@ def _rgb(raw: bytes) -> Tensor:
 
 
 def _is_simple_webp(raw: bytes) -> bool:
-    """Return whether bytes are a WebP without extended header (RFC 9649, 2.5 and 2.6) and without alpha.
+    """Return whether bytes are a WebP without extended header and without alpha.
 
-    Such a file holds one image, without EXIF and animation. Lossless files may have alpha (3.4).
+    Such a file holds one image, without EXIF and animation (RFC 9649, 2.5 and 2.6). A lossless file
+    may have alpha (3.4).
     """
     if raw[:4] != b"RIFF" or raw[8:16] not in (b"WEBPVP8 ", b"WEBPVP8L"):
         return False
@@ -472,7 +473,7 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
 
 
 def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
-    """Return the axes to mirror for an orientation, after rows and columns were swapped if it asks so."""
+    """Return the axes to mirror for an orientation, after any exchange of rows and columns."""
     return ((), (across,), (down, across), (down,))[(orientation - 1) % 4]
 
 

@@ -70,7 +70,7 @@ class FileStore(Store):
 
 
 class _Image(NamedTuple):
-    """Image file: path below the root, split, and class from the names of its folders ("" for none)."""
+    """Image file: path below the root, split, and class from its folders' names ("" for none)."""
 
     path: str
     split: str
@@ -258,7 +258,7 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
 
 
 def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
-    """Return a warning if the metadata have columns, and none of them is named or called like labels."""
+    """Return a warning if metadata have columns, but no column is named or called like labels."""
     unused = [name for name in metadata.columns if name not in ("split", data.group)]
     if not unused or data.label_column is not None or labels.usual_columns(metadata.columns):
         return []

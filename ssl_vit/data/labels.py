@@ -217,7 +217,7 @@ def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
 
 
 def usual_columns(columns: Iterable[str]) -> list[str]:
-    """Return the columns called like one of LABEL_NAMES, in upper or lower case, in the order to try."""
+    """Return the columns called like one of LABEL_NAMES, in any case, in the order to try."""
     known = [name for name in columns if name.lower() in LABEL_NAMES]
     return sorted(known, key=lambda name: (LABEL_NAMES.index(name.lower()), name != name.lower()))
 
