@@ -70,7 +70,7 @@ class Batch(NamedTuple):
     content: np.ndarray | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Return the batch with `change` applied to every tensor that has an entry for each sample."""
+        """Return the batch with `change` applied to each tensor that has an entry per sample."""
         changed: dict[str, Any] = {
             name: change(value)
             for name, value in self._asdict().items()

@@ -30,7 +30,7 @@ EVALUATION_KEY = 4
 def _steps(
     source: Source, batch_layout: BatchLayout, seed: int, start: int, stop: int
 ) -> Iterator[Samples]:
-    """Yield the samples of this process's micro-batches, for the steps from `start` to before `stop`."""
+    """Yield the samples of this process's micro-batches in the steps `start` to `stop` - 1."""
     size = batch_layout.device_batch
     for step in range(start, stop):
         for i in range(batch_layout.accumulation_steps):
@@ -88,7 +88,7 @@ class StreamReader:
         self.images_per_step = batch_layout.global_batch // batch_layout.processes
 
     def cursor_at(self, step: int) -> Cursor:
-        """Return the start of the last known window that does not begin after the step's first image."""
+        """Return the start of the last known window that begins at or before the step's first image."""
         return self._cursor_of(step * self.images_per_step)
 
     def seek(self, cursor: Cursor) -> None:
@@ -143,7 +143,7 @@ def _as_is(batch: Batch) -> Batch:
 
 
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
-    """Return the bytes of a micro-batch: images or views, and label, index and key of each image."""
+    """Return the bytes of a micro-batch: images or views, labels, indices and keys."""
     found = bytes_in_batch(data, data.size) * (VIEWS if views else 1)
     if views:
         found += views.local * bytes_in_batch(data, views.local_size)
@@ -281,7 +281,7 @@ def evaluation_loader(
 def first_batches(
     source: Source, data: Data, seed: int, count: int, size: int = 256
 ) -> Iterator[Batch]:
-    """Yield the first `count` training samples, at most one epoch, as training batches of `size`."""
+    """Yield the first `count` training samples (at most one epoch) as training batches of `size`."""
     images = ImageDataset(source, data, train=True)
     count = min(count, len(source))
     for start in range(0, count, size):

@@ -256,7 +256,7 @@ def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: D
 def _missing_classes(
     train: Source, others: Mapping[str, Source | None], share: bool, data: Data
 ) -> list[str]:
-    """Return warnings about classes without training images or, in a test share, without test images.
+    """Return warnings about classes without training images, or without images in a test share.
 
     Args:
         train: the images to train on, before data.share and before images are held out.
@@ -293,7 +293,7 @@ def _classes_of(source: Source) -> set[int]:
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
-    """Return the training images as a stream, with the first images of it and of the held-out split."""
+    """Return the stream of training images, and the first training and held-out images."""
     found = open_streams(data)
     name = _split(data.train, "data.train", data, found.splits)
     held_out: Any = data.validation
@@ -378,7 +378,7 @@ def describe_labels(source: Source, data: Data) -> str:
 
 
 def _many(source: Source, labels: bool) -> str:
-    """Describe how many images there are and, with `labels`, how many have a label if not all have."""
+    """Describe how many images there are and, with `labels`, how many of them have a label."""
     text, known = count_of_images(len(source)), source.labels.lowest_and_highest[1] >= 0
     labelled = len(labelled_images(source)) if known else 0
     if labels and labelled < len(source):

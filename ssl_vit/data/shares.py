@@ -231,7 +231,7 @@ def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray
 
 
 def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:
-    """Return the most frequent label of each group (G,), the lowest if several are equally frequent."""
+    """Return the most frequent label of each group (G,), the lowest of equally frequent labels."""
     pair_M2, count_M = np.unique(np.stack([group_N, label_N], 1), axis=0, return_counts=True)
     order_M = np.lexsort((pair_M2[:, 1], -count_M, pair_M2[:, 0]))
     _, first_G = np.unique(pair_M2[order_M, 0], return_index=True)

@@ -70,7 +70,7 @@ class Store(ABC):
 
     @property
     def hashed_every(self) -> int | None:
-        """Return the distance between rows that a fingerprint reads, or None to read as many as fit."""
+        """Return the distance between the rows of a fingerprint, or None for as many as fit."""
         return None
 
 
@@ -104,7 +104,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def by_value(cls, values: Sequence[Any]) -> "Groups":
-        """Group images by a value: equal texts are one group, and null, "" and NaN mean no group."""
+        """Group images by a value: equal texts are one group, and null, "" and NaN are no group."""
         given = [None if is_missing(value) else str(value) for value in values]
         names = sorted({name for name in given if name is not None})
         number = {name: i for i, name in enumerate(names)}
@@ -147,12 +147,18 @@ class Source:
         return self.labels.of(self._in_store(rows))
 
     def fetch_masks(self, rows: np.ndarray) -> list[Raw]:
-        """Return each row's mask, encoded or as an array of integers (H, W); the split must have masks."""
+        """Return each row's mask, encoded or as an array of integers (H, W).
+
+        The split must have masks.
+        """
         assert self.masks.store is not None
         return self.masks.store.fetch(self._in_store(rows))
 
     def group_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return each row's group as an integer (B,); the split must have been read with data.group."""
+        """Return each row's group as an integer (B,).
+
+        The split must have been read with data.group.
+        """
         assert self.groups is not None
         return self.groups.number_N[self._in_store(rows)]
 
@@ -167,7 +173,7 @@ class Source:
 
     @property
     def classes(self) -> list[str]:
-        """Return the names of the classes, starting with label 0; empty where classes have no names."""
+        """Return the names of the classes, starting with label 0, or [] for classes without names."""
         return self.labels.classes
 
     def subset(self, rows: np.ndarray) -> "Source":
