@@ -60,7 +60,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import ssl_vit` itself stays light."""
+    """Import a public name at the first use, so that `import ssl_vit` itself stays light."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'jobs.api')}"), name)

@@ -44,7 +44,7 @@ TOOLS: dict[str, type[ToolOptions]] = {
 
 
 def usage(every: bool = False) -> str:
-    """List the tools and recipes, one a line.
+    """List the tools and recipes, each on a line.
 
     Only recipes that run without further options are listed; with `every`, all recipes and studies.
     """
@@ -72,7 +72,7 @@ def _columns(rows: dict[str, str]) -> list[str]:
 
 
 def _check_words(name: str, words: Sequence[str]) -> None:
-    """Check that no word of a command line names another tool or an option that only other tools have.
+    """Check that no word of a command line belongs to another tool.
 
     `study` and `plan` take any word, because a study's file names further options. A file or folder
     may have the name of a tool.
@@ -95,7 +95,7 @@ def _check_words(name: str, words: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the tool that `argv` (by default the process's arguments) names, and exit with its status."""
+    """Run the tool that `argv` (by default the process's arguments) names, and exit."""
     # Before torch is imported: OpenMP threads that spin while they wait slow down a machine that
     # runs anything else.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

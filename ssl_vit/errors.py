@@ -23,7 +23,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def _flush() -> None:
-    """Write the rest of the output, or drop it, because the end of the process would try again."""
+    """Write or drop the rest of the output, because the end of the process would try again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -49,7 +49,7 @@ class NonFiniteError(UserError):
 
     @classmethod
     def of(cls, network: str, count: int, images: int) -> "NonFiniteError":
-        """Return the error for `count` of `images` images on which the network's output is not finite."""
+        """Return the error for `count` of `images` images with infinite or NaN output."""
         of = f"{count:,} of {images:,} image{'s' * (images != 1)}"
         return cls(f"{network}: the output for {of} {NOT_FINITE}")
 
@@ -80,7 +80,7 @@ def suggest(word: str, choices: Iterable[str]) -> str:
 
 
 def describe_shortage(error: BaseException, sizes: str = "") -> str:
-    """Describe which resource of the machine is used up, and what to do; return "" for other errors.
+    """Describe the used-up resource of the machine and a remedy, or return "".
 
     Args:
         error: the error.
@@ -155,7 +155,7 @@ def _line(error: BaseException) -> str:
 
 @contextmanager
 def report_errors(everywhere: bool = False) -> Iterator[None]:
-    """Print known errors in one line and exit with their status; an interrupt exits with 130.
+    """Print a known error in one line and exit with its status, or with 130 on an interrupt.
 
     Known errors are UserError and errors of a disk, of memory or of open files. Rank 0 prints. With
     `everywhere` each rank prints its own errors, but not errors that another rank reported
@@ -163,7 +163,7 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
     """
     try:
         yield
-        # an error of a full disk may come only now; at the end of the process nobody would report it
+        # an error of a full disk may come only now, and would go unreported at the end
         sys.stdout.flush()
     except BrokenPipeError:
         _flush()

@@ -1,4 +1,4 @@
-"""Fetch files of the Hugging Face Hub by name, pinned by commit and with verified checksums. No torch.
+"""Fetch files of the Hugging Face Hub, with fixed commits and verified checksums. No torch.
 
 The module also describes the Hub's errors in one line. Tokens come from huggingface_hub (HF_TOKEN,
 `hf auth login`) and are never printed.
@@ -37,7 +37,7 @@ def pinned(place: str) -> bool:
 
 
 def pin(place: str, source: str) -> str:
-    """Return a place on the Hub with the current commit in place of its revision.
+    """Return a place on the Hub with the current commit in place of the revision.
 
     Raises:
         UserError: as `fetch`.
@@ -48,7 +48,7 @@ def pin(place: str, source: str) -> str:
 
 
 def fetch(place: str, source: str, names: Collection[str]) -> Path:
-    """Download files of a repository into the cache, and verify their checksums.
+    """Download files of a repository into the cache, and verify the checksums.
 
     Args:
         place: USER/NAME@REVISION.
@@ -96,7 +96,7 @@ def _check(path: Path, listed: Any, source: str) -> None:
 
 
 def beside(repository: str, name: str) -> str:
-    """Return USER/NAME-name as the Hub allows names, a repository for one of many runs.
+    """Return USER/NAME-name as the Hub allows names, a repository for a single run of many.
 
     Long names end in a hash. Text that names no repository is returned unchanged.
     """

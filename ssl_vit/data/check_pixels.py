@@ -34,7 +34,7 @@ OF_ENCODER = "the encoder knows values from 0 to 255"  # for a frozen encoder
 
 
 def complete(data: Data, train: Source) -> None:
-    """Set data.mean and data.std from training images, unless the user gives them.
+    """Set data.mean and data.std from training images, unless the user sets the values.
 
     Whether they are to be measured says `images.unmeasured`. They are measured for each channel on
     MEASURED training images, in values scaled to data.range.
@@ -89,7 +89,7 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
 def _read(
     source: Source, most: int, read: Callable[[bytes | np.ndarray], Read]
 ) -> tuple[dict[str, Read], list[str]]:
-    """Call `read` on the first images of a fixed random order, at most `most` of them.
+    """Call `read` on the first images of a fixed random order, at most on `most` images.
 
     Returns:
         {name: result of `read`} of the readable images, and the unreadable images with the reasons.

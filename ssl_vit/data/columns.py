@@ -80,7 +80,7 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
 
 
 def check_group(features: Features, data: Data) -> None:
-    """Check that the training images have the column of data.group, with one value each.
+    """Check that the training images have the column of data.group, with a single value each.
 
     Raises:
         UserError: there is no such column, or it holds images or lists.
@@ -96,7 +96,7 @@ def check_group(features: Features, data: Data) -> None:
 
 
 def array_shape(feature: Any) -> tuple[int | None, ...] | None:
-    """Return the shape of the arrays in a column (`datasets.Array3D`), or None for other columns.
+    """Return the shape of the arrays in a column (`datasets.Array3D`), or None for a column without arrays.
 
     A side that differs between the arrays is None.
     """
@@ -148,7 +148,7 @@ def class_names(features: Features, label: str | None) -> list[str]:
 
 
 def described(features: Features) -> str:
-    """List the columns and their types, for the error that there are no labels."""
+    """List the columns with types, for the error that there are no labels."""
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
     kinds = "classes, whole numbers, texts or lists of class numbers"
     return f" (columns: {listed}); data.label_column= takes one of {kinds}"

@@ -40,7 +40,7 @@ def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
 
 
 def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
-    """Count the distinct images among M images, and the images whose copies have different labels.
+    """Count the distinct images among M images, and the images with different labels on the copies.
 
     Args:
         hashes_M: hashes of the images' contents.

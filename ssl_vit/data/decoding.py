@@ -1,4 +1,4 @@
-"""Decode images to integers: RGB of 8 bits, or all channels with their stored values.
+"""Decode images to integers: RGB of 8 bits, or all channels as stored.
 
 torchvision decodes where it is fast and safe, tifffile decodes TIFF files with more channels, and
 Pillow decodes everything else. Pillow also reads the size and the orientation of every image. A
@@ -53,7 +53,7 @@ class TooLarge(ValueError):
 
 
 class Values(NamedTuple):
-    """All channels of an image, with their stored values.
+    """Stored values of all channels of an image.
 
     Attributes:
         array: (H, W), (H, W, C) or (C, H, W).
@@ -86,7 +86,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
 
 
 def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
-    """Decode an image to its stored values, (C, H, W) of uint8 or uint16.
+    """Decode an image to the stored values, (C, H, W) of uint8 or uint16.
 
     Args:
         raw: encoded bytes, or an array (H, W, C), (C, H, W) or, for one channel, (H, W).
@@ -159,7 +159,7 @@ def images_in(raw: bytes) -> int:
 
 
 def open_image(raw: bytes) -> Image.Image:
-    """Open an image with Pillow from its header, without decoding pixels.
+    """Open an image with Pillow from the header, without decoding pixels.
 
     Raises:
         ValueError: the format is not in PILLOW.
@@ -402,7 +402,7 @@ def _check_series(series: Sequence[Any]) -> None:
 
 
 def _placed(series: Any) -> Values:
-    """Return the array of a tifffile series, and whether its channels come last.
+    """Return the array of a tifffile series, and whether the channels come last.
 
     Channels are samples or pages, as the axes of the series tell. Axis Q tells nothing: tifffile
     gives it to an array that it cut into pages itself, as it does with an array (H, W, C).
@@ -478,7 +478,7 @@ def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
 
 
 def _check_pixels(width: int, height: int) -> None:
-    """Check the size of an image before it is decoded.
+    """Check the size of an image before decoding.
 
     Raises:
         TooLarge: the image has more than MOST_PIXELS.
@@ -489,7 +489,7 @@ def _check_pixels(width: int, height: int) -> None:
 
 
 def _check_shape(shape: Sequence[int]) -> None:
-    """Check the size of an array before it is read.
+    """Check the size of an array before reading.
 
     Raises:
         TooLarge: the array has more values than MOST_PIXELS of RGB.

@@ -1,4 +1,4 @@
-"""Open the splits of an image folder, with one file for each image.
+"""Open the splits of an image folder, with a file for each image.
 
 Images are read in place. Labels come from metadata files next to the images, else from the names of
 class folders.
@@ -70,7 +70,7 @@ class FileStore(Store):
 
 
 class _Image(NamedTuple):
-    """Image file: path below the root, split, and class from its folders' names ("" for none)."""
+    """Image file: path below the root, split, and class from the names of folders ("" for none)."""
 
     path: str
     split: str

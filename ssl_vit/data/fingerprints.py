@@ -1,4 +1,4 @@
-"""Compute fingerprints: hashes of a split's images that do not depend on their place. No torch.
+"""Compute fingerprints: hashes of a split's images that are independent of the place. No torch.
 
 A split of at most WHOLE bytes is hashed in full. For a larger split, the labels, names and sizes of
 all files or images are hashed, and the contents of an evenly spaced sample of about WHOLE bytes. If

@@ -77,7 +77,7 @@ class Labels:
     lists: LabelLists | None = None
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the labels of these rows, int64 (B,) or (B, L)."""
+        """Return the labels of the given rows, int64 (B,) or (B, L)."""
         return self.label_N[rows].astype(np.int64, copy=False)
 
     @cached_property
@@ -270,7 +270,7 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value stands for no label: null, an empty text, NaN."""
+    """Return whether a value means no label: null, an empty text, NaN."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 

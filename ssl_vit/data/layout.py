@@ -59,7 +59,7 @@ OTHERS = {"tar": "tars", "images": "images", "arrays": ".npy files"}
 
 
 class Folder(NamedTuple):
-    """Folder with data: path below the root ("" for the root), and names of its files by kind.
+    """Folder with data: path below the root ("" for the root), and names of the files by kind.
 
     The kinds are images, arrays, parquet, tar and metadata.
     """
@@ -72,7 +72,7 @@ class Folder(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """Folders with data, sorted by path, and the number of other files of each kind."""
+    """Folders with data, sorted by path, and the number of skipped files of each kind."""
 
     folders: list[Folder]
     skipped: Counter[str]
@@ -204,7 +204,7 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def role(split: str) -> str:
-    """Return the role of a split by its name, in upper or lower case, else the name itself."""
+    """Return the role that a split's name tells, in upper or lower case, else the name itself."""
     return ROLE.get(split.lower(), split)
 
 
@@ -259,12 +259,12 @@ def join(folder: str, name: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder belongs to the system, by its name."""
+    """Return whether the name of a file or folder marks a hidden or system file."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of a file by its name, as in Folder, or None for other files."""
+    """Return the kind of a file by name, as in Folder, or None for a file without data."""
     if name.lower() in METADATA:
         return "metadata"
     ending = _ending(name)

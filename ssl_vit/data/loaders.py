@@ -65,7 +65,7 @@ class _Streamed(Dataset):
 
 
 class StreamReader:
-    """Images of a stream that this process reads, whatever the number of workers.
+    """Images of a stream that this process reads, independent of the number of workers.
 
     Each process shuffles images within windows. A window lies within an epoch, and has at most
     WINDOW / processes images with at most WINDOW_BYTES / processes encoded bytes. The n-th image of
@@ -88,7 +88,7 @@ class StreamReader:
         self.images_per_step = batch_layout.global_batch // batch_layout.processes
 
     def cursor_at(self, step: int) -> Cursor:
-        """Return the start of the last known window that begins at or before the step's first image."""
+        """Return the last known start of a window at or before the step's first image."""
         return self._cursor_of(step * self.images_per_step)
 
     def seek(self, cursor: Cursor) -> None:
@@ -112,7 +112,7 @@ class StreamReader:
             yield _StreamBatch(list(cells), Samples(index, rng.key(seed, 0, index)))
 
     def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, StreamedImage]]:
-        """Yield the images `first` to `last` - 1 of this process, each with its number."""
+        """Yield the images `first` to `last` - 1 of this process, each with the image's number."""
         if first >= last:
             return
         layout = self.batch_layout
@@ -281,7 +281,7 @@ def evaluation_loader(
 def first_batches(
     source: Source, data: Data, seed: int, count: int, size: int = 256
 ) -> Iterator[Batch]:
-    """Yield the first `count` training samples (at most one epoch) as training batches of `size`."""
+    """Yield the first `count` training samples, at most an epoch, as batches of `size`."""
     images = ImageDataset(source, data, train=True)
     count = min(count, len(source))
     for start in range(0, count, size):

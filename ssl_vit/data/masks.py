@@ -39,7 +39,7 @@ def check(splits: Splits, data: Data) -> None:
 
 
 def known_classes(splits: Splits, data: Data) -> int | None:
-    """Return the number of classes if the data or the options give it, else None."""
+    """Return the number of classes that the data or options give, else None."""
     return data.mask_classes or splits.train.masks.classes
 
 

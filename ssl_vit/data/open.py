@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 
 class DrawnStore(Store):
-    """Split of the embedded set, whose images (or masks, with `masks`) are drawn when fetched."""
+    """Split of the embedded set that draws images (or masks, with `masks`) when fetched."""
 
     def __init__(self, split: str, size: int, masks: bool = False) -> None:
         self.split = split

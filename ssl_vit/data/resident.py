@@ -49,7 +49,7 @@ class DecodedImages(NamedTuple):
 
 
 def decode_split(source: Source, data: Data, most_bytes: float, threads: int) -> DecodedImages:
-    """Decode every image of a split in `threads` threads; images must have 8 bits.
+    """Decode every image of a split, of 8 bits, in `threads` threads.
 
     Raises:
         NotResident: the images have different sizes, none of the first images can be read, or

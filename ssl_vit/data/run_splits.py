@@ -49,7 +49,7 @@ class Splits(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """Names of the splits by their use.
+    """Names of the splits by use.
 
     Attributes:
         train: the split to train on.
@@ -133,12 +133,12 @@ def every_part(data: Data) -> Found:
 
 
 def name_of_test_share(splits: Collection[str]) -> str:
-    """Return the name of the share of data.test among other splits."""
+    """Return a name for the share of data.test that differs from the splits' names."""
     return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
 
 
 def _shown(source: Source, data: Data) -> Source:
-    """Return the source, without its labels if data.labels=false."""
+    """Return the source, without labels if data.labels=false."""
     return source if data.labels else source.without_labels()
 
 
@@ -178,9 +178,9 @@ def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
 
 
 def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
-    """Return the split that data.test= names, or the validation split if it stands in.
+    """Return the split that data.test= names, or the validation split in place of a missing one.
 
-    The validation split stands in if no split has the role of data.test and data.validation= names
+    The validation split is used if no split has the role of data.test and data.validation= names
     no split. Return None if there is no such split either, and if data.test is a share.
     """
     if not isinstance(data.test, str):
@@ -378,7 +378,7 @@ def describe_labels(source: Source, data: Data) -> str:
 
 
 def _many(source: Source, labels: bool) -> str:
-    """Describe how many images there are and, with `labels`, how many of them have a label."""
+    """Describe how many images there are and, with `labels`, how many have a label."""
     text, known = count_of_images(len(source)), source.labels.lowest_and_highest[1] >= 0
     labelled = len(labelled_images(source)) if known else 0
     if labels and labelled < len(source):

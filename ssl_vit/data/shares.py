@@ -29,7 +29,7 @@ TEST_KEY = 6
 
 
 class Cut(NamedTuple):
-    """Split in two: what is kept, what is cut off, and a description of how it was chosen."""
+    """Split in two parts: the kept images, the images cut off, and how the images were chosen."""
 
     kept: Source
     part: Source
@@ -42,7 +42,7 @@ def permuted(whole: Source, count: int, key: int) -> np.ndarray:
 
 
 def training_share(train: Source, data: Data) -> Source:
-    """Return the share data.share of the training images; a smaller share lies inside a larger one.
+    """Return the share data.share of the training images. Smaller shares lie inside larger shares.
 
     Raises:
         UserError: data.share_seed is set, and images have no labels or lists of labels.
@@ -59,7 +59,7 @@ def training_share(train: Source, data: Data) -> Source:
 
 
 def _one_label(source: Source) -> bool:
-    """Return whether images have one label each; some images may have no label."""
+    """Return whether images have at most one label each, and some image has a label."""
     return source.labels.lists is None and source.labels.lowest_and_highest[1] >= 0
 
 
@@ -85,7 +85,7 @@ def cut_test(whole: Source, data: Data) -> Cut | None:
 
 
 def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> Cut:
-    """Take images, or groups, whose hash of the name is below the share.
+    """Cut off the images, or groups, with a hash of the name below the share.
 
     Files that are added later move none of the present files to the other side.
 
@@ -258,7 +258,7 @@ def class_names(source: Source, numbers: Sequence[int]) -> str:
 
 
 def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Order places 0 to N-1 so that classes appear evenly, in proportion to their size.
+    """Order places 0 to N-1 so that classes appear evenly, in proportion to size.
 
     The r-th image of a class of n images is placed at (r - 1/2) / n. The order within a class is
     drawn by `key` and the numbers of the images, and images with equal places are ordered by hash.

@@ -39,7 +39,7 @@ Raw = bytes | np.ndarray  # an encoded image (or Missing), or an array (H, W, C)
 
 
 class Store(ABC):
-    """Access to the images of a split, wherever they are stored."""
+    """Access to the images of a split in a container."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -57,7 +57,7 @@ class Store(ABC):
         """Return the bytes of each encoded image (N,), without reading images."""
 
     def names(self) -> Iterable[str]:
-        """Return names of files below the user's folder; none where images are no files."""
+        """Return names of files below the user's folder, or nothing where images are no files."""
         return ()
 
     def file_of(self, row: int) -> str:
@@ -115,7 +115,7 @@ class Groups(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Images of a split, or some of them (`subset`).
+    """Images of a split, or some of the images (`subset`).
 
     Attributes:
         store: access to the images.
@@ -177,7 +177,7 @@ class Source:
         return self.labels.classes
 
     def subset(self, rows: np.ndarray) -> "Source":
-        """Return a source of these rows, in this order."""
+        """Return a source of the given rows, in the given order."""
         return replace(self, rows=self._in_store(rows))
 
     def whole(self) -> "Source":
@@ -250,7 +250,7 @@ def read_file(path: Path) -> bytes:
 
 
 def file_bytes(path: Path) -> int:
-    """Return a file's size, or 0 if it is missing or inaccessible and so has no image."""
+    """Return a file's size, or 0 for a missing or inaccessible file, which has no image."""
     try:
         return path.stat().st_size
     except OSError:

@@ -30,7 +30,7 @@ PREVIEW = 2048  # first images of a stream that are used as a source, in baselin
 
 
 class StreamedImage(NamedTuple):
-    """Encoded image of a stream, its label (-1 for none), and its shard and row."""
+    """Encoded image of a stream, with label (-1 for none), shard and row."""
 
     image: bytes
     label: int
@@ -152,7 +152,7 @@ class Stream:
     def windows(
         self, start: Cursor, last: int, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[Cursor, list[StreamedImage]]]:
-        """Yield this process's windows from `start` up to its image `last`, each after its cursor.
+        """Yield this process's windows from `start` up to image `last`, each with the cursor.
 
         While a window is used, a thread reads the next window.
 
@@ -179,7 +179,7 @@ class Stream:
     def _windows(
         self, start: Cursor, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
-        """Yield this process's windows from `start` on, without end, each with the next window's cursor."""
+        """Yield this process's windows from `start` on, each with the next window's cursor."""
         while True:
             epoch, first_place, first_row, window, image = start
             cells: list[StreamedImage] = []
@@ -233,9 +233,9 @@ class Stream:
 
 
 def window_text(preview: Source) -> str:
-    """Describe the windows of a stream, all processes together, from the mean size of the first images.
+    """Describe the windows of a stream from the mean size of the first images.
 
-    If there are fewer than PREVIEW images, they are the whole epoch.
+    The size is for all processes together. Fewer than PREVIEW images are the whole epoch.
     """
     mean = max(1, preview.store.sizes().mean())
     count = min(WINDOW, max(1, int(WINDOW_BYTES / mean)))
@@ -245,7 +245,7 @@ def window_text(preview: Source) -> str:
 
 
 def read_hub_file(path: str | None) -> bytes:
-    """Read the file of the Hub that a row names, or return Missing if it cannot be fetched."""
+    """Read the file of the Hub that a row names, or return Missing on failure."""
     if not path:
         return Missing("there is no image in this row")
     if "hf://" not in path:

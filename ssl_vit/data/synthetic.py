@@ -196,7 +196,7 @@ def masks(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
 
 
 def _chunks(index: np.ndarray, split: str) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield images that are drawn together: their places, keys and labels."""
+    """Yield places, keys and labels of images that are drawn together."""
     key_B = rng.key(list(SIZES).index(split), index)
     for first in range(0, len(index), CHUNK):
         chunk = slice(first, first + CHUNK)
@@ -291,7 +291,7 @@ def _colors(key_B: np.ndarray) -> np.ndarray:
 
 
 def _pair(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
-    """Return two colours of a tone, as classes (B, 2), whose hues are no neighbours on the circle."""
+    """Return two colours of a tone, as classes (B, 2), with hues that are no neighbours."""
     hue_B = rng.integers(key_B, 0, 8)
     other_B = (hue_B + 2 + rng.integers(key_B, 1, 5)) % 8
     shades_BK = 2 * tone_B[:, None] + rng.integers(key_B[:, None], np.array([2, 3]), 2)

@@ -129,7 +129,7 @@ class TableStore(Store):
 
 
 def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
-    """Return the path of the file that a row names, or Missing if it is not below one of the folders."""
+    """Return the path of a row's file, or Missing for a file outside of the folders."""
     if not path:
         return Missing("there is no image in this row")
     if "://" in path:
@@ -145,13 +145,13 @@ def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
 
 
 def read_below(path: str | None, roots: Sequence[Path]) -> bytes:
-    """Read the file that a row names, or return Missing if it is not on this machine."""
+    """Read the file that a row names, or return Missing on failure."""
     place = place_below(path, roots)
     return place if isinstance(place, Missing) else read_file(place)
 
 
 class Cells(NamedTuple):
-    """Column whose cells are read one by one, because `Table.take` copies all chunks that it touches.
+    """Column with cells that are read singly, because `Table.take` copies whole chunks.
 
     Attributes:
         images: encoded images or arrays; null where a row names a file.
@@ -169,7 +169,7 @@ class Cells(NamedTuple):
 
 
 def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw:
-    """Return the array of one cell, given as a column of one row."""
+    """Return the array of a cell, given as a column with a single row."""
     (stored,) = cell.chunks
     stored = stored.storage if isinstance(stored, pyarrow.ExtensionArray) else stored
     if stored.null_count:
@@ -205,7 +205,7 @@ class Parquet(NamedTuple):
 def split_files(
     files: Mapping[str, Sequence[Path]], data: Data, guesses: list[str]
 ) -> dict[str, Parquet]:
-    """Read from the files of each split what their columns and classes are.
+    """Read the columns and classes of each split from its files.
 
     `datasets` would take all names from the first file that it opens. If a split's files name
     different classes, as the files of two data sets do, a number means two classes, and the labels
@@ -244,7 +244,7 @@ def split_files(
 
 
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
-    """Load the rows of a split's files with `datasets`, in its cache or as a stream.
+    """Load the rows of a split's files with `datasets`, in the cache or as a stream.
 
     Raises:
         UserError: the files cannot be read (the message names a damaged file), or the cache cannot
@@ -270,7 +270,7 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
 
 
 def _check_whole(file: Path) -> None:
-    """Read a whole file to check it.
+    """Check that a file can be read whole.
 
     Raises:
         UserError: the file is damaged inside.
@@ -293,7 +293,7 @@ def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
 
 
 def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
-    """Load the splits of a `save_to_disk` folder. A single split keeps its former name.
+    """Load the splits of a `save_to_disk` folder. A single split keeps the former name.
 
     Raises:
         UserError: the splits cannot be read.
@@ -421,7 +421,7 @@ def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
 
 
 def roots(data: Data) -> list[Path]:
-    """Return the folders in which rows may name files: the folder of data.path, or the Hub's caches."""
+    """Return the folders in which rows may name files: of data.path, or the Hub's caches."""
     if data.path:
         place = Path(data.path)
         return [place if place.is_dir() else place.parent]

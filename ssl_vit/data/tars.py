@@ -62,7 +62,7 @@ class Members:
 
 
 def _sample(key: str) -> str:
-    """Return WebDataset's key of a file: the name up to its first dot.
+    """Return WebDataset's key of a file: the name up to the first dot.
 
     >>> _sample("train.a/0001.seg")
     'train.a/0001'

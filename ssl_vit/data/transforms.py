@@ -107,7 +107,7 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
 def mix_pairs(
     image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float
 ) -> tuple[Tensor, Tensor]:
-    """Mix each image with its partner by mixup or CutMix.
+    """Mix each image with the partner by mixup or CutMix.
 
     Mixup (Zhang et al., 2018) blends the two images; the image's share comes from Beta(mixup,
     mixup). CutMix (Yun et al., 2019) pastes a box of the partner around a uniform place; the box
@@ -161,7 +161,7 @@ def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np
 
 
 def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
-    """Return evaluation images (B, C, S, S) of integers, as timm's transform makes them for an export.
+    """Return evaluation images (B, C, S, S) of integers, equal to timm's transform of an export.
 
     With `mode` "crop", the shorter side is resized to floor(S / crop), and the centre S x S is
     cropped. With "squash", the whole image is resized to S x S, for any aspect ratio.

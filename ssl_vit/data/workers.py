@@ -182,7 +182,7 @@ def _end_workers(iterator: Any) -> None:
 
 
 def init_worker(number: int) -> None:
-    """Prepare a worker process: block the signals that stop a run, and exit with the training process.
+    """Prepare a worker: block the signals that stop a run, and end with the training process.
 
     A terminal sends these signals to the whole process group, and the training process still needs
     its workers then.
@@ -202,7 +202,7 @@ def _hide_too_many_files(kind: Any, error: BaseException, trace: Any) -> None:
 
 
 def _exit_on_queue_error(error: Exception, item: object) -> None:
-    """Exit a worker whose batch does not fit into shared memory.
+    """Exit a worker when a batch does not fit into shared memory.
 
     The training process would wait for that batch for ever. The exit status tells if too many files
     are open.
@@ -215,7 +215,7 @@ def _exit_on_queue_error(error: Exception, item: object) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Exit when the training process sends SIGTERM; ignore SIGTERM from other processes.
+    """Exit when the training process sends SIGTERM, and ignore SIGTERM of any further process.
 
     The loader sends SIGTERM to a worker that does not end by itself.
     """

@@ -28,7 +28,7 @@ MAX_PENDING = 4  # newest milestones that are kept in the outbox while the Hub i
 
 
 class Pusher(Callback):
-    """Callback that uploads a run's files in a child process, at most one process at a time.
+    """Callback that uploads a run's files in a child process, never in two at a time.
 
     hub/log.txt has the output of the last upload.
     """
@@ -43,7 +43,7 @@ class Pusher(Callback):
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start an upload in the background, unless one is running."""
+        """Start an upload in the background, unless an upload is running."""
         if not self.is_running:
             self.run.outbox.mkdir(exist_ok=True)
             with (self.run.outbox / "log.txt").open("w") as log:
@@ -64,7 +64,7 @@ class Pusher(Callback):
             self.run.warn(f"the Hub has not got {left}: {why}; training goes on")
 
     def finish(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Upload the remaining files, for at most hub.wait seconds and until `should_stop` returns true.
+        """Upload the remaining files, for at most hub.wait seconds or until `should_stop` is true.
 
         What is not uploaded by then stays pending. Failures do not affect the run.
         """
@@ -78,7 +78,7 @@ class Pusher(Callback):
             self.run.warn(f"the Hub was not reached: {error!r}")
 
     def _ended(self, until: float, should_stop: Callable[[], bool]) -> bool:
-        """Wait for the running upload, and return whether it ended by itself.
+        """Wait for the running upload, and return whether the upload ended without being killed.
 
         A commit is whole or absent, so an upload may be killed at any time.
         """

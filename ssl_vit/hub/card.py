@@ -110,7 +110,7 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
 
 
 def _cites(recipe: Recipe) -> list[str]:
-    """Return the BibTeX entries of the objective, of its parts and of its target."""
+    """Return the BibTeX entries of the objective, the parts and the target."""
     objective = declaration.known_or_bare(recipe.objective)
     declared = [objective, *map(declaration.known_or_bare, objective.parts)]
     predicted = declaration.targets().get(recipe.target) if objective.predicts_patches else None

@@ -1,4 +1,4 @@
-"""Read and write hub.json in the run folder: which commits were uploaded where, and what is pending.
+"""Read and write hub.json in the run folder: the uploaded and the pending branches.
 
 Pending is whatever the folder has that hub.json does not name. A damaged hub.json counts as
 missing, because the Hub itself knows what it has.
@@ -27,7 +27,7 @@ class Pushed(records.Record):
 
 
 def read(run: Run) -> Pushed:
-    """Return the content of hub.json for the run's repository, without uploads to other repositories."""
+    """Return the content of hub.json, without uploads to a former repository of the run."""
     try:
         found = records.read(run.ledger, Pushed)
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def record(run: Run, upload: Upload, commit: str) -> None:
 
 
 def pending(run: Run) -> list[str]:
-    """Return the branches that are not uploaded yet; none without hub.repo."""
+    """Return the branches that are not uploaded yet, or nothing without hub.repo."""
     if run.recipe.hub.repo is None:
         return []
     # every milestone in the outbox is pending, even if a milestone of this step was uploaded before

@@ -24,7 +24,7 @@ Files = dict[str, bytes | Path]  # content or path by the name in the repository
 
 
 class Upload(NamedTuple):
-    """Content of one commit to a branch. `stamp` identifies the content in hub.json."""
+    """Content of a commit to a branch. `stamp` identifies the content in hub.json."""
 
     branch: str
     stamp: str
@@ -47,7 +47,7 @@ def uploads(run: Run) -> Iterator[Upload]:
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """Return the hashes of images, initial weights and plugin, which identify a run with its recipe."""
+    """Return the hashes of images, initial weights and plugin, which identify a run."""
     known = run.environment().content()
     return {key: known[key] for key in FACTS if known.get(key)}
 
@@ -61,7 +61,7 @@ def _description(run: Run) -> Files:
 
 
 def _export(run: Run, folder: Path, step: int | None = None) -> Files:
-    """Return the files of an export, and its model card.
+    """Return the files of an export, and the model card.
 
     Raises:
         UserError: weights were replaced or are not finite.

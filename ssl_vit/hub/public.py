@@ -32,7 +32,7 @@ PUBLISHED_FACTS = (
 
 
 def find_terms(data: Data) -> dict[str, Any]:
-    """Return the entry of a data set in terms.yaml, or an empty one.
+    """Return the entry of a data set in terms.yaml, or an empty mapping.
 
     Images with only data.path= have no entry, because data.name may be the name of any folder.
     """
@@ -79,7 +79,7 @@ def _names(text: str, private: str) -> bool:
 
 
 def public_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe as it is uploaded."""
+    """Return the recipe without private values, for upload."""
     public = without_private(with_public_names(recipe))
     for key, source in recipe.sources().items():
         if source.is_local:
@@ -88,7 +88,7 @@ def public_recipe(recipe: Recipe) -> Recipe:
 
 
 def public_result(run: Run, result: Result) -> Result:
-    """Return the content of result.json as it is uploaded."""
+    """Return the content of result.json without private values, for upload."""
     changes: dict[str, Any] = {"recipe": public_hash(run)}
     if result.seen:
         changes["seen"] = without_names(result.seen, run)
@@ -98,7 +98,7 @@ def public_result(run: Run, result: Result) -> Result:
 
 
 def public_environment(run: Run) -> dict[str, Any]:
-    """Return the content of environment.json as it is uploaded."""
+    """Return the content of environment.json without private values, for upload."""
     known = run.environment()
     content = {key: value for key, value in known.content().items() if key in PUBLISHED_FACTS}
     options = known.options or {}
@@ -110,7 +110,7 @@ def public_environment(run: Run) -> dict[str, Any]:
 
 
 def public_state(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training state as it is uploaded."""
+    """Return a training state without private values, for upload."""
     trunk = state.get("trunk")
     named = {"trunk": trunk | {"run": ANOTHER_RUN}} if trunk else {}
     return {**state, "recipe": public_hash(run), **named}

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def push(run: Run, say: Say = lambda line: None) -> None:
-    """Upload a run, each branch in one commit.
+    """Upload a run, each branch in a single commit.
 
     Args:
         run: a run from `open_run`, with `hub.repo`.
@@ -86,9 +86,9 @@ def preview(run: Run, say: Say) -> None:
 
 
 def _push(run: Run, say: Say) -> None:
-    """Upload one branch after the other.
+    """Upload all branches in turn.
 
-    A branch that fails for a reason of its own does not stop the other branches.
+    If a branch fails and the Hub is reachable, the remaining branches are still uploaded.
     """
     hub = run.recipe.hub
     create = partial(_api().create_repo, hub.repo, private=hub.private, exist_ok=True)
@@ -136,7 +136,7 @@ def _send(run: Run, upload: Upload) -> str:
 
 
 def _parent(run: Run, branch: str) -> str:
-    """Return the id of a branch's last commit, after checking that it is blank or of this run.
+    """Return the id of a branch's last commit, and check that the branch is blank or of this run.
 
     A new branch begins at the repository's first commit.
 

@@ -51,7 +51,7 @@ def unpack(structure: bytes, tensors: bytes) -> Any:
 def pack_newest(
     root: Path, publish: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> dict[str, bytes]:
-    """Pack the newest intact checkpoint of a run and, if checkpoint.best chose another, the best too.
+    """Pack the newest intact checkpoint of a run, and the best one of checkpoint.best.
 
     A damaged best checkpoint is left out: a run that is resumed from this state reports it.
 
@@ -89,7 +89,7 @@ def _best_step(state: dict[str, Any]) -> int | None:
 
 
 def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> None:
-    """Write the packed state of a folder, and the best state that it names, as checkpoints.
+    """Write the packed state of a folder, and the best state named there, as checkpoints.
 
     Args:
         root: the run's folder of checkpoints.

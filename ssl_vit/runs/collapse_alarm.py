@@ -1,4 +1,4 @@
-"""Warn of a run whose features collapse, from its rows of metrics. No torch."""
+"""Warn when a run's features collapse, from the rows of metrics. No torch."""
 
 from collections.abc import Callable, Iterable, Mapping
 

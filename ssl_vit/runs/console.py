@@ -199,7 +199,7 @@ def told(items: Iterable[T], count: int, what: str) -> Iterator[T]:
 
 
 class NotebookBar(ProgressLines):
-    """Callback that redraws a bar in a notebook, above all other output."""
+    """Callback that redraws a bar in a notebook, above all printed lines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,7 +35,7 @@ def process_cores() -> int:
 
 
 def requested_threads() -> int | None:
-    """Return the number of threads in OMP_NUM_THREADS, or None if the user has not set the variable.
+    """Return the number of threads in OMP_NUM_THREADS, or None if the user set none.
 
     torchrun, `accelerate launch` and deepspeed set the variable themselves, mostly to 1. Under
     SLURM alone the processes have the variables of a launcher, but the number is the user's.

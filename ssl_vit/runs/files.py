@@ -13,7 +13,7 @@ BESIDE = re.compile(r"\.(?P<name>.+)\.\d+", re.DOTALL)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder if it exists; remove a link without its target."""
+    """Remove an existing file or folder, and a link without the target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -81,7 +81,7 @@ def leftovers(folder: Path, own: re.Pattern[str]) -> list[Path]:
 
 
 def sweep(folder: Path, own: re.Pattern[str], delete: Callable[[Path], None] = remove) -> None:
-    """Remove `leftovers` of a folder that no other process writes.
+    """Remove `leftovers` of a folder that only this process writes.
 
     Args:
         folder, own: as in `leftovers`.

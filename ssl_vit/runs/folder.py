@@ -183,14 +183,14 @@ class Run:
         write_atomically(self.folder / "result.json", json.dumps(result.content(), indent=2) + "\n")
 
     def rows(self) -> list[Row]:
-        """Return the rows of metrics.jsonl, without invalid lines, such as a last line cut by a kill."""
+        """Return the rows of metrics.jsonl, without invalid lines such as a last line cut by a kill."""
         if not self.metrics.is_file():
             return []
         rows = map(parse_row, self.metrics.read_text(errors="replace").splitlines())
         return [row for row in rows if row is not None]
 
     def truncate_metrics(self, step: int) -> list[Row]:
-        """Drop the rows after `step`, which a resumed run writes again, and return the remaining rows."""
+        """Drop the rows after `step`, which a resumed run writes again, and return the rest."""
         rows = [row for row in self.rows() if row["step"] <= step]
         write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
@@ -264,7 +264,7 @@ class Run:
 
     @property
     def is_moved(self) -> bool:
-        """Return whether the folder that this process writes no longer has its path."""
+        """Return whether the folder that this process writes was moved or removed."""
         return self.held is not None and not self.held.is_in_place()
 
     def _check_in_place(self) -> None:

@@ -34,7 +34,7 @@ LENGTH = ("optim.steps", "optim.decay")  # keys that may differ between runs wit
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Return the hash of what is computed: runs with equal hashes are the same run.
+    """Return the hash of the computation: runs with equal hashes are the same run.
 
     The hash ignores the path of local weights; environment.json has the hash of the weights.
     """
@@ -42,7 +42,7 @@ def recipe_hash(recipe: Recipe) -> str:
 
 
 def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
-    """Return the `recipe_hash` of {dotted key: value} as recipe.yaml stores them.
+    """Return the `recipe_hash` of {dotted key: value} in recipe.yaml.
 
     `free` is explained in `counts`.
     """
@@ -54,7 +54,7 @@ def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
 
 
 def free_keys(recipe: Recipe) -> list[str]:
-    """Return keys of the objective's or the target's group that do not change what is computed.
+    """Return keys of the objective's or the target's group that do not change the computation.
 
     For a plugin they are recorded, because without the plugin they are unknown, and an unknown key
     counts as changing the computation.
@@ -65,7 +65,7 @@ def free_keys(recipe: Recipe) -> list[str]:
 
 
 def result_options(recipe: Recipe) -> Values:
-    """Return {key: value} of the keys that change the content of the result but not the computation.
+    """Return {key: value} of keys that change the content of the result, not the computation.
 
     These keys may change while a run goes on, but not after it has finished.
     """
@@ -76,7 +76,7 @@ def result_options(recipe: Recipe) -> Values:
 
 
 def file_hashes(recipe: Recipe) -> dict[str, Any]:
-    """Return the hashes of the files that a recipe names, for environment.json: {key: {kind: hash}}."""
+    """Return the hashes of a recipe's files for environment.json: {key: {kind: hash}}."""
     named = {"plugin": recipe.plugin, "real": recipe.eval.real}
     return {key: {"file": file_hash(Path(path))} for key, path in named.items() if path}
 
@@ -92,7 +92,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
 
 
 def recorded(folder: Path, key: str) -> dict[str, Any]:
-    """Return what environment.json records under `key`: hashes of images, initial weights or a file.
+    """Return what environment.json records under `key`, such as hashes of images.
 
     Raises:
         UserError: the file is damaged.
@@ -113,7 +113,7 @@ def initial_weights(folder: Path) -> dict[str, Any]:
 
 
 def runs_before(recipe: Recipe) -> Iterator[tuple[Path, Recipe | None]]:
-    """Yield the runs that a run's initial weights and teachers come from, with recipes, latest first.
+    """Yield the runs, with recipes, that initial weights and teachers come from, latest first.
 
     Each run is yielded once. The recipe is None if the run is missing or the recipe is unreadable;
     the runs before that run are then unknown.
@@ -158,10 +158,10 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def is_begun(folder: Path) -> bool:
-    """Return whether a folder holds what another run in it would lose.
+    """Return whether a folder holds files that another run would destroy.
 
-    That is a checkpoint, a row of metrics, an export or a result. A run that failed before, such as
-    with a mistake in a plugin, has left none, and the next run may be a different run.
+    These are a checkpoint, a row of metrics, an export or a result. A run that failed before, such
+    as with a mistake in a plugin, has left none, and the next run may be a different run.
     """
     metrics, ends = folder / "metrics.jsonl", (folder / "export", folder / "result.json")
     has_rows = metrics.is_file() and metrics.stat().st_size > 0
@@ -169,7 +169,7 @@ def is_begun(folder: Path) -> bool:
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
-    """Complete a recipe from the folder that it resumes, and check that the folder holds its run.
+    """Complete a recipe from the folder to resume, and check that the folder holds this run.
 
     `compute.precision=auto` becomes the folder's precision. data.mean and data.std become the
     values that the folder's run has measured. Weights on the Hub without a commit get the folder's
@@ -207,7 +207,7 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
-    """Return the recipe of a folder's run, after completing `recipe` from it."""
+    """Complete `recipe` from the recipe of a folder's run, and return the folder's recipe."""
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
     there = resolve([f"recipe={folder}/recipe.yaml", f"out={recipe.out}", *plugin], here=False)
     if recipe.compute.precision == "auto":

@@ -1,4 +1,4 @@
-"""Lock folders and processes: one writer of a folder, one job of a process. No torch.
+"""Lock folders and processes: a single writer of a folder, a single job of a process. No torch.
 
 A folder's lock is `filelock`'s flock on the file `lock`. The operating system releases the lock
 when the process ends in any way; until then, only the holder can. The file names the holder for
@@ -34,7 +34,7 @@ class HeldFolder:
         self.number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def is_in_place(self) -> bool:
-        """Return whether the folder still has its path; true if the file system does not answer."""
+        """Return whether the folder was not moved, or true if the file system does not answer."""
         try:
             return os.path.samestat(self.folder.stat(), os.fstat(self.number))
         except (FileNotFoundError, NotADirectoryError):
@@ -67,7 +67,7 @@ def is_held(folder: Path) -> bool:
 
 
 def writer(folder: Path) -> str | None:
-    """Describe who writes the folder, by the lock file: `process 12 on gpu7 since 2026-11-27 06:30`.
+    """Describe who writes the folder, as the lock file tells: `process 12 on gpu7 since 2026-11-27`.
 
     Return None if nobody does: the file is empty, or names a process of this machine that has
     ended. A process of another machine counts as alive, because this machine cannot tell.
@@ -187,7 +187,7 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
 
 
 def _named(folder: Path) -> str:
-    """Describe who holds the lock, after waiting for a process that has not written its line yet."""
+    """Describe who holds the lock, and wait for a process that has not written the line yet."""
     until = time.monotonic() + NAMING
     while (found := writer(folder)) is None and time.monotonic() < until:
         time.sleep(0.01)

@@ -112,7 +112,7 @@ def _elsewhere(place: str, recipe: Recipe) -> list[str]:
 
 
 def _images(recipe: Recipe) -> list[str]:
-    """Return the words that name a recipe's images, how they are read, and their size and channels."""
+    """Return the words for a recipe's images: place, reading, size and channels."""
     wanted = {*SPLIT_KEYS, *READING, "data.range"}
     return _words(recipe, "data", wanted - {"data.hub" if recipe.data.path else "data.path"})
 

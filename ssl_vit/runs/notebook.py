@@ -28,7 +28,7 @@ def show(content: str) -> Any:
 
 
 def redraw(shown: Any, content: str) -> None:
-    """Replace what `show` has shown by other HTML."""
+    """Replace what `show` has shown by new HTML."""
     from IPython.display import HTML
 
     shown.update(HTML(content))
@@ -52,7 +52,7 @@ def inline_page(page: str) -> str:
 
 
 def inline_images(images: Iterable[Path]) -> str:
-    """Return PNG files as elements of a page, each under its name."""
+    """Return PNG files as elements of a page, each under a name."""
     found = []
     for image in images:
         data = base64.b64encode(image.read_bytes()).decode()

@@ -1,4 +1,4 @@
-"""Manage a folder that a tool writes, with a record of its content and hashes of its files. No torch.
+"""Manage a folder that a tool writes, with a record of content and hashes. No torch.
 
 Only one process writes the folder at a time.
 """

@@ -15,7 +15,7 @@ FEW_COPIES = 0.001
 
 
 def recorded(result: Result | None, environment: Environment) -> list[SeenImages]:
-    """Return the record of seen images: from result.json, or environment.json if the run has not finished.
+    """Return the record of seen images from result.json or, before the end, environment.json.
 
     environment.json does not contain the images of the run itself.
     """
@@ -48,7 +48,7 @@ def sentence(one: SeenImages) -> str:
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
-    """Return cautions for results on test images whose labels were learned before."""
+    """Return cautions for results on test images with labels that a run has learned."""
     caution = "what is measured on the test images is no measure of images that it has not seen"
     return [f"{sentence(one)}: {caution}" for one in seen if learned_labels([one])]
 

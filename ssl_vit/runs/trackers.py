@@ -65,7 +65,7 @@ class MetricsLog(WarningLog):
 
 
 def tagged(row: Row) -> dict[str, Any]:
-    """Return a row's values by the names that trackers show; training metrics become train/NAME."""
+    """Return a row's values by the names that trackers show, train/NAME for training metrics."""
     return {
         name if "/" in name else f"train/{name}": value
         for name, value in row.items()
