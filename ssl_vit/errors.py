@@ -1,4 +1,4 @@
-"""Print errors of users in one line, and exit with a status. Imports no torch."""
+"""Print errors of users in a single line, and exit with a status. Imports no torch."""
 
 import difflib
 import errno
@@ -31,7 +31,7 @@ def _flush() -> None:
 
 
 class UserError(ValueError):
-    """Error that the user can correct. The text is one line: the key, the value, the choices."""
+    """Error that the user can correct, with a text of a single line: the key, the value, the choices."""
 
     status = 2  # exit status
 
@@ -64,9 +64,9 @@ class LostError(UserError):
 
 
 def suggest(word: str, choices: Iterable[str]) -> str:
-    """Return the end of a one-line error: the nearest known name or, if none is near, the choices.
+    """Return the end of an error: the nearest known name or, if none is near, the choices.
 
-    Many choices are shortened to their folders: paper/... instead of paper/mpp_b16.
+    Many choices are shortened to folders: paper/... instead of paper/mpp_b16.
     """
     choices = list(choices)
     if near := difflib.get_close_matches(word, choices, n=1):
@@ -107,7 +107,7 @@ def too_many_files() -> str:
 
 
 def _says(error: BaseException, texts: Iterable[str]) -> bool:
-    """Return whether an error of the system or of torch has one of these texts."""
+    """Return whether an error of the system or of torch has any of the given texts."""
     return isinstance(error, OSError | RuntimeError) and any(text in str(error) for text in texts)
 
 
@@ -125,7 +125,7 @@ def one_line(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of the system or a library in one line of at most 300 characters."""
+    """Return the message of the system or a library in a line of at most 300 characters."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
 
 
@@ -155,7 +155,7 @@ def _line(error: BaseException) -> str:
 
 @contextmanager
 def report_errors(everywhere: bool = False) -> Iterator[None]:
-    """Print a known error in one line and exit with its status, or with 130 on an interrupt.
+    """Print a known error in a single line and exit with the error's status, or 130 on an interrupt.
 
     Known errors are UserError and errors of a disk, of memory or of open files. Rank 0 prints. With
     `everywhere` each rank prints its own errors, but not errors that another rank reported

@@ -1,4 +1,5 @@
-"""Read images from folders, parquet files, tars, the Hub or a synthetic set, up to batches.
+"""Read the images of a run and make batches.
 
-The steps are: source, sampler, transforms, Batch, loader.
+The steps are: source (folders, parquet files, tars, the Hub or a synthetic set), sampler,
+transforms, Batch, loader.
 """

@@ -22,7 +22,7 @@ from . import augment, labels, pixel_values, transforms
 from .contents import content_hash, signed
 from .source import Source
 
-REPLACEMENTS = 20  # images that are tried after an unreadable image
+REPLACEMENTS = 20  # images that are tried in a row, from the unreadable image on
 
 
 class Batch(NamedTuple):

@@ -135,9 +135,9 @@ def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:
 
 
 def num_classes(splits: Splits, data: Data, objective: str) -> int:
-    """Return the number of classes for an objective that uses labels, or 0 for an objective without labels.
+    """Return the number of classes for an objective that uses labels, or else 0.
 
-    For a stream, only the first images have been read by now; later labels beyond this number are
+    For a stream, only the first images have been read by now. Later labels beyond this number are
     refused.
 
     Raises:

@@ -96,7 +96,7 @@ def check_group(features: Features, data: Data) -> None:
 
 
 def array_shape(feature: Any) -> tuple[int | None, ...] | None:
-    """Return the shape of the arrays in a column (`datasets.Array3D`), or None for a column without arrays.
+    """Return the shape of the arrays (`datasets.Array3D`) in a column, or None without arrays.
 
     A side that differs between the arrays is None.
     """

@@ -173,7 +173,7 @@ class Source:
 
     @property
     def classes(self) -> list[str]:
-        """Return the names of the classes, starting with label 0, or [] for classes without names."""
+        """Return the names of the classes, starting with label 0, or [] where labels are numbers."""
         return self.labels.classes
 
     def subset(self, rows: np.ndarray) -> "Source":

@@ -260,7 +260,7 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
             return datasets.load_dataset(
                 "parquet", data_files=given, split="train", streaming=stream, cache_dir=cache
             )
-    except Exception as error:  # whatever a file written by others causes
+    except Exception as error:  # a file written by others may cause any error
         for file in files:
             _check_whole(file)
         if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
@@ -313,7 +313,7 @@ def _opened(load: Callable[[], Any], data: Data) -> Any:
     datasets.disable_progress_bars()
     try:
         return load()
-    except Exception as error:  # whatever a file written by others causes
+    except Exception as error:  # a file written by others may cause any error
         raise _refused(error, data) from None
 
 

@@ -18,7 +18,7 @@ from .. import rng
 
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
-STRIP = 32  # the most that an image's longer side may be of the shorter side; the rest is cut off
+STRIP = 32  # an evaluated image's longer side is cut to this many times the shorter side
 # How pixels, and classes of pixels, are resized; both count from the centres of pixels
 ANTIALIAS: dict[str, Any] = {"antialias": True}
 NEAREST: dict[str, Any] = {"interpolation": InterpolationMode.NEAREST_EXACT}

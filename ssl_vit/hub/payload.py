@@ -33,7 +33,7 @@ class Upload(NamedTuple):
 
 
 def uploads(run: Run) -> Iterator[Upload]:
-    """Yield all possible uploads: milestones by step, the finished run, the newest training state."""
+    """Yield all possible uploads: milestones by step, the finished run, the newest state."""
     name = public.with_public_names(run.recipe).name
     for folder in list_checkpoints(run.outbox):
         step = step_of(folder)
@@ -91,7 +91,7 @@ def _state(run: Run) -> Files:
 
 
 def about_data(run: Run) -> Iterator[str]:
-    """Yield lines on what the uploads tell of the run's images, and on figures that are kept back."""
+    """Yield lines on what the uploads tell of the run's images, and on withheld figures."""
     withheld = public.find_figures(run).withheld if run.result() else []
     if withheld:
         text = "may show images of the data or their names"

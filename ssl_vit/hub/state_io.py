@@ -51,9 +51,10 @@ def unpack(structure: bytes, tensors: bytes) -> Any:
 def pack_newest(
     root: Path, publish: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> dict[str, bytes]:
-    """Pack the newest intact checkpoint of a run, and the best one of checkpoint.best.
+    """Pack the newest intact checkpoint of a run, and the best checkpoint if that is another.
 
-    A damaged best checkpoint is left out: a run that is resumed from this state reports it.
+    checkpoint.best chooses the best checkpoint. If it is damaged, it is left out, and a run that is
+    resumed from this state reports it.
 
     Args:
         root: the run's folder of checkpoints.

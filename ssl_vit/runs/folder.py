@@ -183,7 +183,10 @@ class Run:
         write_atomically(self.folder / "result.json", json.dumps(result.content(), indent=2) + "\n")
 
     def rows(self) -> list[Row]:
-        """Return the rows of metrics.jsonl, without invalid lines such as a last line cut by a kill."""
+        """Return the rows of metrics.jsonl, without invalid lines.
+
+        A kill can leave an invalid last line, which is cut short.
+        """
         if not self.metrics.is_file():
             return []
         rows = map(parse_row, self.metrics.read_text(errors="replace").splitlines())

@@ -67,10 +67,11 @@ def is_held(folder: Path) -> bool:
 
 
 def writer(folder: Path) -> str | None:
-    """Describe who writes the folder, as the lock file tells: `process 12 on gpu7 since 2026-11-27`.
+    """Describe who writes the folder, as the lock file tells.
 
-    Return None if nobody does: the file is empty, or names a process of this machine that has
-    ended. A process of another machine counts as alive, because this machine cannot tell.
+    The text is like `process 12 on gpu7 since 2026-11-27 06:30:00`. It is None if nobody writes:
+    the file is empty, or names a process of this machine that has ended. A process of another
+    machine counts as alive, because this machine cannot tell.
     """
     path = folder / FILE
     if not path.is_file():  # reading a pipe would block
