@@ -31,7 +31,7 @@ def _flush() -> None:
 
 
 class UserError(ValueError):
-    """Error that the user can correct, with a text of a single line: the key, the value, the choices."""
+    """Error that the user can correct. The text is a single line: key, value, choices."""
 
     status = 2  # exit status
 
@@ -155,11 +155,11 @@ def _line(error: BaseException) -> str:
 
 @contextmanager
 def report_errors(everywhere: bool = False) -> Iterator[None]:
-    """Print a known error in a single line and exit with the error's status, or 130 on an interrupt.
+    """Print a known error in a single line, and exit with the error's status or 130.
 
-    Known errors are UserError and errors of a disk, of memory or of open files. Rank 0 prints. With
-    `everywhere` each rank prints its own errors, but not errors that another rank reported
-    (ReportedError).
+    An interrupt exits with 130. Known errors are UserError and errors of a disk, of memory or of
+    open files. Rank 0 prints. With `everywhere` each rank prints its own errors, but not errors
+    that another rank reported (ReportedError).
     """
     try:
         yield

@@ -173,7 +173,7 @@ class Source:
 
     @property
     def classes(self) -> list[str]:
-        """Return the names of the classes, starting with label 0, or [] where labels are numbers."""
+        """Return the names of the classes, starting with label 0, or [] for bare numbers."""
         return self.labels.classes
 
     def subset(self, rows: np.ndarray) -> "Source":
