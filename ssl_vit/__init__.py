@@ -56,16 +56,16 @@ _MODULES = {
     "Recipe": "recipe.schema",
     "UserError": "errors",
     **dict.fromkeys(("list_runs", "plan", "report", "study"), "lab.api"),
-}  # of all others jobs.api
+}  # all further names are in jobs.api
 
 
 def __getattr__(name: str) -> Any:
-    """Names of the interface, imported when first used: `import ssl_vit` itself stays light."""
+    """Import a public name at the first use, so that `import ssl_vit` itself stays light."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'jobs.api')}"), name)
 
 
 def __dir__() -> list[str]:
-    """What is public."""
+    """Return the public names."""
     return [*__all__, "__version__"]

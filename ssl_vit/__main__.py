@@ -1,4 +1,4 @@
-"""The command line of every tool: `python -m ssl_vit TOOL key=value ...`, installed as `ssl-vit`.
+"""Run any tool from the command line: `python -m ssl_vit TOOL key=value ...`, or `ssl-vit`.
 
 python -m ssl_vit pretrain recipe=mpp
 accelerate launch -m ssl_vit pretrain recipe=mpp        (several processes)
@@ -44,7 +44,10 @@ TOOLS: dict[str, type[ToolOptions]] = {
 
 
 def usage(every: bool = False) -> str:
-    """The tools, and the recipes that run as they are or all, with the studies; one a line."""
+    """List the tools and recipes, each on a line.
+
+    Only recipes that run without further options are listed; with `every`, all recipes and studies.
+    """
     recipes = recipe_files.recipe_names() if every else recipe_files.first_recipes()
     lines = [
         "usage: ssl-vit TOOL [key=value ...]",
@@ -69,8 +72,7 @@ def _columns(rows: dict[str, str]) -> list[str]:
 
 
 def _check_words(name: str, words: Sequence[str]) -> None:
-    """Check that no word of a command line is the name of another tool or an option of other tools
-    alone.
+    """Check that no word of a command line belongs to another tool.
 
     `study` and `plan` take any word, because a study's file names further options. A file or folder
     may have the name of a tool.
@@ -93,7 +95,7 @@ def _check_words(name: str, words: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the tool that `argv` (default: the process's own) names, and exit with its status."""
+    """Run the tool that `argv` (by default the process's arguments) names, and exit."""
     # Before torch is imported: OpenMP threads that spin while they wait slow down a machine that
     # runs anything else.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -104,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     name = arguments[0] if arguments else "--help"
     tool = TOOLS.get(name)
     for output in ("stdout", "stderr"):
-        if getattr(sys, output) is None:  # it was closed from the start
+        if getattr(sys, output) is None:  # the process was started with a closed output
             setattr(sys, output, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The Callback interface, and the signals that stop a run. No torch."""
+"""Define the Callback interface, and the signals that stop a run. No torch."""
 
 import signal
 from collections.abc import Callable, Iterable
@@ -9,7 +9,10 @@ Row = dict[str, Any]
 
 
 class Callback:
-    """Base class: called at each step, metrics row, note and warning. It never gets the model."""
+    """Base class of objects that are called at each step, metrics row, note and warning.
+
+    A callback never gets the model.
+    """
 
     def on_step(self, step: int) -> None: ...
     def on_row(self, row: Row) -> None: ...
@@ -22,7 +25,10 @@ class Callback:
 
 
 class Callbacks:
-    """The callbacks of a run. One that raises is removed with a warning; training goes on."""
+    """Callbacks of a run.
+
+    A callback that raises is removed with a warning, and training goes on.
+    """
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = list(callbacks)
@@ -32,7 +38,9 @@ class Callbacks:
             try:
                 notify(callback)
             except Exception as error:
-                self.callbacks.remove(callback)  # before the warning, which it would get too
+                self.callbacks.remove(
+                    callback
+                )  # before the warning, which the failed callback would get too
                 self.warn(f"{callback} failed and is left out from here on: {error!r}")
 
     def add(self, callback: Callback) -> None:

@@ -1,4 +1,4 @@
-"""Errors of users, printed in one line with an exit status. Imports no torch."""
+"""Print errors of users in a single line, and exit with a status. Imports no torch."""
 
 import difflib
 import errno
@@ -11,19 +11,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
-MOST_CHOICES = 30  # that an error lists
-MOST_PRINTED = 2000  # characters of a text of others
-# Errors of too many open files, and what torch says of them
+MOST_CHOICES = 30  # the most choices that an error lists
+MOST_PRINTED = 2000  # the most characters of an error text
+# Error numbers of too many open files, and texts of torch's errors
 OPEN_FILES = (errno.EMFILE, errno.ENFILE)
 OPEN_FILES_TEXTS = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE), "0 items of ancdata")
 MEMORY_TEXTS = ("can't allocate memory", "out of memory", os.strerror(errno.ENOMEM))
 NOT_FINITE = "is not finite (NaN or infinite). Use weights of another run or checkpoint."
-# Errors of a disk that is full, over its quota, read-only or broken, at whichever write they show
+# Error numbers of a disk that is full, over its quota, read-only or broken, at any write
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def _flush() -> None:
-    """Write what is left of the output, or drop it: the end of the process would try once more."""
+    """Write or drop the rest of the output, because the end of the process would try again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -31,40 +31,42 @@ def _flush() -> None:
 
 
 class UserError(ValueError):
-    """An error that the user can correct. Its text is one line: the key, the value, the choices."""
+    """Error that the user can correct. The text is a single line: key, value, choices."""
 
     status = 2  # exit status
 
     def _render_traceback_(self) -> list[str]:
-        """In a notebook the line alone, as on the command line."""
+        """Return only the error's line in a notebook, as on the command line."""
         return [f"error: {printable(one_line(self))}"]
 
 
 class ReportedError(UserError):
-    """The same on the other processes, which do not print it again."""
+    """UserError that another process prints, raised on all further processes."""
 
 
 class NonFiniteError(UserError):
-    """A network gave NaN or infinite values for some images."""
+    """Error that a network gave NaN or infinite values for some images."""
 
     @classmethod
     def of(cls, network: str, count: int, images: int) -> "NonFiniteError":
-        """Say for how many of the images the output of this network is not finite."""
+        """Return the error for `count` of `images` images with infinite or NaN output."""
         of = f"{count:,} of {images:,} image{'s' * (images != 1)}"
         return cls(f"{network}: the output for {of} {NOT_FINITE}")
 
 
 class LostError(UserError):
-    """A process that this one depends on was lost; the same command resumes from the last
-    checkpoint."""
+    """Error that a process on which this process depends was lost.
+
+    The same command resumes from the last checkpoint.
+    """
 
     status = 69  # sysexits.h: EX_UNAVAILABLE
 
 
 def suggest(word: str, choices: Iterable[str]) -> str:
-    """Return the end of a one-line error: the nearest known name or, if none is near, the choices.
+    """Return the end of an error: the nearest known name or, if none is near, the choices.
 
-    Many choices are shortened to their folders: paper/... instead of paper/mpp_b16.
+    Many choices are shortened to folders: paper/... instead of paper/mpp_b16.
     """
     choices = list(choices)
     if near := difflib.get_close_matches(word, choices, n=1):
@@ -78,8 +80,12 @@ def suggest(word: str, choices: Iterable[str]) -> str:
 
 
 def describe_shortage(error: BaseException, sizes: str = "") -> str:
-    """Return which resource of the machine an error says is used up, and what to do; empty for
-    other errors. Where it is memory, `sizes` are the options that take it."""
+    """Describe the used-up resource of the machine and a remedy, or return "".
+
+    Args:
+        error: the error.
+        sizes: the options that take memory, named if memory is used up.
+    """
     if has_too_many_files(error):
         return too_many_files()
     if isinstance(error, MemoryError) or _says(error, MEMORY_TEXTS):
@@ -101,13 +107,16 @@ def too_many_files() -> str:
 
 
 def _says(error: BaseException, texts: Iterable[str]) -> bool:
-    """Return whether an error of the system or of torch has one of these texts."""
+    """Return whether an error of the system or of torch has any of the given texts."""
     return isinstance(error, OSError | RuntimeError) and any(text in str(error) for text in texts)
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's text; of one raised in a data worker, which arrives inside a
-    traceback's text, the last."""
+    """Return the first line of an error's text.
+
+    For an error raised in a data worker, which arrives inside a traceback's text, return the last
+    line.
+    """
     lines = str(error).strip().splitlines() or [""]
     text = lines[-1 if "Traceback (most recent call last)" in str(error) else 0].removeprefix(
         "ssl_vit.errors.UserError: "
@@ -116,21 +125,26 @@ def one_line(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What the system or a library says of an error, in one line of at most 300 characters."""
+    """Return the message of the system or a library in a line of at most 300 characters."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
 
 
 def printable(text: str) -> str:
-    """Text of others as a terminal may have it: no control characters, no halves of characters, and
-    not endless."""
+    """Return text that a terminal can show safely.
+
+    Control characters and halves of characters are escaped, and the middle of a long text is left
+    out.
+    """
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     half = MOST_PRINTED // 2
     return shown if len(shown) <= MOST_PRINTED else f"{shown[:half]} ... {shown[-half:]}"
 
 
 def _line(error: BaseException) -> str:
-    """Return what a user has to know of a UserError, or of an error of a disk, of memory or of open
-    files; empty for other errors."""
+    """Return what a user has to know of an error, or "" to let the error pass.
+
+    Known errors are UserError and errors of a disk, of memory or of open files.
+    """
     if isinstance(error, UserError):
         return one_line(error)
     if isinstance(error, OSError) and error.errno in DISK:
@@ -141,15 +155,15 @@ def _line(error: BaseException) -> str:
 
 @contextmanager
 def report_errors(everywhere: bool = False) -> Iterator[None]:
-    """Print a UserError, or an error of a disk, of memory or of open files, in one line and exit
-    with its status; an interrupt exits with 130.
+    """Print a known error in a single line, and exit with the error's status or 130.
 
-    Rank 0 prints; with `everywhere` each rank prints its own errors, but not those that another
-    rank reported (ReportedError).
+    An interrupt exits with 130. Known errors are UserError and errors of a disk, of memory or of
+    open files. Rank 0 prints. With `everywhere` each rank prints its own errors, but not errors
+    that another rank reported (ReportedError).
     """
     try:
         yield
-        # a full disk may show only now: at the end of the process it would go unreported
+        # an error of a full disk may come only now, and would go unreported at the end
         sys.stdout.flush()
     except BrokenPipeError:
         _flush()

@@ -1,7 +1,7 @@
-"""Files of the Hugging Face Hub: by name, pinned by commit, checksums verified; and the Hub's
-errors in one line. No torch.
+"""Fetch files of the Hugging Face Hub, with fixed commits and verified checksums. No torch.
 
-Tokens come from huggingface_hub (HF_TOKEN, `hf auth login`) and are never printed.
+The module also describes the Hub's errors in one line. Tokens come from huggingface_hub (HF_TOKEN,
+`hf auth login`) and are never printed.
 """
 
 import hashlib
@@ -17,27 +17,27 @@ from .errors import UserError
 SCHEME = "hf-hub:"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 NAME = re.compile(r"(?!.*(--|\.\.|\.git$))\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re.ASCII)
-LONGEST = 96  # of a repository's name
+LONGEST = 96  # characters of a repository's name
 LOGIN = "type hf auth login, or set HF_TOKEN"
 NOT_CACHED = "HF_HUB_OFFLINE is set, and it is not in the cache"
 SILENCE = 60.0  # seconds without a byte after which a request is abandoned
-# statuses after which a retry may succeed; 409 and 412: another commit came first
+# HTTP statuses after which a retry may succeed; 409 and 412 say that another commit came first
 BUSY = (408, 409, 412, 429)
 
 
 def split(place: str) -> tuple[str, str | None]:
-    """hf-hub:USER/NAME@REVISION as repository and revision; None without one."""
+    """Split hf-hub:USER/NAME@REVISION into repository and revision, which may be None."""
     repository, _, revision = place.removeprefix(SCHEME).partition("@")
     return repository, revision or None
 
 
 def pinned(place: str) -> bool:
-    """Whether a place of the Hub names a commit, which never changes."""
+    """Return whether a place on the Hub names a commit, which never changes."""
     return COMMIT.fullmatch(split(place)[1] or "") is not None
 
 
 def pin(place: str, source: str) -> str:
-    """The same place with the commit that its revision is now.
+    """Return a place on the Hub with the current commit in place of the revision.
 
     Raises:
         UserError: as `fetch`.
@@ -48,21 +48,21 @@ def pin(place: str, source: str) -> str:
 
 
 def fetch(place: str, source: str, names: Collection[str]) -> Path:
-    """Download files of a repository into the cache, and verify their checksums.
+    """Download files of a repository into the cache, and verify the checksums.
 
     Args:
         place: USER/NAME@REVISION.
-        source: prefix of errors.
-        names: files to download, if the repository has them; no others are.
+        source: the beginning of error messages.
+        names: files to download, if the repository has them; no other files are downloaded.
 
     Returns:
-        The folder with the files; its name is the commit.
+        the folder with the files; its name is the commit.
 
     Raises:
         UserError: the repository, the revision or all of the files do not exist, the Hub cannot be
             reached, or a file is damaged.
     """
-    # a quarter of a second of imports
+    # imported here because the import takes a quarter of a second
     from huggingface_hub import get_cached_repo_tree, snapshot_download
 
     repository, revision = split(place)
@@ -72,7 +72,7 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
     try:
         folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(names)))
         tree = {file.path: file for file in get_cached_repo_tree(repository, revision=folder.name)}
-    except Exception as error:  # of whichever library
+    except Exception as error:  # several libraries may raise
         raise UserError(f"{source}: {why(error)}") from None
     for name in sorted(tree.keys() & set(names)):
         _check(folder / name, tree[name], source)
@@ -96,8 +96,10 @@ def _check(path: Path, listed: Any, source: str) -> None:
 
 
 def beside(repository: str, name: str) -> str:
-    """USER/NAME-name as the Hub allows names, a repository for one of many runs. Long names end in
-    a hash; what is no repository is returned unchanged."""
+    """Return USER/NAME-name as the Hub allows names, a repository for a single run of many.
+
+    Long names end in a hash. Text that names no repository is returned unchanged.
+    """
     if not NAME.fullmatch(repository):
         return repository
     user, _, own = repository.partition("/")
@@ -120,8 +122,10 @@ def calm() -> None:
 
 @cache
 def _limit_timeouts() -> None:
-    """Limit the timeouts of every client that huggingface_hub opens to SILENCE, also where a call
-    has timeout=None."""
+    """Limit the timeouts of every client that huggingface_hub opens to SILENCE.
+
+    The limit also holds for calls with timeout=None.
+    """
     from huggingface_hub import set_client_factory
 
     def client() -> Any:
@@ -133,7 +137,7 @@ def _limit_timeouts() -> None:
 
 
 def _default_client() -> Any:
-    """huggingface_hub's default client. A private name, the same from 1.33 to 2.4."""
+    """Return huggingface_hub's default client. The private name is the same from 1.33 to 2.4."""
     from huggingface_hub.utils._http import default_client_factory
 
     return default_client_factory()
@@ -148,21 +152,21 @@ def _limit(request: Any) -> None:
 
 
 def is_offline() -> bool:
-    """Whether HF_HUB_OFFLINE forbids every request."""
+    """Return whether HF_HUB_OFFLINE forbids every request."""
     from huggingface_hub import constants
 
     return constants.is_offline_mode()
 
 
 def token() -> str | None:
-    """The token of the user who is logged in."""
+    """Return the token of the user who is logged in, or None."""
     from huggingface_hub import get_token
 
     return get_token()
 
 
 def clean(text: str) -> str:
-    """One line without tokens and without user names and passwords of addresses."""
+    """Return text as one line without tokens, and without user names and passwords in addresses."""
     if secret := (token() or "").strip():
         text = text.replace(secret, "***")
     text = re.sub(r"//[^/\s]*@", "//", " ".join(text.split()))
@@ -170,7 +174,7 @@ def clean(text: str) -> str:
 
 
 def why(error: BaseException) -> str:
-    """An error of the Hub in one line, with what to do about it."""
+    """Describe an error of the Hub in one line, with a remedy."""
     from huggingface_hub import constants, errors
 
     error = _under(error)
@@ -193,7 +197,7 @@ def why(error: BaseException) -> str:
         return f"the Hub is busy (HTTP {status}); try later"
     if isinstance(error, errors.OfflineModeIsEnabled) or is_offline():
         return NOT_CACHED
-    # what no header can carry
+    # the token has characters that no header can carry
     if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":
         return f"the token is none; {LOGIN}"
     if status is None and _unreachable(error):
@@ -202,7 +206,7 @@ def why(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status, if there was a response."""
+    """Return the HTTP status of an error, or None without a response."""
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
@@ -211,7 +215,7 @@ def _busy(status: int | None) -> bool:
 
 
 def _under(error: BaseException) -> BaseException:
-    """The original error, under the client's "Error while uploading ..." and under a UserError."""
+    """Return the original error below the client's "Error while uploading ..." or a UserError."""
     inner = error.__context__ if isinstance(error, UserError) else error.__cause__
     if isinstance(error, RuntimeError | UserError) and inner is not None:
         return _under(inner)
@@ -219,7 +223,7 @@ def _under(error: BaseException) -> BaseException:
 
 
 def passing(error: BaseException) -> bool:
-    """Whether a retry may succeed: the Hub is busy or cannot be reached."""
+    """Return whether a retry may succeed, because the Hub is busy or cannot be reached."""
     if is_offline():
         return False
     error = _under(error)
@@ -227,10 +231,10 @@ def passing(error: BaseException) -> bool:
 
 
 def _unreachable(error: BaseException) -> bool:
-    """Whether it is an error of the network, of whichever library, or caused by one."""
+    """Return whether a library raised a network error, directly or as the cause."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     under = error.__cause__ or error.__context__
-    if "LocalProtocolError" in kinds:  # what was to be sent was wrong
+    if "LocalProtocolError" in kinds:  # the request itself was invalid
         return False
     return bool(kinds & {"TransportError", "LocalEntryNotFoundError", "ConnectionError"}) or (
         under is not None and _unreachable(under)

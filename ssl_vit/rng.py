@@ -1,9 +1,8 @@
-"""Stateless RNG: hashes (key, slot) to uniform numbers, bit-identical in NumPy and torch, on CPU
-and GPU.
+"""Hash (key, slot) to random numbers without state, bit-identical in NumPy and torch, CPU and GPU.
 
-A sample's key is a hash of (seed, epoch, index); each use of it (crop, flip, corruption) derives a
-stream of its own by name, so that a sample is the same on any number of workers and processes and
-after any interruption. All arithmetic is on int64 arrays or tensors, which wrap around; arguments
+A sample's key is a hash of (seed, epoch, index). Each use of a key (crop, flip, corruption) derives
+a separate stream by name, so that a sample is the same on any number of workers and processes and
+after any interruption. All arithmetic is on int64 arrays or tensors, which wrap around. Arguments
 may be either, and the result is of the same type.
 """
 
@@ -16,33 +15,39 @@ SORTED = 64  # up to this many items are permuted by sorting their hashes
 
 
 def _shift(x: Any, n: int) -> Any:
-    """Logical right shift of int64."""
+    """Shift int64 to the right logically."""
     return (x >> n) & ((1 << (64 - n)) - 1)
 
 
 def _mix(x: Any) -> Any:
-    """splitmix64's finaliser (Steele, Lea and Flood, 2014; constants of Stafford's variant 13): a
-    bijection of int64."""
+    """Apply splitmix64's finaliser, a bijection of int64.
+
+    The finaliser is from Steele, Lea and Flood (2014), with the constants of Stafford's variant 13.
+    """
     x = (x ^ _shift(x, 30)) * -4658895280553007687
     x = (x ^ _shift(x, 27)) * -7723592293110705685
     return x ^ _shift(x, 31)
 
 
 def bits(key: Any, slot: Any) -> Any:
-    """64 random bits as int64 for each (key, slot), broadcast: output number `slot` of splitmix64
-    started at `key`."""
+    """Return 64 random bits as int64 for each (key, slot), with broadcasting.
+
+    The bits are output number `slot` of splitmix64 started at `key`.
+    """
     if isinstance(slot, int):  # Python's integers do not wrap around
         step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
     else:
         # torch.compile may turn an arange into Python-like symbols, which do not wrap around
-        # either; the xor with a tensor makes them tensors again
+        # either; the xor with a tensor turns the symbols into tensors again
         step = ((slot ^ (key & 0)) + 1) * GAMMA
     return _mix(key + step)
 
 
 def key(*parts: Any) -> np.ndarray:
-    """One int64 key from a sequence of integers or integer arrays, broadcast; at least
-    one-dimensional."""
+    """Return a key of int64 from integers or integer arrays, with broadcasting.
+
+    The result has at least one dimension.
+    """
     folded = np.zeros(1, np.int64)
     for part in parts:
         folded = bits(folded, np.atleast_1d(np.asarray(part, np.int64)))
@@ -50,8 +55,10 @@ def key(*parts: Any) -> np.ndarray:
 
 
 def stream_id(purpose: str) -> int:
-    """32-bit FNV-1a hash of a stream's name. Not for compiled code: torch 2.11 cannot trace a loop
-    over bytes."""
+    """Return the 32-bit FNV-1a hash of a stream's name.
+
+    Compiled code cannot call this function: torch 2.11 cannot trace a loop over bytes.
+    """
     hashed = 0x811C9DC5
     for byte in purpose.encode():
         hashed = (hashed ^ byte) * 0x01000193 % 2**32
@@ -59,35 +66,39 @@ def stream_id(purpose: str) -> int:
 
 
 def stream(key: Any, purpose: str | int) -> Any:
-    """The key's own stream for one purpose ("crop", "mix"), so that no two uses share a number.
-    Compiled code passes the `stream_id` of the name, computed at import."""
+    """Return the key's stream for a purpose ("crop", "mix"), so that no two uses share a number.
+
+    Compiled code passes the `stream_id` of the name, computed at import.
+    """
     return bits(key, stream_id(purpose) if isinstance(purpose, str) else purpose)
 
 
 def uniform(key: Any, slot: Any) -> Any:
-    """Uniform in [0, 1), a multiple of 2^-24, so that float32 holds it exactly."""
+    """Return uniform numbers in [0, 1), multiples of 2^-24, which float32 holds exactly."""
     return _shift(bits(key, slot), 40) * 2.0**-24
 
 
 def top_bits(value: Any, n: int) -> Any:
-    """The upper n bits of int64 as a non-negative number, for 0 < n < 64."""
+    """Return the upper n bits of int64 as a non-negative number, for 0 < n < 64."""
     return _shift(value, 64 - n)
 
 
 def integers(key: Any, slot: Any, n: Any) -> Any:
-    """Uniform integers 0 .. n-1 for 0 < n < 2^31 (multiply and shift; the bias is below n /
-    2^31)."""
+    """Return uniform integers 0 to n-1 for 0 < n < 2^31.
+
+    They come from multiply and shift; the bias is below n / 2^31.
+    """
     return (_shift(bits(key, slot), 33) * n) >> 31
 
 
 def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
-    """The image of each position 0 .. n-1 under the permutation selected by `key`; NumPy only, O(1)
-    memory in n.
+    """Return the image of each position 0 to n-1 under the permutation that `key` selects.
 
-    Up to SORTED items are sorted by (hash, index): all orders are equally likely. Larger n use a
-    balanced Feistel network over the next power of four, applied again while the value is not below
-    n (cycle walking: Black and Rogaway, 2002). On small domains that network is biased (visibly
-    below 20 items), and at powers of four its permutations are always even.
+    NumPy only, with O(1) memory in n. Up to SORTED items are sorted by (hash, index): all orders
+    are equally likely. Larger n use a balanced Feistel network over the next power of four, applied
+    again while the value is not below n (cycle walking: Black and Rogaway, 2002). On small domains
+    that network is biased (visibly below 20 items), and at powers of four its permutations are
+    always even.
     """
     x, key = np.broadcast_arrays(
         np.atleast_1d(np.asarray(position, np.int64)), np.asarray(key, np.int64)
@@ -111,7 +122,7 @@ def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
 
 
 def _sorted(position: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
-    """The items at these positions of 0 .. n-1 sorted by (hash, index)."""
+    """Return the items at these positions when 0 to n-1 are sorted by (hash, index)."""
     keys, which = np.unique(key, return_inverse=True)  # an epoch's positions share one
     order = np.argsort(bits(stream(keys, "permute")[:, None], np.arange(n)), axis=1, kind="stable")
     return order[which.reshape(position.shape), position]

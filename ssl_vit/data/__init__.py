@@ -1,2 +1,5 @@
-"""Data: sources (folders, parquet, tars, the Hub, a synthetic set) -> sampler -> transforms ->
-Batch -> loaders."""
+"""Read the images of a run and make batches.
+
+The steps are: source (folders, parquet files, tars, the Hub or a synthetic set), sampler,
+transforms, Batch, loader.
+"""

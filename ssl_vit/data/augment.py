@@ -1,7 +1,9 @@
-"""Several random views of each image, as objectives compare them: crop, flip, colours, blur,
-solarisation. All numbers are hashed from the sample's key and the number of the view.
+"""Make several random views of each image for objectives that compare views.
 
-Legend: B images, V views and L local views of each, S the side of a view in pixels.
+A view is a crop with random flip, colours, blur and solarisation. All random numbers are hashed
+from the sample's key and the number of the view.
+
+Legend: B images, V views and L local views of each image, S side of a view in pixels.
 """
 
 import itertools
@@ -19,29 +21,32 @@ from ..recipe.shared_groups import ViewOptions
 from . import transforms
 
 VIEWS = 2
-SOLARIZE_FROM = 128  # Pillow's default: pixels from here on are inverted
-ORDERS = list(itertools.permutations(range(4)))  # in which colours are changed
+SOLARIZE_FROM = 128  # Pillow's default: values from 128 on are inverted
+ORDERS = list(itertools.permutations(range(4)))  # of the four changes of colour
 
 
 def view_keys(key_B: np.ndarray, view: int) -> np.ndarray:
-    """The key of one view of each sample, int64 (B,)."""
+    """Return the key of one view of each sample, int64 (B,)."""
     return rng.bits(rng.stream(key_B, "view"), view)
 
 
 def random_views(
     images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool, views: ViewOptions
 ) -> Tensor:
-    """Views (B, V, C, S, S) of images (C, H, W), each a training crop of its own with other
-    colours; of others than RGB of 8 bits, with the blur alone.
+    """Return random views of images, shape (B, V, C, S, S).
 
-    The transforms and their order are those of MoCo v3's main_moco.py (after BYOL, table 6), but
-    for the flip, which comes with the crop: it commutes with what follows.
+    Each view is a training crop with random colours, blur and solarisation. Images that are not RGB
+    with 8 bits are cropped, flipped and blurred only.
+
+    The transforms and their order are those of MoCo v3's main_moco.py (after BYOL, table 6). The
+    flip alone comes earlier, with the crop, which changes nothing because it commutes with the
+    transforms after it.
 
     Args:
-        images: of any sizes.
-        key_B: the samples' keys.
-        size, area, flip: of the crops, as `transforms.train_transform`.
-        views: chances and strengths.
+        images: tensors (C, H, W), which may differ in size.
+        key_B: keys of the samples.
+        size, area, flip: options of the crops, as in `transforms.train_transform`.
+        views: chances and strengths of the transforms.
     """
     made = []
     for view in range(VIEWS):
@@ -52,8 +57,11 @@ def random_views(
 
 
 def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: ViewOptions) -> Tensor:
-    """Local views (B, L, C, S, S): smaller crops with other colours, never solarised (multi-crop;
-    Caron et al., 2021). Their keys follow those of the other views."""
+    """Return local views of images, shape (B, L, C, S, S).
+
+    Local views are smaller crops with random colours and blur, never solarised (multi-crop; Caron
+    et al., 2021). Their keys follow the keys of the random views.
+    """
     smallest, largest = views.local_area
     made = []
     for view in range(VIEWS, VIEWS + views.local):
@@ -68,7 +76,14 @@ def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: View
 def _changed(
     crop_BCSS: Tensor, view_key_B: np.ndarray, views: ViewOptions, blur: float, solarize: float
 ) -> Tensor:
-    """Each crop after its changes, in their order; `blur` and `solarize` are the view's chances."""
+    """Apply the random changes of colour, blur and solarisation to each crop.
+
+    Args:
+        crop_BCSS: the crops of one view.
+        view_key_B: keys of the view.
+        views: chances and strengths of the changes.
+        blur, solarize: chances for this view.
+    """
     if crop_BCSS.shape[1] != 3 or crop_BCSS.dtype != torch.uint8:
         return _blurred(crop_BCSS, view_key_B, blur, views.blur_sigma)
     jitter_B = _drawn(rng.stream(view_key_B, "jitter"), views.jitter)
@@ -83,7 +98,7 @@ def _changed(
             image = _jittered(image, ORDERS[order_B[i]], by_B4[i].tolist())
         if grey_B[i]:
             image = _grey(image)
-        if blur_B[i]:  # by Pillow, of uniformly drawn standard deviation (SimCLR)
+        if blur_B[i]:  # the standard deviation is drawn uniformly (SimCLR)
             image = image.filter(ImageFilter.GaussianBlur(sigma_B[i].item()))
         array = np.array(image)
         if solarize_B[i]:
@@ -93,13 +108,17 @@ def _changed(
 
 
 def _drawn(key_B: np.ndarray, chance: float) -> np.ndarray:
-    """bool (B,), true with this chance; slot 0 of the key."""
+    """Draw from slot 0 of each key whether something happens: bool (B,), true with this chance."""
     return rng.uniform(key_B, 0) < chance
 
 
 def _color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, np.ndarray]:
-    """The number of each image's order of changes (B,), and by what shares brightness, contrast,
-    saturation and hue change (B, 4), in that order, as torchvision's ColorJitter."""
+    """Draw the order and the strength of the changes of colour, as torchvision's ColorJitter does.
+
+    Returns:
+        the index into ORDERS for each image (B,), and the shares by which brightness, contrast,
+        saturation and hue change (B, 4).
+    """
     key_B = rng.stream(key_B, "jitter")
     strengths = np.array([views.brightness, views.contrast, views.saturation, views.hue])
     by_B4 = strengths * (2 * rng.uniform(key_B[:, None], 2 + np.arange(4)) - 1)
@@ -107,16 +126,17 @@ def _color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, n
 
 
 def _jittered(image: Image.Image, order: tuple[int, ...], by_4: list[float]) -> Image.Image:
-    """The image with its colours changed in an order."""
+    """Change brightness, contrast, saturation and hue of an image in the given order."""
     for which in order:
         by = by_4[which]
-        if by:  # a hue turned by 0 is not the same pixels
+        if by:  # turning the hue by 0 changes pixels too, by rounding
             image = ADJUST[which](image, by)
     return image
 
 
-# What torchvision's adjust_brightness and so on do with images of Pillow, the same pixels in less
-# time: its dispatch and Pillow's statistics cost more than a small image's pixels
+# The next four functions give the same pixels as torchvision's adjust_brightness, adjust_contrast,
+# adjust_saturation and adjust_hue, in less time: on small images, torchvision's dispatch and
+# Pillow's statistics take longer than the change of the pixels
 
 
 def _brighter(image: Image.Image, by: float) -> Image.Image:
@@ -134,7 +154,7 @@ def _saturated(image: Image.Image, by: float) -> Image.Image:
 
 def _hue_turned(image: Image.Image, by: float) -> Image.Image:
     array = np.array(image.convert("HSV"))
-    array[..., 0] += np.int32(by * 255).astype(np.uint8)  # over the end it begins anew
+    array[..., 0] += np.int32(by * 255).astype(np.uint8)  # wraps around at 256
     return Image.frombuffer("HSV", image.size, array, "raw", "HSV", 0, 1).convert("RGB")
 
 
@@ -146,15 +166,17 @@ ADJUST = (_brighter, _contrasted, _saturated, _hue_turned)
 
 
 def _blurs(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each image is blurred, and the blur's standard deviation in pixels."""
+    """Draw whether each image is blurred, and the standard deviation of the blur in pixels."""
     key_B = rng.stream(key_B, "blur")
     low, high = sigma
     return _drawn(key_B, chance), low + (high - low) * rng.uniform(key_B, 1)
 
 
 def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[float]) -> Tensor:
-    """Images blurred as RGB ones are, of integers of any number of channels; by torchvision, whose
-    kernel ends at three standard deviations, or where the image does."""
+    """Blur images of integers with any number of channels, with the same chances as RGB images.
+
+    torchvision's kernel ends at three standard deviations, or at the border of a smaller image.
+    """
     drawn_B, sigma_B = _blurs(key_B, chance, sigma)
     most = image_BCHW.shape[-1] - 1
     for i in np.flatnonzero(drawn_B):

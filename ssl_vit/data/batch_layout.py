@@ -1,6 +1,7 @@
-"""How the global batch is split over processes and passes. No torch here.
+"""Split the global batch over processes and passes, without torch.
 
-It is cut into chunks of the device batch: process p of P takes chunks p, P+p, 2P+p, ...
+The global batch is cut into chunks of the device batch. Process p of P processes takes the chunks
+p, P+p, 2P+p, ...
 """
 
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from ..errors import UserError
 
 
 class BatchLayout(NamedTuple):
-    """global_batch = device_batch * processes * accumulation_steps."""
+    """Sizes by which global_batch = device_batch * processes * accumulation_steps."""
 
     global_batch: int
     device_batch: int
@@ -20,8 +21,15 @@ class BatchLayout(NamedTuple):
     def divide(
         cls, batch: int, wanted: int | None, limit: int, rank: int, processes: int
     ) -> "BatchLayout":
-        """The layout with the wanted device batch, else with the largest one up to `limit` that
-        divides the global batch over the processes.
+        """Return the layout of a global batch of `batch` images.
+
+        Args:
+            batch: images in the global batch.
+            wanted: the device batch, or None for the largest device batch up to `limit` that
+                divides the images of a process.
+            limit: the most images in a device batch that is chosen here.
+            rank: the number of this process.
+            processes: the number of processes.
 
         Raises:
             UserError: the processes or the wanted device batch do not divide the global batch.
@@ -42,5 +50,5 @@ class BatchLayout(NamedTuple):
         return self.global_batch // (self.device_batch * self.processes)
 
     def chunk_index(self, micro_batch: int) -> int:
-        """The chunk of the global batch that is this process's micro-batch with this number."""
+        """Return which chunk of the global batch is this process's micro-batch with this number."""
         return micro_batch * self.processes + self.rank

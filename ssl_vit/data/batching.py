@@ -1,7 +1,7 @@
-"""Which samples form a step, and the Batch.
+"""Choose the samples of each step, and make the Batch from the samples.
 
-Step s takes positions sB .. sB+B-1 of an endless sequence of permuted epochs, so any step can be
-computed directly.
+With a batch of B images, step s takes the positions sB to sB+B-1 of an endless sequence of permuted
+epochs, so that any step can be computed directly.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,36 +22,38 @@ from . import augment, labels, pixel_values, transforms
 from .contents import content_hash, signed
 from .source import Source
 
-REPLACEMENTS = 20  # images tried in place of one that cannot be read
+REPLACEMENTS = 20  # images that are tried in a row, from the unreadable image on
 
 
 class Batch(NamedTuple):
     """Samples of one micro-batch.
 
     Attributes:
-        image: uint8 (B, 3, H, W), or of data.channels and, of 16 bits, int32; in training with
-            several views, the first of them.
-        label: int64 (B,), -1 for none; of lists of labels int64 (B, L), as `labels.padded`.
+        image: uint8 (B, 3, H, W). With data.channels the number of channels differs, and images of
+            16 bits are int32. In training with several views, this is the first view.
+        label: int64 (B,), -1 for images without a label; lists of labels are int64 (B, L), as
+            `labels.padded` returns them.
         index: int64 (B,), the sample's position in the split.
         key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
-        loss_denominator: float64 (), labelled images of the global batch / its micro-batches. A
-            micro-batch divides its summed loss by this, because gradients are averaged over
-            micro-batches: dividing by its own count would give the images of a micro-batch with few
-            labels more weight. With 6 labels in one micro-batch and 2 in the other, both divide
-            by 4. None outside of training.
-        unreadable: names of the images that could not be read. In training each of them is replaced
-            by the pixels and the label of the next readable image. Elsewhere the batch does not
-            have them, so that no image is measured twice.
-        partner_label: as `label`, the partner's where images are mixed in pairs.
+        loss_denominator: float64 (), labelled images of the global batch divided by the number of
+            micro-batches. A micro-batch divides its summed loss by this number, because gradients
+            are averaged over micro-batches: dividing by the labelled images of the micro-batch
+            itself would give more weight to the images of a micro-batch with few labels. With 6
+            labels in one micro-batch and 2 in the other, both divide by 4. None outside of
+            training.
+        unreadable: names of the images that could not be read. In training, each of these images is
+            replaced by the pixels and the label of the next readable image. Elsewhere the batch
+            leaves them out, so that no image is measured twice.
+        partner_label: labels of the partners where images are mixed in pairs, shaped like `label`.
         mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
             and label in a mix with its partner.
-        views: as image, (B, V, 3, H, W), random views of each image, for objectives that compare
-            views; None for others.
-        local: uint8 (B, L, 3, S, S), smaller ones (views.local); None without.
-        mask: int32 (B, H, W), the class of each pixel, of images with masks (masks.py).
-        content: int64 (B,), the hash of each image's contents (contents.py); where they are mixed
-            in pairs (B, 2), the partner's second. No tensor: one more takes 0.5 ms on its way from
-            a worker.
+        views: random views of each image (B, V, 3, H, W), of the type of `image`, for objectives
+            that compare views, else None.
+        local: smaller views uint8 (B, L, 3, S, S), with `views.local`, else None.
+        mask: int32 (B, H, W), the class of each pixel, for images with masks (masks.py).
+        content: int64 (B,), the hash of each image's contents (contents.py). Where images are mixed
+            in pairs, (B, 2) with the partner's hash second. An array and not a tensor, because each
+            additional tensor takes 0.5 ms on the way from a worker.
     """
 
     image: Tensor
@@ -68,7 +70,7 @@ class Batch(NamedTuple):
     content: np.ndarray | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The batch with `change` applied to every tensor that has an entry for each sample."""
+        """Return the batch with `change` applied to each tensor that has an entry per sample."""
         changed: dict[str, Any] = {
             name: change(value)
             for name, value in self._asdict().items()
@@ -78,7 +80,7 @@ class Batch(NamedTuple):
 
 
 def is_labelled(label: Tensor) -> Tensor:
-    """Which images have a label or a list of labels, be it empty: bool (B,)."""
+    """Return which images have a label or a list of labels, even an empty list: bool (B,)."""
     return label >= 0 if label.ndim == 1 else label[:, 0] != labels.UNLABELLED
 
 
@@ -90,7 +92,14 @@ class Samples(NamedTuple):
 
 
 def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
-    """The samples at stream positions first .. first+count-1 of a split of `length` images."""
+    """Return the samples at `count` consecutive positions of the endless sequence of epochs.
+
+    Args:
+        first: the first position.
+        count: the number of samples.
+        length: the number of images in the split.
+        seed: the seed of the order.
+    """
     epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
     key = rng.key(seed, epoch)
     index = rng.permute(place, length, key)
@@ -98,22 +107,25 @@ def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
 
 
 def _partners(wanted: Samples, length: int) -> Samples:
-    """The sample that each sample is mixed with, any of the split: a function of its key."""
+    """Return the sample that each sample is mixed with: any image of the split, drawn by key."""
     key = rng.stream(wanted.key, "partner")
     return Samples(rng.integers(key, 0, length), rng.bits(key, 1))
 
 
 @dataclass(eq=False, repr=False)
 class ImageDataset(Dataset):
-    """Samples -> Batch. A subclass may read something else of each row (`fetch`, `decode`), or make
-    something else of it (`prepared`).
+    """Dataset that turns Samples into a Batch.
+
+    A subclass may read something else from each row (`fetch`, `decode`) or make other fields from
+    the images (`prepared`).
 
     Args:
         source: the images.
-        data: their preprocessing.
-        train: random crops and flips, mixing, and the next image in place of an unreadable one;
-            else the evaluation's preprocessing, without unreadable images.
-        views: how random views are made, in training and evaluation alike; None: without views.
+        data: the preprocessing of the images.
+        train: true for random crops and flips, mixing, and the next readable image in place of an
+            unreadable image; false for the preprocessing of the evaluation, which leaves unreadable
+            images out.
+        views: how random views are made, in training and in evaluation; None for no views.
     """
 
     source: Source
@@ -133,7 +145,7 @@ class ImageDataset(Dataset):
         # a mix with an unlabelled image has no label
         label = batch.label.clone()
         label[~is_labelled(other.label)] = labels.UNLABELLED
-        assert batch.content is not None and other.content is not None  # both of training
+        assert batch.content is not None and other.content is not None  # set by `_unmixed`
         return batch._replace(
             image=image,
             label=label,
@@ -144,7 +156,7 @@ class ImageDataset(Dataset):
         )
 
     def _unmixed(self, wanted: Samples) -> Batch:
-        """The batch of these samples.
+        """Return the batch of these samples before any mixing.
 
         Raises:
             UserError: as `_next_readable`.
@@ -176,23 +188,23 @@ class ImageDataset(Dataset):
         )
 
     def fetch(self, rows: np.ndarray) -> tuple[Sequence[Any], np.ndarray]:
-        """Of each row what `decode` takes, and the label, as `Source.fetch`."""
+        """Return what `decode` takes for each row, and the labels, as `Source.fetch` does."""
         return self.source.fetch(rows)
 
     def decode(self, raw: Any) -> Any:
-        """The image (C, H, W) of what was fetched of a row.
+        """Decode what was fetched for a row to an image (C, H, W).
 
         Raises:
-            ValueError: it cannot be read.
+            ValueError: the image cannot be read.
         """
         return pixel_values.decoder(self.data)(raw)
 
     def content(self, row: int, raw: Any) -> int:
-        """The hash (`content_hash`) of what a row's image was decoded from."""
+        """Return the hash (`content_hash`) of the bytes or array that holds a row's image."""
         return content_hash(raw)
 
     def prepared(self, images: list[Any], samples: Samples) -> dict[str, Any]:
-        """The batch's fields of pixels: what is made of the samples' images."""
+        """Return the fields of the Batch that are made from pixels, by name."""
         data = self.data
         if not images:
             return {"image": pixel_values.no_images(data)}
@@ -209,11 +221,13 @@ class ImageDataset(Dataset):
         return {"image": image, **made}
 
     def _next_readable(self, row: int) -> tuple[tuple[int, Any], Any, Any]:
-        """Of the next image after a row that can be read its row and what was fetched, the image
-        and its label. The ones between are named where they are samples themselves.
+        """Find the first readable image at or after `row`.
+
+        Returns:
+            its row and what was fetched for this row, the decoded image, and its label.
 
         Raises:
-            UserError: none of the next REPLACEMENTS can.
+            UserError: none of REPLACEMENTS images can be read.
         """
         tries = min(REPLACEMENTS, len(self.source))
         text = ""
@@ -232,18 +246,19 @@ class ImageDataset(Dataset):
 def check_unreadable(
     unreadable: int, seen: int, data: Data, names: Collection[str], different: int | None = None
 ) -> None:
-    """Check that the share of unreadable images does not exceed data.unreadable, and that not all
-    are unreadable. Fewer than 1,000 images count as 1,000, so that a single one does not stop a
-    small run.
+    """Check that not too many images are unreadable, and that some image can be read.
+
+    The limit is the share data.unreadable. Fewer than 1,000 images count as 1,000, so that a single
+    unreadable image does not stop a small run.
 
     Args:
-        unreadable, seen: how many images could not be read, of how many that were wanted.
-        data: whose data.unreadable is the limit.
-        names: of the different ones.
-        different: where images are read more than once, how many different ones these were.
+        unreadable, seen: number of unreadable images, and number of images that were wanted.
+        data: options, of which data.unreadable is the limit.
+        names: names of the different unreadable images.
+        different: number of different unreadable images, where images are read more than once.
 
     Raises:
-        UserError: it does.
+        UserError: the share is above data.unreadable, or all images are unreadable.
     """
     none = unreadable == seen > 0
     allowed = data.unreadable * max(seen, 1000)

@@ -1,6 +1,8 @@
-"""What is looked at in a few images before a run begins: mean and std that are not given, the range
-of 16 bits that has to be, how many values it clips, bits and pages that are left out, and images
-that are composed over white.
+"""Look at a few images before a run begins.
+
+From these images come the mean and std that the user does not give, and a proposal for the range of
+images with 16 bits. The module warns of clipped values, of bits and pages that are left out, and of
+transparent images that are composed over white.
 
 Legend: C channels, V values of 16 bits.
 """
@@ -19,23 +21,26 @@ from .source import Source
 
 Read = TypeVar("Read")
 VALUES = decoding.MOST_VALUE + 1
-MEASURED, LOOKED_AT = 512, 128  # training images for mean and std; images of each split
-SEED = 6  # of the order of which they are the first
-DIGITS = 6  # of a mean and a std, as recipe.yaml has them
-MOST = (0.001, 0.999)  # between which most values lie
-USUAL = (0.01, 0.99)  # quantiles by which a proposed range tells outliers
-# Shares of values that are clipped. A window of computed tomography leaves out most of an image,
-# and 12 bits read as 16 or the reverse 15 of 16 values
+# Training images for mean and std, and images of each split that are checked
+MEASURED, LOOKED_AT = 512, 128
+SEED = 6  # of the random order whose first images are read
+DIGITS = 6  # of mean and std, in recipe.yaml too
+MOST = (0.001, 0.999)  # quantiles between which a warning shows most values
+USUAL = (0.01, 0.99)  # quantiles from which a proposed range tells outliers
+# Shares of clipped values that lead to a warning and to an error. A window of computed tomography
+# clips most of an image; reading 12 bits as 16, or 16 as 12, clips 15 of 16 values
 WARNED, REFUSED = 0.01, 0.9
-OF_ENCODER = "the encoder knows values from 0 to 255"  # a frozen one
+OF_ENCODER = "the encoder knows values from 0 to 255"  # for a frozen encoder
 
 
 def complete(data: Data, train: Source) -> None:
-    """Set data.mean and data.std, where they are left to be measured (`images.unmeasured`), to
-    those of each channel within the range, of MEASURED training images.
+    """Set data.mean and data.std from training images, unless the user sets the values.
+
+    Whether they are to be measured says `images.unmeasured`. They are measured for each channel on
+    MEASURED training images, in values scaled to data.range.
 
     Raises:
-        UserError: none of them can be read; or they have 16 bits, and data.range is not given.
+        UserError: no image can be read, or images have 16 bits and data.range is not given.
     """
     missing = unmeasured(data)
     if not missing:
@@ -58,18 +63,23 @@ def complete(data: Data, train: Source) -> None:
 
 
 def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[str]:
-    """Look at LOOKED_AT images of each split; `of_bytes`: why data.range= can take no more bits.
+    """Check LOOKED_AT images of each split.
+
+    Args:
+        splits: the images by the name of the split.
+        data: options of the images.
+        of_bytes: the reason why data.range= cannot be given here, empty if it can.
 
     Returns:
-        warnings of values that are clipped, of bits and pages that are left out, of transparent
-        images that are composed over white, and of images of 8 and of 16 bits under one range.
+        warnings about clipped values, about bits and pages that are left out, about transparent
+        images that are composed over white, and about images of 8 and of 16 bits under one range.
 
     Raises:
-        UserError: data.range clips more than REFUSED of a split's values; or it could be given, is
-            not, and there are images of 16 bits.
+        UserError: data.range clips more than the share REFUSED of a split's values, or data.range
+            is missing although it can be given and images have 16 bits.
     """
     if not (data.path or data.hub):
-        return []  # drawn
+        return []  # synthetic images
     look = _changed if data.is_rgb else _clipped
     return [
         text for split, source in splits.items() for text in look(split, source, data, of_bytes)
@@ -79,8 +89,11 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
 def _read(
     source: Source, most: int, read: Callable[[bytes | np.ndarray], Read]
 ) -> tuple[dict[str, Read], list[str]]:
-    """{name: what `read` makes of it} of the first images (at most so many) of a fixed random
-    order, and those that cannot be read."""
+    """Call `read` on the first images of a fixed random order, at most on `most` images.
+
+    Returns:
+        {name: result of `read`} of the readable images, and the unreadable images with the reasons.
+    """
     found, unreadable = {}, list[str]()
     rows = samples_at(0, min(most, len(source)), len(source), SEED).index
     for row in rows:  # one at a time: an image may have a hundred million values
@@ -96,8 +109,12 @@ def _read(
 def _histogram(
     source: Source, channels: int, most: int
 ) -> tuple[np.ndarray, dict[str, int], list[str]]:
-    """Of at most so many images: how often each channel has each value, int64 (C, V), their bits by
-    name, and those that cannot be read."""
+    """Count the values of at most `most` images.
+
+    Returns:
+        how often each channel has each value, int64 (C, V), {name: bits} of the readable images,
+        and the unreadable images with the reasons.
+    """
     count_CV = np.zeros((channels, VALUES), np.int64)
 
     def bits_of(raw: bytes | np.ndarray) -> int:
@@ -111,15 +128,18 @@ def _histogram(
 
 
 def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, int]:
-    """The smallest values that these shares of all do not exceed, of how often each is there."""
+    """Return two quantiles of a histogram: the values at which the given shares are reached."""
     share_V = count_V.cumsum() / count_V.sum()
     lowest, highest = (int(np.searchsorted(share_V, share)) for share in shares)
     return lowest, highest
 
 
 def _proposed_range(count_V: np.ndarray, images: str) -> str:
-    """The error that images of 16 bits need data.range, with what a user chooses it by, and the
-    option: all values but outliers, those further from the USUAL ones than these lie apart."""
+    """Word the error that images of 16 bits need data.range, with a range to copy.
+
+    The range holds all values but outliers. A value is an outlier if its distance from the
+    quantiles USUAL is larger than the distance between these quantiles.
+    """
     seen_S = np.flatnonzero(count_V)
     low, high = _quantiles(count_V, USUAL)
     usual_S = seen_S[(seen_S >= 2 * low - high) & (seen_S <= 2 * high - low)]
@@ -135,7 +155,7 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
 
 
 class _Stored(NamedTuple):
-    """What a file holds that RGB of 8 bits does not: more bits, more pages, transparency."""
+    """Properties of a file that RGB of 8 bits does not keep: bits, pages, transparency."""
 
     bits: int
     pages: int
@@ -143,8 +163,7 @@ class _Stored(NamedTuple):
 
 
 def _changed(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
-    """Warn that images of a split lose bits, pages or transparency on their way to RGB of 8
-    bits."""
+    """Warn that images of a split lose bits, pages or transparency when read as RGB of 8 bits."""
     stored, _ = _read(source, LOOKED_AT, _stored)
     looked_at = f"of {len(stored):,} images of {split} that were looked at"
     # images of more than 16 bits cannot be read
@@ -170,7 +189,7 @@ def _stored(raw: bytes | np.ndarray) -> _Stored:
 
 
 def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
-    """Warnings that values of a split are beyond data.range, or that it is of some images alone.
+    """Warn that data.range clips values, or that images of 8 and of 16 bits are mixed.
 
     Raises:
         UserError: as `check`.

@@ -1,4 +1,4 @@
-"""How many classes the labels of a run's splits have, and which classes of two lists are the same.
+"""Count the classes of a run's splits, and pair the classes of two lists.
 
 Classes with names are paired by their names, whole numbers by their value. A number is never paired
 with a name by its position.
@@ -17,8 +17,8 @@ from .labels import WHOLE, same_numbers
 from .run_splits import Splits
 from .source import Source
 
-# Classes without names are counted by the highest label: one of 999,999,999 would make a head of a
-# billion of them
+# Classes without names are counted by the highest label: a label of 999,999,999 would give the
+# classifier a billion outputs
 MOST_BY_HIGHEST = 2**16
 
 TO_NUMBERS = "Name the class folders by these numbers, or give a column of them: data.label_column="
@@ -26,10 +26,10 @@ TO_NAMES = "Name the class folders by these names, or give a column of them: dat
 
 
 class ClassList(NamedTuple):
-    """The classes of labels.
+    """Classes of a set of labels.
 
     Attributes:
-        names: the name of each class, of label 0 first; empty where labels are bare numbers.
+        names: the name of each class, starting with label 0; empty where labels are bare numbers.
         highest: the highest label; -1 where it is not known, or where no image has a label.
     """
 
@@ -43,7 +43,7 @@ class ClassList(NamedTuple):
 
     @property
     def are_numbers(self) -> bool:
-        """Whether every class is a whole number, as a bare label or as a name such as "7"."""
+        """Return whether every class is a whole number, as a bare label or as a name like "7"."""
         return all(map(WHOLE.fullmatch, self.names))
 
     def __str__(self) -> str:
@@ -53,15 +53,15 @@ class ClassList(NamedTuple):
 
 
 def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
-    """Return the names of the classes that all lists share, of label 0 first.
+    """Return the names of the classes that all lists share, starting with label 0.
 
     Args:
         lists: the classes of each split. A split without labels and names is ignored.
         place: the option that names the images, for the error.
 
     Raises:
-        UserError: a label's number is another class in another split, or one split has bare
-            numbers and another one names that are not these numbers.
+        UserError: a number means different classes in two splits, or one split has bare numbers and
+            another split has names that are not these numbers.
     """
     known = {
         split: classes for split, classes in lists.items() if classes.names or classes.highest >= 0
@@ -83,10 +83,10 @@ def pair_classes(
 
     Args:
         names: the classifier's classes, in the order of its outputs; empty for bare numbers.
-        images: the images that it is to classify.
-        init: the place of its weights, for errors.
+        images: the images to classify.
+        init: the place of the classifier's weights, for errors.
         place: the option that names the images, for errors.
-        outputs: the number of its outputs, for errors; 0 where it is not known.
+        outputs: the number of the classifier's outputs, for errors; 0 where it is not known.
 
     Returns:
         int64 (C,), -1 for a class that the classifier does not know and no image has; None where
@@ -94,7 +94,7 @@ def pair_classes(
 
     Raises:
         UserError: images are of a class that the classifier does not know, or one side has bare
-            numbers and the other one names.
+            numbers and the other side has names.
     """
     if list(names) == images.classes:
         return None
@@ -125,16 +125,20 @@ def pair_classes(
 
 
 def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:
-    """Return labels of images, of any shape, as the numbers that `pair_classes` gives. Values
-    below 0 (no label) stay."""
+    """Replace the labels of images, of any shape, by the numbers from `pair_classes`.
+
+    Values below 0 (no label) stay.
+    """
     if number_C is None:
         return label
     return np.where(label >= 0, number_C[np.maximum(label, 0)], label)
 
 
 def num_classes(splits: Splits, data: Data, objective: str) -> int:
-    """The number of classes, for an objective that uses labels; 0 for others. A stream, of which
-    the first images alone were seen, refuses labels beyond it from then on.
+    """Return the number of classes for an objective that uses labels, or else 0.
+
+    For a stream, only the first images have been read by now. Later labels beyond this number are
+    refused.
 
     Raises:
         UserError: as `count_classes`.
@@ -148,12 +152,12 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
 
 
 def count_classes(splits: Splits, data: Data, objective: str) -> int:
-    """The number of classes: data.classes, else the number of their names, else of the labels.
+    """Count the classes: data.classes, else the number of class names, else highest label + 1.
 
     Raises:
-        UserError: a split has no labels, or one is out of range; the message names `objective`.
-            A label's number is another class in another split. Or the highest label is
-            MOST_BY_HIGHEST or above.
+        UserError: a split has no labels (the message names `objective`), a label is out of range, a
+            number means different classes in two splits, or the highest label is MOST_BY_HIGHEST or
+            above.
     """
     named = {"train": splits.train, "validation": splits.validation}
     if splits.test:

@@ -1,4 +1,4 @@
-"""Finds the columns of images and labels in a table."""
+"""Find the columns of images, labels and masks in a table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,16 +12,18 @@ from .source import Masks
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 MASK_NAMES = ("mask", "masks", "annotation", "segmentation", "segmentation_mask", "label_map")
-Features = Mapping[str, Any]  # {column: its type}, as datasets.Features
+Features = Mapping[str, Any]  # {column: type}, as datasets.Features
 
 
 def find(features: Features, data: Data) -> tuple[str, str | None]:
-    """Names of the image and the label column (None: no labels): those of data.image_column and
-    data.label_column, else by their types and then by usual names. Lists of labels are found by
-    data.label_column alone.
+    """Return the names of the image column and the label column (None for no labels).
+
+    data.image_column and data.label_column come first, then the types of the columns, then the
+    usual names. Lists of labels are used only where data.label_column names their column.
 
     Raises:
-        UserError: no such column, no column of images, or a column of another type.
+        UserError: a named column does not exist, no column holds images, or a column has another
+            type.
     """
     for key, name in (
         ("data.image_column", data.image_column),
@@ -57,10 +59,10 @@ def find(features: Features, data: Data) -> tuple[str, str | None]:
 
 
 def find_masks(features: Features, image: str, data: Data) -> Masks:
-    """The column of masks: that of data.mask_column, else by usual names.
+    """Return the column of masks: data.mask_column, else the first column with a usual name.
 
     Raises:
-        UserError: no such column, or one that holds no images.
+        UserError: there is no such column, or it holds no images.
     """
     choices = [name for name, f in features.items() if _holds_images(f) and name != image]
     listed = ", ".join(choices) or f"none ({', '.join(features)})"
@@ -78,7 +80,7 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
 
 
 def check_group(features: Features, data: Data) -> None:
-    """Check that the training images have the column of data.group, with one value each.
+    """Check that the training images have the column of data.group, with a single value each.
 
     Raises:
         UserError: there is no such column, or it holds images or lists.
@@ -94,13 +96,15 @@ def check_group(features: Features, data: Data) -> None:
 
 
 def array_shape(feature: Any) -> tuple[int | None, ...] | None:
-    """The shape of a column's arrays (`datasets.Array3D`), None for a side that is not the same for
-    all; None of a column that holds something else."""
+    """Return the shape of the arrays (`datasets.Array3D`) in a column, or None without arrays.
+
+    A side that differs between the arrays is None.
+    """
     return tuple(feature.shape) if isinstance(feature, datasets.Array3D) else None
 
 
 def holds_lists(feature: Any) -> bool:
-    """Whether a column holds lists of class numbers."""
+    """Return whether a column holds lists of class numbers."""
     if not isinstance(feature, datasets.List | datasets.LargeList):
         return False
     inner = feature.feature
@@ -109,7 +113,10 @@ def holds_lists(feature: Any) -> bool:
 
 
 def _holds_images(feature: Any) -> bool:
-    """Encoded images: Image, bytes, or {bytes, path} as Image is stored."""
+    """Return whether a column holds encoded images.
+
+    They may be stored as Image, as bytes, or as {bytes, path}.
+    """
     if isinstance(feature, datasets.Image):
         return True
     if isinstance(feature, dict):
@@ -122,12 +129,12 @@ def _holds_labels(feature: Any) -> bool:
 
 
 def _is_named(feature: Any) -> bool:
-    """Classes with names, or lists of class numbers."""
+    """Return whether a column holds classes with names, or lists of class numbers."""
     return isinstance(feature, datasets.ClassLabel) or holds_lists(feature)
 
 
 def holds_texts(feature: Any) -> bool:
-    """Whether labels are texts, which become the names of classes."""
+    """Return whether labels are texts, which become the names of classes."""
     return getattr(feature, "dtype", "") in ("string", "large_string")
 
 
@@ -141,14 +148,14 @@ def class_names(features: Features, label: str | None) -> list[str]:
 
 
 def described(features: Features) -> str:
-    """The columns and their types, for the error that there are no labels."""
+    """List the columns with types, for the error that there are no labels."""
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
     kinds = "classes, whole numbers, texts or lists of class numbers"
     return f" (columns: {listed}); data.label_column= takes one of {kinds}"
 
 
 def _kind(feature: Any) -> str:
-    """A column's type, in a word."""
+    """Return what a column holds, in a few words."""
     if _holds_images(feature) or array_shape(feature):
         return "images"
     if holds_lists(feature):

@@ -1,4 +1,4 @@
-"""Hashes of images' contents, by which an image is the same one in any container. No torch."""
+"""Hash the contents of images, so that a copy is recognised in any container. Without torch."""
 
 from collections.abc import Iterable
 
@@ -14,8 +14,10 @@ NO_HASHES = np.empty(0, np.int64)
 
 
 def content_hash(raw: bytes | np.ndarray) -> int:
-    """XXH3 with 64 bits (Collet, https://xxhash.com) of an image's encoded bytes or, of an array,
-    of its type, shape and values."""
+    """Return the 64-bit XXH3 hash (Collet, https://xxhash.com) of an image.
+
+    Encoded images are hashed by their bytes, arrays by their type, shape and values.
+    """
     if isinstance(raw, bytes):
         return xxhash.xxh3_64_intdigest(raw)
     digest = xxhash.xxh3_64(f"{raw.dtype.str} {raw.shape}".encode())
@@ -24,12 +26,12 @@ def content_hash(raw: bytes | np.ndarray) -> int:
 
 
 def signed(hashes: Iterable[int]) -> np.ndarray:
-    """The hashes' bits as int64 (B,)."""
+    """Reinterpret the bits of unsigned hashes as int64 (B,)."""
     return np.array(list(hashes), np.uint64).view(np.int64)
 
 
 def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
-    """The hash of each row's image, int64 (B,)."""
+    """Return the hash of each row's image, int64 (B,)."""
     found = [NO_HASHES]
     for start in range(0, len(rows), READ_AT_ONCE):
         raw, _ = source.fetch(rows[start : start + READ_AT_ONCE])
@@ -38,14 +40,14 @@ def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
 
 
 def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
-    """Count the distinct images among M images, and those whose copies have different labels.
+    """Count the distinct images among M images, and the images with different labels on the copies.
 
     Args:
         hashes_M: hashes of the images' contents.
         label_M: their labels, int64 (M,), or lists of labels (M, L).
 
     Returns:
-        None where all images are distinct.
+        the counts, or None where all images are distinct.
     """
     copies_C = np.unique(hashes_M, return_counts=True)[1]
     if len(copies_C) == len(hashes_M):
@@ -57,13 +59,21 @@ def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
 
 
 def distinct(hashes: np.ndarray) -> np.ndarray:
-    """Each once and sorted, as `np.unique`, which takes 1.5 s for a million of 64 bits (numpy 2.4);
-    a stable sort merges parts that are sorted already in 20 ms."""
+    """Return the distinct hashes, sorted.
+
+    The result equals `np.unique`, which takes 1.5 s for a million numbers of 64 bits (numpy 2.4).
+    The stable sort used here merges parts that are sorted already in 20 ms.
+    """
     found = np.sort(hashes, kind="stable")
     return found[np.diff(found, prepend=found[:1] - 1) != 0]
 
 
 def is_among(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Which hashes are among those of `known`, which are as `distinct`: bool of their shape."""
+    """Return which hashes occur in `known`, as bool of the shape of `hashes`.
+
+    Args:
+        hashes: hashes of any shape.
+        known: sorted hashes from `distinct`.
+    """
     place = np.searchsorted(known, hashes)
     return np.append(known, known[:1])[place] == hashes if len(known) else place < 0

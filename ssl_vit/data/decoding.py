@@ -1,8 +1,10 @@
-"""Encoded images -> integers: RGB of 8 bits, or all channels as they are.
+"""Decode images to integers: RGB of 8 bits, or all channels as stored.
 
-By torchvision where it is fast and safe, of more channels by tifffile, all else by Pillow, which
-also says how large an image is and how its camera was held. RGB of a transparent image is what a
-viewer shows on a white page. Legend: C channels, H W height and width.
+torchvision decodes where it is fast and safe, tifffile decodes TIFF files with more channels, and
+Pillow decodes everything else. Pillow also reads the size and the orientation of every image. A
+transparent image becomes the RGB image that a viewer shows on a white page.
+
+Legend: C channels, H W height and width.
 """
 
 import io
@@ -30,17 +32,17 @@ PILLOW = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
 JPEG = b"\xff\xd8\xff"
 PNG = b"\x89PNG\r\n\x1a\n"
 NPY = np.lib.format.MAGIC_PREFIX
-TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # of either byte order; the last two of BigTIFF
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # both byte orders; the last two are BigTIFF
 PORTABLE = (b"P2", b"P3", b"P5", b"P6")  # portable grey values and colors, as texts and as bytes
-# Box of an AVIF (AV1-ISOBMFF 2.3), and flags in its third byte: more than 8 bits, and 12 of them
+# Box of an AVIF (AV1-ISOBMFF 2.3), and flags in the third byte: more than 8 bits, and 12 bits
 AV1_SETTINGS, AV1_HIGH_DEPTH, AV1_12_BITS = b"av1C", 1 << 6, 1 << 5
 WEBP_ALPHA = 1 << 4  # bit of the fourth byte after the signature of a lossless WebP
-MOST_PIXELS = 64_000_000  # of an image that is decoded: 192 MB
+MOST_PIXELS = 64_000_000  # of a decoded image, which takes 192 MB as RGB
 MOST_VALUE = 2**16 - 1  # of a pixel
-# Tags of TIFF 6.0 and EXIF, and values of the kind of colours
+# Tags of TIFF 6.0 and EXIF, and values of the tag PHOTOMETRIC
 NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
-REDUCED_OR_MASK = 5  # bits of the kind of an image that shows the first again, or where it is valid
+REDUCED_OR_MASK = 5  # bits of NEW_SUBFILE_TYPE: a smaller copy of the first image, or its mask
 NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install -e '.[tiff]' in the clone"
 WHOLE = "expected whole numbers of 8 or 16 bits"
 OF_OTHERS = "; of other channels or bits than RGB of 8, data.channels= and data.range= say which"
@@ -51,11 +53,12 @@ class TooLarge(ValueError):
 
 
 class Values(NamedTuple):
-    """All channels of an image as they are.
+    """Stored values of all channels of an image.
 
     Attributes:
         array: (H, W), (H, W, C) or (C, H, W).
-        channels_last: of three axes, whether they are (H, W, C); None where the file does not say.
+        channels_last: for three axes, whether the order is (H, W, C); None where the file does not
+            tell.
     """
 
     array: np.ndarray
@@ -63,14 +66,16 @@ class Values(NamedTuple):
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
-    """An image as RGB bytes, uint8 (3, H, W): rotated as its EXIF says, the first of several
-    frames, 16 bits reduced to 8, transparent pixels composed over white.
+    """Decode an image to RGB bytes, uint8 (3, H, W).
+
+    The image is rotated by the EXIF orientation. Only the first of several frames is read, 16 bits
+    are reduced to 8, and transparent pixels are composed over white.
 
     Args:
-        raw: encoded, or an array uint8 (H, W, 3).
+        raw: encoded bytes, or an array uint8 (H, W, 3).
 
     Raises:
-        ValueError: it cannot be decoded, is cut off, or has more than MOST_PIXELS.
+        ValueError: the image cannot be decoded, is cut off, or has more than MOST_PIXELS.
     """
     if isinstance(raw, np.ndarray):
         if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
@@ -81,15 +86,15 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
 
 
 def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
-    """An image's values as they are, (C, H, W) of uint8, or of uint16.
+    """Decode an image to the stored values, (C, H, W) of uint8 or uint16.
 
     Args:
-        raw: encoded, or an array (H, W, C), (C, H, W) or, of one channel, (H, W).
-        channels: C.
+        raw: encoded bytes, or an array (H, W, C), (C, H, W) or, for one channel, (H, W).
+        channels: the number of channels C.
 
     Raises:
-        ValueError: it cannot be decoded, has other channels or other values, or may be both
-            (H, W, C) and (C, H, W).
+        ValueError: the image cannot be decoded, has other channels or other values, or could be
+            both (H, W, C) and (C, H, W).
     """
     found = Values(raw) if isinstance(raw, np.ndarray) else whole(_values, raw)
     array = _channels_first(found, channels)
@@ -102,7 +107,7 @@ def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
 
 
 def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
-    """What `read` makes of encoded bytes.
+    """Call `read` on encoded bytes, and turn any error into a ValueError with a reason.
 
     Raises:
         ValueError: as `decode`.
@@ -113,13 +118,13 @@ def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
         return read(raw)
     except TooLarge:
         raise
-    except Exception as error:  # whatever a file written by others causes in a decoder
+    except Exception as error:  # a file written by others may cause any error in a decoder
         text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
         raise ValueError(f"not a whole image: {text[:200]}") from None
 
 
 def stored_bits(raw: bytes) -> int:
-    """Bits of a stored value where `decode` reduces them to 8; else 8."""
+    """Return the bits of a stored value where `decode` reduces them to 8, else 8."""
     if raw.startswith(PNG):
         return max(8, raw[24])
     if raw.startswith(TIFF):
@@ -137,8 +142,10 @@ def stored_bits(raw: bytes) -> int:
 
 
 def images_in(raw: bytes) -> int:
-    """How many images a TIFF holds, of which `decode` reads the first, without smaller copies and
-    masks of them; 1 of other formats."""
+    """Count the images in a TIFF, without smaller copies and masks.
+
+    `decode` reads only the first image. Files of other formats count as 1.
+    """
     if not raw.startswith(TIFF):
         return 1
     found = number = 0
@@ -152,14 +159,14 @@ def images_in(raw: bytes) -> int:
 
 
 def open_image(raw: bytes) -> Image.Image:
-    """By Pillow, one of PILLOW, from its header; nothing is decoded.
+    """Open an image with Pillow from the header, without decoding pixels.
 
     Raises:
-        ValueError: it is of another format.
-        TooLarge: it has more than MOST_PIXELS.
+        ValueError: the format is not in PILLOW.
+        TooLarge: the image has more than MOST_PIXELS.
     """
     try:
-        with warnings.catch_warnings(action="ignore"):  # of many pixels, and of damaged EXIF
+        with warnings.catch_warnings(action="ignore"):  # about many pixels and damaged EXIF
             image = Image.open(io.BytesIO(raw), formats=PILLOW)
     except UnidentifiedImageError:
         hint = OF_OTHERS if raw.startswith(TIFF) else ""
@@ -169,11 +176,13 @@ def open_image(raw: bytes) -> Image.Image:
 
 
 def from_pillow(image: Image.Image) -> np.ndarray:
-    """RGB bytes (H, W, 3): rotated as its EXIF says, 16 bits reduced to 8, transparent pixels
-    composed over white.
+    """Return an image of Pillow as RGB bytes (H, W, 3).
+
+    The image is rotated by the EXIF orientation, 16 bits are reduced to 8, and transparent pixels
+    are composed over white.
 
     Raises:
-        ValueError: its pixels have 32 bits, or are below 0.
+        ValueError: the pixels have 32 bits, or are below 0.
     """
     return _upright(_compose_over_white(*_color_and_alpha(image)), _orientation(image))
 
@@ -191,7 +200,7 @@ def is_transparent(raw: bytes) -> bool:
 
 
 def upright(image: Image.Image) -> np.ndarray:
-    """The values of one channel (H, W) or several (H, W, C), turned as the image's EXIF says."""
+    """Return one channel (H, W) or several channels (H, W, C), turned by the EXIF orientation."""
     image.load()
     return _upright(np.array(image), _orientation(image))
 
@@ -201,7 +210,8 @@ def _compose_over_white(color_HW3: np.ndarray, alpha_HW: np.ndarray | None) -> n
 
     Args:
         color_HW3: uint8, not multiplied by alpha.
-        alpha_HW: uint8, 255 for 1; None for an opaque image, whose colors are returned.
+        alpha_HW: uint8, 255 for an opaque pixel; None for an opaque image, whose colors are
+            returned.
     """
     if alpha_HW is None:
         return color_HW3
@@ -211,16 +221,16 @@ def _compose_over_white(color_HW3: np.ndarray, alpha_HW: np.ndarray | None) -> n
 
 
 def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
-    """Load an image.
+    """Load an image and separate colors and alpha.
 
     Returns:
-        its colors, uint8 (H, W, 3), and its alpha, uint8 (H, W), which is None where all is opaque.
+        the colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None where every pixel is opaque.
 
     Raises:
         ValueError: as `from_pillow`.
     """
     _scale_transparent_color(image)
-    image.load()  # before its tags are read, as Pillow itself turns a TIFF in it
+    image.load()  # before its tags are read: loading a TIFF lets Pillow turn it
     if image.mode == "F" or image.mode.startswith("I"):
         color_HW3, alpha_HW = _grey_of_16_bits(image)
     elif image.has_transparency_data:
@@ -239,7 +249,7 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
 
 
 def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return as `_color_and_alpha`, of one channel with more than 8 bits."""
+    """Load one channel of more than 8 bits, and return what `_color_and_alpha` returns."""
     of_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
     if image.mode == "F" or (image.mode == "I" and not of_16_bits):
         raise ValueError(f"pixels of 32 bits, whose range is not known; {WHOLE}")
@@ -247,15 +257,18 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     _check_16_bits(value)
     grey = value >> (4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8)  # Pillow unpacks 12 bits
     if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
-        grey = 255 - grey  # as Pillow does of 8 bits alone
+        grey = 255 - grey  # Pillow does this for 8 bits only
     transparent = image.info.get("transparency")
     alpha_HW = None if transparent is None else 255 * (value != transparent).astype(np.uint8)
     return np.repeat(grey.astype(np.uint8)[..., None], 3, 2), alpha_HW
 
 
 def _scale_transparent_color(image: Image.Image) -> None:
-    """Bring a PNG's transparent color to 8 bits, as Pillow compares it with pixels of 8 bits but
-    leaves it in the file's bits. Of RGB of 16 bits Pillow keeps the upper 8, which are compared."""
+    """Scale a PNG's transparent color to the 8 bits in which Pillow compares it with the pixels.
+
+    Pillow leaves the color in the file's bits. Of RGB with 16 bits Pillow keeps and compares the
+    upper 8 bits.
+    """
     color = image.info.get("transparency")
     if color is None or image.format != "PNG":
         return
@@ -267,8 +280,11 @@ def _scale_transparent_color(image: Image.Image) -> None:
 
 
 def _packing(image: Image.Image) -> Any:
-    """Return Pillow's name for how pixels lie in a file ("L;4": grey of 4 bits), of portable grey
-    values and colors with the highest value; "" after the pixels were loaded."""
+    """Return Pillow's name for how a file stores its pixels, such as "L;4" for grey of 4 bits.
+
+    For portable grey values and colors, return the name with the highest value. After the pixels
+    were loaded, return "".
+    """
     tiles = getattr(image, "tile", None)
     return tiles[0].args if tiles else ""
 
@@ -276,29 +292,32 @@ def _packing(image: Image.Image) -> Any:
 def _rgb(raw: bytes) -> Tensor:
     if raw.startswith(NPY):
         return decode(_rgb_array(raw))
-    # torchvision decodes these up to 6 times as fast as Pillow. Not others: there a damaged PNG can
-    # end the process, and 16 bits and alpha are ignored
+    # torchvision decodes JPEG and simple WebP up to 6 times as fast as Pillow. It is not used for
+    # other formats: a damaged PNG can end the process there, and 16 bits and alpha are ignored
     if not raw.startswith(JPEG) and not _is_simple_webp(raw):
         return decode(from_pillow(open_image(raw)))
     orientation = _orientation(open_image(raw))
     pixels = decode_image(torch.frombuffer(bytearray(raw), dtype=torch.uint8), ImageReadMode.RGB)
     if orientation == 1:
         return pixels
-    # torch turns them in a quarter of NumPy's time
+    # torch turns pixels in a quarter of NumPy's time
     turned = pixels.swapaxes(1, 2) if orientation > 4 else pixels
     return turned.flip(_mirrored(orientation, 1, 2))
 
 
 def _is_simple_webp(raw: bytes) -> bool:
-    """Whether it is a WebP without the extended header (RFC 9649, 2.5 and 2.6): one image, without
-    EXIF and animation; nor is it a lossless one with alpha (3.4)."""
+    """Return whether bytes are a WebP without extended header and without alpha.
+
+    Such a file holds one image, without EXIF and animation (RFC 9649, 2.5 and 2.6). A lossless file
+    may have alpha (3.4).
+    """
     if raw[:4] != b"RIFF" or raw[8:16] not in (b"WEBPVP8 ", b"WEBPVP8L"):
         return False
     return raw[8:16] == b"WEBPVP8 " or not int.from_bytes(raw[24:25]) & WEBP_ALPHA
 
 
 def _rgb_array(raw: bytes) -> np.ndarray:
-    """An array that NumPy saved, of RGB or of grey values, as (H, W, 3)."""
+    """Return a saved NumPy array of RGB or of grey values as (H, W, 3)."""
     array = _saved_array(raw)
     if array.ndim == 2:
         _check_pixels(*array.shape[::-1])
@@ -319,10 +338,10 @@ def _saved_array(raw: bytes) -> np.ndarray:
 
 
 def _values(raw: bytes) -> Values:
-    """All channels as they are, in the order of the file.
+    """Read the stored values of all channels, in the order of the file.
 
     Raises:
-        ValueError: it holds more than can be read.
+        ValueError: the file holds more than can be read.
         TooLarge: as `decode`.
     """
     if raw.startswith(NPY):
@@ -335,7 +354,7 @@ def _values_of_pillow(raw: bytes) -> Values:
     # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
     if raw.startswith(PNG) and stored_bits(raw) == 16 and len(image.getbands()) > 1:
         raise ValueError("a PNG of 16 bits and several channels; expected TIFF or .npy")
-    if image.mode in ("P", "PA"):  # colors without channels in the file
+    if image.mode in ("P", "PA"):  # a palette: the file stores no channels of color
         return Values(from_pillow(image), True)
     image.load()
     array = np.array(image.convert("L") if image.mode == "1" else image)
@@ -343,8 +362,10 @@ def _values_of_pillow(raw: bytes) -> Values:
 
 
 def _values_of_tiff(raw: bytes) -> Values:
-    """By tifffile: one image, its samples or pages the channels; colours of a palette and fewer
-    bits than 8 as of a PNG, RGB and grey from 0 to 255."""
+    """Read a TIFF of a single image with tifffile, whose samples or pages are the channels.
+
+    Palettes and fewer than 8 bits are read like a PNG: as RGB, and as grey from 0 to 255.
+    """
     try:
         import tifffile
     except ImportError:
@@ -361,13 +382,14 @@ def _values_of_tiff(raw: bytes) -> Values:
         array, last = _placed(series)
     if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
         array = array.dtype.type((1 << page.bitspersample) - 1) - array
-    orientation = page.tags.valueof(ORIENTATION, 1)  # of pages, which are channels, each the same
+    orientation = page.tags.valueof(ORIENTATION, 1)  # the same for all pages, which are channels
     return Values(_upright(array, orientation, *((0, 1) if last else (-2, -1))), last)
 
 
 def _check_series(series: Sequence[Any]) -> None:
-    """Check that what tifffile found beside a file's first image are reduced copies and masks of
-    it: nothing that is left out would be missed.
+    """Check that a file's further images are only smaller copies and masks of the first image.
+
+    Then leaving them out loses nothing.
 
     Raises:
         ValueError: there are other images.
@@ -380,9 +402,11 @@ def _check_series(series: Sequence[Any]) -> None:
 
 
 def _placed(series: Any) -> Values:
-    """The array of tifffile's series, and where its axes say that the channels are: samples, or
-    pages; not those of an array that tifffile cut into pages itself (axis Q), as it cuts one of
-    (H, W, C)."""
+    """Return the array of a tifffile series, and whether the channels come last.
+
+    Channels are samples or pages, as the axes of the series tell. Axis Q tells nothing: tifffile
+    gives it to an array that it cut into pages itself, as it does with an array (H, W, C).
+    """
     sides = [
         (axis, side)
         for axis, side in zip(series.axes, series.shape, strict=True)
@@ -396,11 +420,11 @@ def _placed(series: Any) -> Values:
 
 
 def _channels_first(found: Values, channels: int) -> np.ndarray:
-    """The array as (C, H, W).
+    """Return the values as an array (C, H, W).
 
     Raises:
-        ValueError: its channels are neither or, where the file does not say which, both its first
-            and its last axis.
+        ValueError: neither the first nor the last axis has the length C, or both have it and the
+            file does not tell which axis the channels are.
     """
     array, last = found
     if array.ndim == 2 and channels == 1:
@@ -418,14 +442,16 @@ def _channels_first(found: Values, channels: int) -> np.ndarray:
 
 
 def _tag(image: Image.Image, number: int) -> Any:
-    """A tag of a TIFF that Pillow has opened; None where it lacks it."""
+    """Return a tag of a TIFF that Pillow has opened, or None where the tag is missing."""
     return getattr(image, "tag_v2", {}).get(number)
 
 
 def _orientation(image: Image.Image) -> int:
-    """How an image is turned, 1 to 8 as EXIF 2.3 has it: what Pillow's `exif_transpose` goes by, in
-    EXIF or else XMP; 1, upright, where that cannot be read."""
-    # whatever a file written by others causes
+    """Return the orientation (1 to 8, EXIF 2.3) that Pillow's `exif_transpose` uses.
+
+    Pillow looks in EXIF, then in XMP. An unreadable orientation counts as 1 (upright).
+    """
+    # a file written by others may cause any error
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
         found = image.getexif().get(ORIENTATION, 1)
         return int(found) if found in range(1, 9) else 1
@@ -433,7 +459,13 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1) -> np.ndarray:
-    """Pixels turned and mirrored as an orientation says; `down` and `across` are their axes."""
+    """Turn and mirror pixels by an EXIF orientation.
+
+    Args:
+        array: the pixels.
+        orientation: 1 to 8.
+        down, across: the axes of the rows and of the columns.
+    """
     if not 1 < orientation <= 8:
         return array
     turned = array.swapaxes(down, across) if orientation > 4 else array
@@ -441,14 +473,15 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
 
 
 def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
-    """The axes that are mirrored, behind the exchange of both where an orientation asks for it."""
+    """Return the axes to mirror for an orientation, after any exchange of rows and columns."""
     return ((), (across,), (down, across), (down,))[(orientation - 1) % 4]
 
 
 def _check_pixels(width: int, height: int) -> None:
-    """
+    """Check the size of an image before decoding.
+
     Raises:
-        TooLarge: that are more than MOST_PIXELS.
+        TooLarge: the image has more than MOST_PIXELS.
     """
     if width * height > MOST_PIXELS:
         limit = f"more than {MOST_PIXELS // 10**6} million"
@@ -456,9 +489,10 @@ def _check_pixels(width: int, height: int) -> None:
 
 
 def _check_shape(shape: Sequence[int]) -> None:
-    """
+    """Check the size of an array before reading.
+
     Raises:
-        TooLarge: an array of that shape has more values than MOST_PIXELS of RGB.
+        TooLarge: the array has more values than MOST_PIXELS of RGB.
     """
     most = 3 * MOST_PIXELS
     if math.prod(shape) > most:
@@ -467,9 +501,10 @@ def _check_shape(shape: Sequence[int]) -> None:
 
 
 def _check_16_bits(array: np.ndarray) -> None:
-    """
+    """Check that whole numbers fit into 16 bits.
+
     Raises:
-        ValueError: whole numbers are below 0 or above MOST_VALUE.
+        ValueError: numbers are below 0 or above MOST_VALUE.
     """
     if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
         raise ValueError(f"pixels from {array.min()} to {array.max()}; {WHOLE}")

@@ -1,5 +1,8 @@
-"""Splits of an image folder: a file each, read in place; labels from metadata files beside them,
-else from the folders of classes."""
+"""Open the splits of an image folder, with a file for each image.
+
+Images are read in place. Labels come from metadata files next to the images, else from the names of
+class folders.
+"""
 
 import csv
 import io
@@ -24,18 +27,20 @@ from .layout import Contents, Tree, join
 from .source import Groups, Raw, Source, Store, file_bytes, read_file
 
 FOLDERS = "names of folders"  # as the source of labels
-FOLDER = "folder"  # data.group= of an image's folder
+FOLDER = "folder"  # data.group=folder: images of a folder are one group
 DATE = re.compile(r"(19|20)\d\d([-_. ]?[01]\d([-_. ]?[0-3]\d)?)?")
 DATES = "all are named as years or dates are"  # why folders may be no classes
 
 
 class FileStore(Store):
-    """Images that are files. Their names are in one Arrow array: forked data workers would copy a
-    list of a million texts page by page, as Python writes reference counts into each.
+    """Images that are files.
+
+    The names are in one Arrow array: forked data workers would copy a list of a million texts page
+    by page, because Python writes reference counts into each text.
 
     Args:
-        root: the folder that was given.
-        names: of the files, below it.
+        root: the folder that the user gave.
+        names: paths of the files below this folder.
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
@@ -65,8 +70,7 @@ class FileStore(Store):
 
 
 class _Image(NamedTuple):
-    """An image file: its path below the root, its split, and the class that its folders give (""
-    for none)."""
+    """Image file: path below the root, split, and class from the names of folders ("" for none)."""
 
     path: str
     split: str
@@ -74,8 +78,14 @@ class _Image(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """The rows of metadata files by the path (`composed`) of their image below the root, those that
-    a later one of the same file replaced, the columns, and which files are not used, and why."""
+    """Rows of the metadata files.
+
+    Attributes:
+        row_of: the row of each image, by the image's path (`composed`) below the root.
+        replaced: path and row for each row that a later row of the same file replaced.
+        columns: names of the columns.
+        unused: files that are not used, each with the reason.
+    """
 
     row_of: dict[str, dict[str, Any]]
     replaced: list[tuple[str, dict[str, Any]]]
@@ -84,10 +94,16 @@ class Metadata(NamedTuple):
 
 
 def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
-    """Every split of an image folder; `guesses`: what was assumed is added.
+    """Open every split of an image folder.
+
+    Args:
+        root: the folder.
+        contents: what `layout.inspect` found in the folder.
+        data: options of the images.
+        guesses: a list to which assumptions are added.
 
     Raises:
-        UserError: damaged metadata, no such column, or values in it that are no labels.
+        UserError: metadata are damaged, a named column does not exist, or its values are no labels.
     """
     images, of_classes = _images(contents.tree, contents.kind, guesses)
     metadata = read_metadata(root, contents.tree, guesses)
@@ -130,17 +146,17 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
 
 
 def are_dates(names: Collection[str]) -> bool:
-    """Whether all names, of which there are some, are those of years, months or days."""
+    """Return whether all names, at least one, are names of years, months or days."""
     return bool(names) and all(map(DATE.fullmatch, names))
 
 
 def _images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], list[str]]:
-    """The images that belong to a split, sorted, and what was guessed about classes."""
+    """Return the images that belong to a split, sorted, and what was guessed about classes."""
     folders = [folder for folder in tree.folders if folder.of(kind)]
     division = layout.divide(folders, kind)
     guesses += division.guesses
     if len(folders) == 1 and division.split == ["train"]:
-        # the only folder: the names of its images may begin with splits
+        # the only folder: names of images may begin with the name of a split
         names = folders[0].of(kind)
         splits, more = layout.splits_of_images(names)
         guesses += more
@@ -156,9 +172,10 @@ def _images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], li
 
 
 def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
-    """All metadata files of a folder, as `datasets` reads them: a row for each image, with its
-    `file_name` below the file's folder. Where two files name the same image, the one in the deeper
-    folder counts.
+    """Read all metadata files of a folder, in the format that `datasets` reads.
+
+    Each image has a row, with a `file_name` relative to the folder of the metadata file. Where two
+    files name the same image, the file in the deeper folder counts.
 
     Raises:
         UserError: a file is damaged.
@@ -190,10 +207,10 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of one file; a single empty one where it is JSON of another structure.
+    """Read the rows of a metadata file, or a single empty row if JSON has another structure.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the file cannot be read.
     """
     try:
         if file.suffix.lower() == ".parquet":
@@ -215,12 +232,13 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) -> str | None:
-    """The column of the metadata that holds labels; None where the names of folders are labels. As
-    in `datasets`, the columns of an image folder are image, label (the folders' names), and those
-    of the metadata.
+    """Return the column of the metadata that holds labels, or None if folders give the labels.
+
+    As in `datasets`, an image folder has the columns image, label (the folders' names), and the
+    columns of the metadata.
 
     Raises:
-        UserError: there is no such column, or none of images or groups.
+        UserError: the column that an option names does not exist.
     """
     of_labels = [*metadata.columns]
     if labelled and not metadata.columns:
@@ -240,7 +258,7 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
 
 
 def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
-    """A warning where no column of the metadata is called as labels are, and none is named."""
+    """Return a warning if metadata have columns, but no column is named or called like labels."""
     unused = [name for name in metadata.columns if name not in ("split", data.group)]
     if not unused or data.label_column is not None or labels.usual_columns(metadata.columns):
         return []
@@ -252,7 +270,7 @@ def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
 
 
 def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]) -> None:
-    """Count images with several labels or without metadata, and metadata without an image."""
+    """Report images with several labels or without metadata, and metadata without an image."""
     several = {
         path
         for path, row in metadata.replaced

@@ -1,9 +1,9 @@
-"""Fingerprints: hashes of the images of a split, independent of where they are. No torch here.
+"""Compute fingerprints: hashes of a split's images that are independent of the place. No torch.
 
-A split of at most WHOLE bytes is hashed in full. Of a larger one, the labels, the names and the
-sizes of all files or images are hashed, and the contents of an even sample of about WHOLE bytes. An
-image outside of the sample that is replaced by another of the same name and size is not noticed.
-Images of a tar, and of a table without a column of paths, have no names.
+A split of at most WHOLE bytes is hashed in full. For a larger split, the labels, names and sizes of
+all files or images are hashed, and the contents of an evenly spaced sample of about WHOLE bytes. If
+an image outside of the sample is replaced by an image of the same name and size, the fingerprint
+does not change. Images in a tar, and in a table without a column of paths, have no names.
 """
 
 import hashlib
@@ -16,28 +16,35 @@ from .layout import inspect
 from .run_splits import Splits
 from .source import Raw, Source, Store, file_bytes
 
-WHOLE = 2**30  # bytes of encoded images; a few seconds from a local disk
-ROWS = 256  # read at a time
+WHOLE = 2**30  # bytes of encoded images, a few seconds from a local disk
+ROWS = 256  # rows that are read at a time
 
 
 def fingerprint_splits(
     splits: Splits, place: str | None = None, masks: bool = False, grouped: bool = False
 ) -> dict[str, str]:
-    """{split: fingerprint}. A share of a split has the fingerprint of the whole split: which share
-    it is follows from the recipe; but that of test images, which reports compare, is of the share
-    too. For a stream, that of its first images, and as `stream` a hash of the names and sizes of
-    its files if it is read from `place` on this machine. With `masks` also {"masks of SPLIT":
-    fingerprint} of the splits that have some. With `grouped` (data.group) that of train is of the
-    groups too."""
+    """Return the fingerprint of each split, as {split: fingerprint}.
+
+    A share of a split has the fingerprint of the whole split, because the recipe tells which share
+    it is. Test images, which reports compare, are the exception: the fingerprint depends on the
+    share too.
+
+    Args:
+        splits: the splits of a run. For a stream, the first images are hashed, and `stream` is the
+            hash of the names and sizes of its files if they are read from `place` on this machine.
+        place: the path of a stream's files.
+        masks: whether to add {"masks of SPLIT": fingerprint} for splits with masks.
+        grouped: whether the fingerprint of train depends on the groups (data.group) too.
+    """
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     there = {name: source for name, source in named.items() if source is not None}
-    # splits may be shares of one store, which is hashed once
+    # several splits may be shares of the same store, which is hashed once
     stores = {id(source.store): source for source in there.values()}
     known = {key: fingerprint(source.whole()) for key, source in stores.items()}
     found = {name: known[id(source.store)] for name, source in there.items()}
     if splits.test is not None:
         found["test"] = of_part(splits.test, found["test"])
-    if grouped:  # on which depends what is cut off for testing and held out
+    if grouped:  # groups decide which images are cut off for testing and held out
         assert splits.train.groups is not None
         found["train"] = _with(found["train"], splits.train.groups.number_N)
     if masks:
@@ -54,14 +61,23 @@ def fingerprint_splits(
 
 
 def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:
-    """That of the held-out images, which losses and accuracies are of: of a share it is of the
-    share too, unlike that in `prints`, which fingerprint_splits gave."""
+    """Return the fingerprint of the held-out images, on which losses and accuracies are measured.
+
+    For a share, the fingerprint depends on the rows of the share, unlike the fingerprint in
+    `prints`.
+
+    Args:
+        splits: the splits of a run.
+        prints: the result of `fingerprint_splits`.
+    """
     return of_part(splits.validation, prints["validation"])
 
 
 def fingerprint(source: Source) -> str:
-    """A hash of the number, classes, labels and contents of a split's images, in the order of its
-    rows; of a share also of which rows of the whole split it has."""
+    """Return a hash of the number, classes, labels and contents of a split's images, in row order.
+
+    For a share, the hash also depends on which rows of the whole split it has.
+    """
     whole = source.whole()
     size_N = whole.store.sizes()
     step = _step(whole.store, size_N)
@@ -78,7 +94,7 @@ def fingerprint(source: Source) -> str:
 
 
 def _of_masks(whole: Source) -> str:
-    """A hash of the masks of the rows whose images are hashed."""
+    """Return a hash of the masks of the rows whose images are hashed."""
     size_N = whole.store.sizes()
     digest = hashlib.sha256()
     for rows in _chosen(len(size_N), _step(whole.store, size_N)):
@@ -87,7 +103,7 @@ def _of_masks(whole: Source) -> str:
 
 
 def _step(store: Store, size_N: np.ndarray) -> int:
-    """Every how many images the contents are hashed of."""
+    """Return the distance between rows whose contents are hashed: 1 if all are hashed."""
     return store.hashed_every or max(1, -(-int(size_N.sum()) // WHOLE))
 
 
@@ -99,24 +115,23 @@ def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
 
 
 def of_part(source: Source, of_whole: str) -> str:
-    """Return the fingerprint of a split, given that of the whole split; that of a share also tells
-    which rows the share has."""
+    """Return a split's fingerprint, which depends on the rows for a share."""
     return _with(of_whole, source.store_rows()) if source.is_share() else of_whole
 
 
 def _with(known: str, numbers: np.ndarray) -> str:
-    """A fingerprint that is of some numbers too."""
+    """Return a fingerprint that depends on some numbers too."""
     return _hash(f"{known} {hashlib.sha256(numbers.astype('<i8').tobytes()).hexdigest()}")
 
 
 def _chosen(count: int, step: int) -> Iterator[np.ndarray]:
-    """Every `step`th row, at most ROWS at a time."""
+    """Yield every `step`th row, at most ROWS rows at a time."""
     rows = np.arange(0, count, step)
     yield from (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
 
 
 def _listed(place: Path) -> str:
-    """The names and sizes of the parquet files at a place, sorted."""
+    """Return the names and sizes of the parquet files at a place, sorted, one file a line."""
     files = [file for some in inspect(place).files.values() for file in some]
     root = place if place.is_dir() else place.parent
     lines = [f"{file.relative_to(root).as_posix()} {file_bytes(file)}" for file in files]

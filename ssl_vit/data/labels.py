@@ -1,5 +1,7 @@
-"""Labels as they are stored, in any container -> int64. One function reads them all: classes with
-names, whole numbers, texts, lists of class numbers, and none.
+"""Read the stored labels of any container as int64.
+
+One function reads all kinds of labels: classes with names, whole numbers, texts, lists of class
+numbers, and images without labels.
 
 Legend: N images, L labels of the longest list.
 """
@@ -16,28 +18,34 @@ import numpy as np
 
 from ..errors import UserError
 
-UNLABELLED = -1  # also in the whole row of an image without a list
+UNLABELLED = -1  # fills the whole row of an image without a list
 END = -2  # after the last label of a list
-LIMIT = 2**63  # no number of a class is as high
+LIMIT = 2**63  # class numbers are below this number
 # From this many images on, texts of which more than half are different are captions, not classes,
-# unless data.label_column names them
+# unless data.label_column names their column
 CAPTIONS = 100
-PLAIN = {str, int, float, type(None)}  # types of values that may be labels, or none
-# Usual names of a column of labels, those that are looked for first
+PLAIN = {str, int, float, type(None)}  # types of values that may be labels or mean no label
+# Usual names of a column of labels, in the order in which columns are tried
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 EXPECTED = "expected numbers of classes, from 0"
-MISSING = {"nan", "na", "n/a", "null", "none"}  # among numbers, in CSV, for none
+MISSING = {
+    "nan",
+    "na",
+    "n/a",
+    "null",
+    "none",
+}  # texts in a CSV column of numbers that mean no label
 WHOLE = re.compile(r" *[-+]?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1000
 FRACTION = re.compile(r" *[-+]?([0-9]+\.[0-9]*|\.?[0-9]+)(e[-+]?[0-9]+)? *", re.IGNORECASE)
 
 
 class LabelLists(NamedTuple):
-    """What a split's lists are.
+    """Size of the lists of labels in a split.
 
     Attributes:
-        column: their name.
+        column: name of the column with the lists.
         longest: labels of the longest list, at least 1.
-        empty: images whose list is empty: they have none of the classes.
+        empty: number of images with an empty list, which belong to none of the classes.
     """
 
     column: str
@@ -45,21 +53,21 @@ class LabelLists(NamedTuple):
     empty: int = 0
 
     def describe(self) -> str:
-        """How long they are, after the number of images."""
+        """Describe the length of the lists, as a text that follows the number of images."""
         empty = f", {self.empty:,} images of no class" if self.empty else ""
         return f", up to {self.longest} labels an image{empty}"
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels of a split.
+    """Labels of a split.
 
     Attributes:
-        label_N: a label each, integers (N,), or as `padded` (N, L).
-        classes: names of the classes, of label 0 first; empty where they have none.
-        source: what they were taken from, in words; empty where there are none.
-        columns: which columns there are: ends the error that there are no labels.
-        lists: what the lists are; None of one label an image.
+        label_N: one label for each image, integers (N,), or lists of labels (N, L) from `padded`.
+        classes: names of the classes, starting with label 0; empty where classes have no names.
+        source: a description of where the labels come from; empty where there are no labels.
+        columns: a description of the columns, which ends the error that there are no labels.
+        lists: the size of the lists; None where each image has one label.
     """
 
     label_N: np.ndarray
@@ -69,27 +77,30 @@ class Labels:
     lists: LabelLists | None = None
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """The labels of these rows, int64 (B,) or (B, L)."""
+        """Return the labels of the given rows, int64 (B,) or (B, L)."""
         return self.label_N[rows].astype(np.int64, copy=False)
 
     @cached_property
     def lowest_and_highest(self) -> tuple[int, int]:
-        """Of all labels; -1 for an image without, and where there is none."""
+        """Return the lowest and the highest label, where an image without a label counts as -1.
+
+        Both are -1 if there are no labels at all.
+        """
         known = self.label_N[self.label_N != END] if self.lists else self.label_N
         return (int(known.min()), int(known.max())) if len(known) else (UNLABELLED, UNLABELLED)
 
 
 def no_labels(count: int, columns: str = "") -> Labels:
-    """Of so many images without labels."""
+    """Return the labels of `count` images without labels."""
     return Labels(np.full(count, UNLABELLED, np.int8), [], "", columns)
 
 
 class Stored(NamedTuple):
-    """The labels of a split as its container has them.
+    """Labels of a split, as the container stores them.
 
     Attributes:
-        values: what JSON, CSV and Arrow know.
-        names: of the classes that whole numbers are of; empty where the container has none.
+        values: values of the types that JSON, CSV and Arrow have.
+        names: names of the classes that whole numbers refer to; empty where the container has none.
         columns: as Labels.columns.
     """
 
@@ -99,15 +110,15 @@ class Stored(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How labels are to be read.
+    """Rules by which labels are read.
 
     Attributes:
-        column: their name, for errors.
-        where: the place, for errors.
+        column: name of the labels' column, for errors.
+        where: the place of the data, for errors.
         source: as Labels.source.
-        asked: whether data.label_column names them: then lists and captions are used too.
+        asked: whether data.label_column names the column: then lists and captions are used too.
         typed: whether a text is the name of a class even if it is a number, as in a column of
-            texts or a folder's name; in CSV everything is a text.
+            texts or a folder's name; in CSV all values are texts.
         captions: whether texts may be captions.
     """
 
@@ -126,14 +137,16 @@ class Reading(NamedTuple):
 def read(
     stored: Mapping[str, Stored], reading: Reading, guesses: list[str], used: bool = True
 ) -> dict[str, Labels]:
-    """The labels of each split. Texts are the same classes in all splits, sorted by name, or by
-    number where all are whole numbers.
+    """Read the labels of each split.
+
+    A text is the same class in all splits. Classes are sorted by name, or by number where all names
+    are whole numbers.
 
     Args:
-        stored: of each split.
-        reading: what they are called and may be.
-        guesses: what was assumed or left out is added.
-        used: false (data.labels=false): none in place of errors and guesses.
+        stored: the stored labels of each split.
+        reading: the rules by which labels are read.
+        guesses: a list to which assumptions and omissions are added.
+        used: false for data.labels=false: instead of errors and guesses there are no labels.
 
     Raises:
         UserError: a value is no label.
@@ -159,8 +172,8 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
     list_text = next((one for one in texts if one.startswith("[")), None)
     if list_text is not None:
         guesses.append(f"{list_text[:40]} names a class; .jsonl, .json and .parquet hold lists")
-    # of a split whose classes are numbers beside one whose classes are texts: one list of names
-    # for all, lest a number be two classes
+    # if the classes are numbers in some splits and texts in others, all splits share one list of
+    # names, so that no number means two classes
     mixed = reading.typed and bool(texts) and any(type(one) is int for one in together)
     if mixed:
         together = [_name(value, one.names) for one in stored.values() for value in one.values]
@@ -182,7 +195,7 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
 
 
 def _name(value: Any, names: Sequence[str]) -> Any:
-    """The name of the class of that number; a text as it is."""
+    """Return the name of the class with this number; a text is returned unchanged."""
     if type(value) is not int:
         return value
     if value < 0:
@@ -195,46 +208,50 @@ def _none(stored: Mapping[str, Stored]) -> dict[str, Labels]:
 
 
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
-    """Whether a number is the same class in all lists of names: each is the beginning of the
-    longest."""
+    """Return whether a number is the same class in all lists of names.
+
+    This is the case if each list is the beginning of the longest list.
+    """
     longest = max(classes, key=len, default=())
     return all(list(one) == list(longest[: len(one)]) for one in classes)
 
 
 def usual_columns(columns: Iterable[str]) -> list[str]:
-    """The columns that have one of LABEL_NAMES, in any case, those first that are looked for
-    first."""
+    """Return the columns called like one of LABEL_NAMES, in any case, in the order to try."""
     known = [name for name in columns if name.lower() in LABEL_NAMES]
     return sorted(known, key=lambda name: (LABEL_NAMES.index(name.lower()), name != name.lower()))
 
 
 def composed(text: str) -> str:
-    """A name in Unicode's composed form (NFC): macOS decomposes names of files."""
+    """Return a name in Unicode's composed form (NFC), because macOS decomposes names of files."""
     return unicodedata.normalize("NFC", text)
 
 
 def sorted_names(names: set[str]) -> list[str]:
-    """Names of classes in their order: by number where all are whole numbers, else by text."""
+    """Sort names of classes: by number where all names are whole numbers, else by text."""
     if names and all(map(WHOLE.fullmatch, names)):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
 
 
 def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.ndarray, list[str]]:
-    """Labels as int64 (N,), -1 for none (null, an empty text, NaN), and the names of the classes:
-    no names where all values are whole numbers.
+    """Turn labels into class numbers.
 
     Args:
-        values: of the images.
-        where: opens errors.
+        values: one value for each image.
+        where: the beginning of error messages.
         typed: whether texts stay texts, even if all are numbers.
+
+    Returns:
+        int64 (N,), with -1 for no label (null, an empty text, NaN), and the names of the classes,
+        which are empty where all values are whole numbers.
 
     Raises:
         UserError: a value is neither a whole number nor a text, or does not fit into 64 bits.
     """
-    if not {*map(type, values)} <= PLAIN:  # true, and what JSON nests
+    if not {*map(type, values)} <= PLAIN:  # such as true, or nested JSON
         raise _no_label(next(one for one in values if type(one) not in PLAIN), where)
-    # in their order, so that the first that is wrong is named
+    # in the order of the images, so that an error names the first wrong value
     given = [one for one in dict.fromkeys(values) if not is_missing(one)]
     if all(not isinstance(value, str) or (not typed and _number(value)) for value in given):
         given = [value for value in given if str(value).strip().lower() not in MISSING]
@@ -253,21 +270,21 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value says that there is none: null, an empty text, NaN."""
+    """Return whether a value means no label: null, an empty text, NaN."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def _number(text: str) -> bool:
-    """Whether a text of CSV is a number, or what programs write for a missing one."""
+    """Return whether a text of CSV is a number, or what programs write for a missing number."""
     known = WHOLE.fullmatch(text) or FRACTION.fullmatch(text)
     return known is not None or text.strip().lower() in MISSING
 
 
 def _whole(value: Any, where: str) -> int:
-    """The whole number that a value is.
+    """Return a value as a whole number.
 
     Raises:
-        UserError: it is none.
+        UserError: the value is no whole number.
     """
     if type(value) is int or (isinstance(value, str) and WHOLE.fullmatch(value)):
         return int(value)
@@ -283,10 +300,11 @@ def _no_label(value: Any, where: str) -> UserError:
 
 
 def _lists(stored: Stored, reading: Reading) -> Labels:
-    """
+    """Read lists of class numbers.
+
     Raises:
-        UserError: another value stands among them; or they are a 0 or a 1 for each class: numbers
-            of two classes alone would stand there several times.
+        UserError: a value is no list of class numbers, or lists seem to hold a 0 or a 1 for each
+            class: they have more than two numbers, all 0 or 1, so that a class number would repeat.
     """
     label_NL = padded(stored.values, reading.prefix)
     empty = int((label_NL[:, 0] == END).sum())
@@ -298,18 +316,24 @@ def _lists(stored: Stored, reading: Reading) -> Labels:
             " expected the numbers of an image's classes, [0, 3] in place of [1, 0, 0, 1]"
         )
     if highest < 2**31:
-        label_NL = label_NL.astype(np.int32)  # they stay in memory
+        label_NL = label_NL.astype(np.int32)  # labels stay in memory
     lists = LabelLists(reading.column, longest, empty)
     names = list(map(composed, stored.names))
     return Labels(label_NL, names, reading.source, stored.columns, lists)
 
 
 def padded(values: Sequence[Any], where: str) -> np.ndarray:
-    """Lists of class numbers, single ones, and None, as int64 (N, L): each image's labels followed
-    by END; UNLABELLED for None. A single number is a list of one, -1 is None.
+    """Pad lists of class numbers to int64 (N, L).
+
+    The labels of each image are followed by END. None and -1 become a row of UNLABELLED, and a
+    single number becomes a list of one label.
+
+    Args:
+        values: a list, a number or None for each image.
+        where: the beginning of error messages.
 
     Raises:
-        UserError: another value; it begins with `where`.
+        UserError: a value is something else.
     """
     known = [None if one in (None, UNLABELLED) else one for one in values]
     lists = [one if one is None or isinstance(one, list) else [one] for one in known]

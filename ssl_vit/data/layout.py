@@ -1,14 +1,15 @@
-"""Which files of a place are images, and which split and class each belongs to.
+"""Find which files of a folder are images, and which split and class each file belongs to.
 
 The rule, for every format (also in docs/data.md):
 
-- A folder is a split where its whole name is a split's: `train`, `Val`, `test2017`, `training_set`,
-  `eval images`; not `training_shoe`. Images belong to splits where *all* folders of one level are
-  splits. A mixture is classes, with a warning, unless train and a held-out folder contain the same
-  class folders: then the folders beside them are left out, with a warning.
-- A shard (parquet, tar) belongs to the first split that its folders name, else to one that is a
-  whole word of its own name (`imagenet-val-0001.tar`, `testing_3.parquet`). One that names none is
-  for training, with a warning where others name one.
+- A folder is a split if its whole name is the name of a split: `train`, `Val`, `test2017`,
+  `training_set`, `eval images`, but not `training_shoe`. Images belong to splits if *all* folders
+  of one level are splits. If only some are, all are classes, with a warning. The exception: if
+  train and a held-out folder contain the same class folders, the folders next to them that are no
+  splits are left out, with a warning.
+- A shard (parquet, tar) belongs to the first split that its folders name, else to the split that is
+  a whole word of the shard's name (`imagenet-val-0001.tar`, `testing_3.parquet`). A shard that
+  names no split is for training, with a warning if other shards name a split.
 """
 
 import os
@@ -23,8 +24,8 @@ from ..errors import UserError
 from ..formatting import count_of, some
 from .labels import composed
 
-# Names of each role's split, the usual one first. `eval` is a test split, as in `datasets`, so that
-# no hyperparameter is chosen on it
+# Names of each role's split, the usual name first. `eval` is a test split, as in `datasets`, so
+# that no hyperparameter is chosen on it
 ROLES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
@@ -37,18 +38,20 @@ WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
 FIRST = re.compile(rf"({WORD})(?![a-z])")
 PART = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
 JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
-# what a folder of images without labels is called
+# usual names of a folder of images without labels
 NO_LABEL = re.compile(r"(un|not[-_ ]?)label+ed|no[-_ ]?labels?|unsorted|unknown", re.IGNORECASE)
 
-# Endings of the files of images, which decoding.py reads; without torch, which it needs. Arrays are
-# taken for images only where there is nothing else: they may be anything
+# Endings of image files that decoding.py reads. They are not defined there, because it needs torch.
+# Arrays count as images only in a folder without other images: they may be anything
 IMAGES = (
     *("tif", "tiff", "jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib"),
     *("avif", "ppm", "pgm", "pbm", "pnm"),
 )
 KINDS = {"npy": "arrays"} | dict.fromkeys(IMAGES, "images")
 SHARDS = ("parquet", "tar")
-IMAGE_KINDS = tuple(dict.fromkeys(("images", *KINDS.values())))  # a file each, by precedence
+IMAGE_KINDS = tuple(
+    dict.fromkeys(("images", *KINDS.values()))
+)  # kinds with a file for each image, by precedence
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
 # files that `save_to_disk` writes: for several splits, or for one
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
@@ -56,8 +59,10 @@ OTHERS = {"tar": "tars", "images": "images", "arrays": ".npy files"}
 
 
 class Folder(NamedTuple):
-    """A folder with data: its path below the root ("" for the root), and the names of its files of
-    each kind: images, arrays, parquet, tar, metadata."""
+    """Folder with data: path below the root ("" for the root), and names of the files by kind.
+
+    The kinds are images, arrays, parquet, tar and metadata.
+    """
 
     path: str
     files: dict[str, list[str]]
@@ -67,7 +72,7 @@ class Folder(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """The folders with data, sorted by path, and the number of other files of each kind."""
+    """Folders with data, sorted by path, and the number of skipped files of each kind."""
 
     folders: list[Folder]
     skipped: Counter[str]
@@ -77,14 +82,14 @@ class Tree(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The data of a folder or file.
+    """Data of a folder or file.
 
     Attributes:
         kind: saved, parquet, tar, images or arrays.
-        files: of parquet and tar, those of each split.
-        tree: all below a folder.
-        skipped: what is left out, in words.
-        guesses: what was assumed.
+        files: for parquet and tar, the files of each split.
+        tree: all folders below the given folder.
+        skipped: descriptions of what is left out.
+        guesses: assumptions.
     """
 
     kind: str
@@ -95,8 +100,14 @@ class Contents(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The split of each folder of images (None: left out), its class ("" for none), what was
-    guessed, and what was guessed about classes."""
+    """Splits and classes of folders of images.
+
+    Attributes:
+        split: the split of each folder, None for a folder that is left out.
+        label: the class of each folder, "" for none.
+        guesses: assumptions.
+        of_classes: assumptions about classes.
+    """
 
     split: list[str | None]
     label: list[str]
@@ -105,8 +116,12 @@ class Division(NamedTuple):
 
 
 class NoTestSplit(UserError):
-    """There is no split of the name that data.test= gives; `labelled`: there are labels or masks,
-    by which others could be tested."""
+    """Error that the split named by data.test= does not exist.
+
+    Attributes:
+        labelled: whether the data have labels or masks, so that other images could be used for
+            testing.
+    """
 
     def __init__(self, text: str, labelled: bool) -> None:
         super().__init__(text)
@@ -117,7 +132,7 @@ def inspect(place: Path) -> Contents:
     """Find the data at a path.
 
     Raises:
-        UserError: there are no images, or it cannot be read.
+        UserError: there are no images, or the path cannot be read.
     """
     nothing = Tree([], Counter())
     if not place.is_dir():
@@ -155,7 +170,7 @@ def inspect(place: Path) -> Contents:
 
 
 def split_of_folder(name: str) -> str | None:
-    """The split whose name is the whole of a folder's name, in lower case.
+    """Return the split that is the whole of a folder's name, in lower case, or None.
 
     >>> split_of_folder("Train2017"), split_of_folder("training_shoe")
     ('train', None)
@@ -165,7 +180,7 @@ def split_of_folder(name: str) -> str | None:
 
 
 def splits_in_file(name: str) -> list[str]:
-    """The splits that are whole words of a file's name, in their order.
+    """Return the splits that are whole words of a file's name, in the order of the words.
 
     >>> splits_in_file("ImageNetVal-0001.tar"), splits_in_file("latest.tar")
     (['val'], [])
@@ -176,8 +191,10 @@ def splits_in_file(name: str) -> list[str]:
 
 
 def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """For the images of a single folder: the split that each name begins with, if all of them do,
-    else train; and what was guessed."""
+    """Return the split of each image in a single folder, and what was guessed.
+
+    If all names begin with a split, the names decide. Otherwise all images belong to train.
+    """
     found = [FIRST.match(name.lower()) for name in names]
     if all(found):
         return [first[1] for first in found if first], []
@@ -187,12 +204,12 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def role(split: str) -> str:
-    """The role that a split's name says, in any case; else the name itself."""
+    """Return the role that a split's name tells, in upper or lower case, else the name itself."""
     return ROLE.get(split.lower(), split)
 
 
 def choose(name: str, splits: Collection[str]) -> str | None:
-    """The split of that name, else the only split of the same role; None where there is none."""
+    """Return the split of this name, else the only split of the same role, else None."""
     if name in splits:
         return name
     same = [split for split in splits if ROLE.get(split.lower()) == ROLE.get(name, name)]
@@ -200,7 +217,7 @@ def choose(name: str, splits: Collection[str]) -> str | None:
 
 
 def walk(root: Path) -> Tree:
-    """All files below a folder; links are followed.
+    """Find all files below a folder, following links.
 
     Raises:
         UserError: a folder cannot be read, a link leads back to a folder around it, or an image is
@@ -237,17 +254,17 @@ def walk(root: Path) -> Tree:
 
 
 def join(folder: str, name: str) -> str:
-    """A path below the root, whose own path is ""."""
+    """Join a folder's path below the root ("" for the root) and a name."""
     return f"{folder}/{name}" if folder else name
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is one of a system, by its name alone."""
+    """Return whether the name of a file or folder marks a hidden or system file."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 def kind_of(name: str) -> str | None:
-    """The kind of a file by its name, as in Folder; None of others."""
+    """Return the kind of a file by name, as in Folder, or None for a file without data."""
     if name.lower() in METADATA:
         return "metadata"
     ending = _ending(name)
@@ -255,7 +272,7 @@ def kind_of(name: str) -> str | None:
 
 
 def other_kind(name: str) -> str:
-    """What a file that is left out is counted as."""
+    """Return the name under which a file that is left out is counted."""
     ending = _ending(name)
     return f".{ending} files" if ending else "files without an ending"
 
@@ -272,10 +289,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
-    """
+    """Check that an entry of a folder can be read as a file.
+
+    A broken link is accepted: it counts as an image that cannot be read.
+
     Raises:
-        UserError: it is a pipe, socket or device, or a link to one. A link to nothing is one image
-            that cannot be read.
+        UserError: the entry is a pipe, socket or device, or a link to one of them.
     """
     with suppress(OSError):
         if not entry.is_file() and Path(entry.path).exists():
@@ -284,7 +303,7 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
 
 
 def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
-    """The files of a kind by their splits, and what was guessed."""
+    """Return the files of a kind by split, and what was guessed."""
     splits: dict[str, list[Path]] = {}
     unnamed: list[str] = []
     guesses: list[str] = []
@@ -306,8 +325,10 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
 
 
 def divide(folders: Sequence[Folder], kind: str) -> Division:
-    """The split and the class of each folder that has images of a kind. A folder that is left out
-    is named in the guesses."""
+    """Return the split and the class of each folder that has images of a kind.
+
+    The guesses name every folder that is left out.
+    """
     known = [composed(folder.path) for folder in folders]
     paths = [tuple(path.split("/")) if path else () for path in known]
     level, guesses = _level(paths)
@@ -326,15 +347,17 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
 
 
 def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
-    """The first level whose folders are all splits, or None; and what was guessed about levels
-    where only some are."""
+    """Return the first level whose folders are all splits, or None if there is no such level.
+
+    The second result tells what was guessed about levels where only some folders are splits.
+    """
     guesses: list[str] = []
     common = len(_common(paths))
     for level in range(max(map(len, paths), default=0)):
         deep = [path for path in paths if len(path) > level]
         loose = {path for path in paths if len(path) <= level}
         named = {path[level]: split_of_folder(path[level]) for path in deep}
-        alone = level == common and loose <= {deep[0][:level]}  # images beside the splits' folders
+        alone = level == common and loose <= {deep[0][:level]}  # images next to the splits' folders
         if all(named.values()) and (not loose or alone):
             return level, []
         if not any(named.values()):
@@ -351,8 +374,10 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
 def _same_classes(
     paths: Iterable[tuple[str, ...]], level: int, named: dict[str, str | None]
 ) -> bool:
-    """Whether the folders of train and of another split have mostly the same subfolders, which are
-    then the classes."""
+    """Return whether the folders of train and of another split have mostly the same subfolders.
+
+    These subfolders are then the classes.
+    """
     inside: dict[str, set[str]] = {}
     for path in paths:
         if (split := named[path[level]]) and len(path) > level + 1:
@@ -362,7 +387,7 @@ def _same_classes(
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The folders that contain all images, except those at the top."""
+    """Return the folders that contain all images, except the images at the top."""
     below = [path for path in paths if path]
     if not below:
         return ()
@@ -373,8 +398,11 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], list[str]]:
-    """The class of each folder: its own name where all are equally deep, else the first name in
-    which paths differ."""
+    """Return the class of each folder, and what was guessed.
+
+    If all folders are equally deep, the class is the folder's own name. Otherwise the class is the
+    first name in which the paths differ.
+    """
     lowest = _common(paths)
     inner = [path for path in set(paths) if len(path) > len(lowest)]
     if len({len(path) for path in inner}) <= 1:

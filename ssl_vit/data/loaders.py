@@ -1,5 +1,4 @@
-"""Data loaders: for the steps of training, by number or from a stream; for held-out images; for
-whole splits."""
+"""Make the data loaders of training (by row or from a stream), held-out images and whole splits."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -22,8 +21,8 @@ from .source import Source
 from .streaming import WINDOW, WINDOW_BYTES, Cursor, Stream, StreamedImage, in_memory
 from .workers import PREFETCH, init_worker, limit_workers
 
-# First parts of the keys of samples that are not trained on: of held-out images while a run trains,
-# and of whole splits
+# First part of the keys of samples that are not used for training: held-out images while a run
+# trains, and whole splits
 MEASURED_KEY = 2
 EVALUATION_KEY = 4
 
@@ -31,7 +30,7 @@ EVALUATION_KEY = 4
 def _steps(
     source: Source, batch_layout: BatchLayout, seed: int, start: int, stop: int
 ) -> Iterator[Samples]:
-    """The samples of each micro-batch of steps start .. stop-1."""
+    """Yield the samples of this process's micro-batches in the steps `start` to `stop` - 1."""
     size = batch_layout.device_batch
     for step in range(start, stop):
         for i in range(batch_layout.accumulation_steps):
@@ -40,15 +39,17 @@ def _steps(
 
 
 class _StreamBatch(NamedTuple):
-    """A micro-batch of a stream: its encoded images and their samples."""
+    """Encoded images and samples of a micro-batch of a stream."""
 
     cells: list[StreamedImage]
     samples: Samples
 
 
 class _Streamed(Dataset):
-    """_StreamBatch -> Batch. An image that cannot be read is replaced by the next of its
-    micro-batch."""
+    """Dataset that turns a _StreamBatch into a Batch.
+
+    An unreadable image is replaced by the next readable image of the micro-batch.
+    """
 
     def __init__(self, stream: Stream, data: Data, views: ViewOptions | None) -> None:
         self.about = stream.about
@@ -64,14 +65,14 @@ class _Streamed(Dataset):
 
 
 class StreamReader:
-    """This process's images of a stream; they do not depend on the number of workers.
+    """Images of a stream that this process reads, independent of the number of workers.
 
-    Each process shuffles the images that it reads within windows, of an epoch at most, and of at
-    most WINDOW / processes images and WINDOW_BYTES / processes encoded bytes. The n-th image of
-    process p of P has the index p + nP.
+    Each process shuffles images within windows. A window lies within an epoch, and has at most
+    WINDOW / processes images with at most WINDOW_BYTES / processes encoded bytes. The n-th image of
+    process p of P processes has the index p + nP.
 
     Raises:
-        UserError: fewer shards than processes.
+        UserError: there are fewer shards than processes.
     """
 
     def __init__(self, stream: Stream, batch_layout: BatchLayout) -> None:
@@ -87,11 +88,11 @@ class StreamReader:
         self.images_per_step = batch_layout.global_batch // batch_layout.processes
 
     def cursor_at(self, step: int) -> Cursor:
-        """Start of the last known window that does not begin after the step's first image."""
+        """Return the last known start of a window at or before the step's first image."""
         return self._cursor_of(step * self.images_per_step)
 
     def seek(self, cursor: Cursor) -> None:
-        """Continue at the step for which `cursor_at` gave this cursor before."""
+        """Continue at the step for which `cursor_at` returned this cursor."""
         self.stream.cursors[cursor.image] = cursor
 
     def _cursor_of(self, image: int) -> Cursor:
@@ -99,7 +100,10 @@ class StreamReader:
         return cursors[max(first for first in cursors if first <= image)]
 
     def micro_batches(self, seed: int, start: int, stop: int) -> Iterator[_StreamBatch]:
-        """The micro-batches of steps start .. stop-1, from the cursor of `start` on."""
+        """Yield the micro-batches of the steps from `start` to before `stop`.
+
+        Reading begins at the cursor of `start`.
+        """
         layout = self.batch_layout
         images = self._images(seed, start * self.images_per_step, stop * self.images_per_step)
         while numbered := list(islice(images, layout.device_batch)):
@@ -108,7 +112,7 @@ class StreamReader:
             yield _StreamBatch(list(cells), Samples(index, rng.key(seed, 0, index)))
 
     def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, StreamedImage]]:
-        """This process's images first .. last-1, each with its number."""
+        """Yield the images `first` to `last` - 1 of this process, each with the image's number."""
         if first >= last:
             return
         layout = self.batch_layout
@@ -128,7 +132,7 @@ class StreamReader:
 
 
 def step_indices(step: int, source: Source | StreamReader, batch: int, seed: int) -> np.ndarray:
-    """The indices of a step's global batch in the training split."""
+    """Return the indices of a step's global batch in the training split."""
     if isinstance(source, StreamReader):
         return np.arange(step * batch, (step + 1) * batch)
     return samples_at(step * batch, batch, len(source), seed).index
@@ -139,7 +143,7 @@ def _as_is(batch: Batch) -> Batch:
 
 
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
-    """Bytes of a micro-batch: its images or their views, and label, index and key of each."""
+    """Return the bytes of a micro-batch: images or views, labels, indices and keys."""
     found = bytes_in_batch(data, data.size) * (VIEWS if views else 1)
     if views:
         found += views.local * bytes_in_batch(data, views.local_size)
@@ -147,8 +151,10 @@ def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None
 
 
 def image_loader(images: Dataset, order: Iterable[Any], workers: int, size: int = 0) -> DataLoader:
-    """A DataLoader whose workers fit into shared memory with batches of `size` bytes. Where there
-    is a GPU, batches are put into pinned memory."""
+    """Return a DataLoader whose workers fit into shared memory with batches of `size` bytes.
+
+    With a GPU, batches are put into pinned memory.
+    """
     number = limit_workers(workers, size)
     return DataLoader(
         images,
@@ -156,7 +162,7 @@ def image_loader(images: Dataset, order: Iterable[Any], workers: int, size: int 
         collate_fn=_as_is,  # type: ignore[arg-type]
         num_workers=number,
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # its own: torch's global generator stays untouched
+        generator=torch.Generator(),  # leaves torch's global generator untouched
         prefetch_factor=PREFETCH if number else None,
         worker_init_fn=init_worker,
     )
@@ -173,8 +179,21 @@ def training_loader(
     views: ViewOptions | None = None,
     decoded: DecodedImages | None = None,
 ) -> DataLoader:
-    """This process's micro-batches of steps start .. stop-1, `accumulation_steps` a step; with
-    `views`, random views of each image; with `decoded`, cut from the decoded images of `source`."""
+    """Return a loader of this process's micro-batches for the steps from `start` to before `stop`.
+
+    There are `accumulation_steps` micro-batches in a step.
+
+    Args:
+        source: the training images, or the reader of a stream.
+        data: the preprocessing of the images.
+        batch_layout: sizes of batches.
+        seed: the seed of the order and of random numbers.
+        start, stop: the first step, and the step after the last.
+        workers: the requested number of worker processes.
+        views: how random views of each image are made, None for no views.
+        decoded: decoded images of `source`, from which batches are cut; None to decode at each
+            step.
+    """
     size = batch_bytes(data, batch_layout, views)
     if isinstance(source, StreamReader):
         stream_batches = source.micro_batches(seed, start, stop)
@@ -186,8 +205,11 @@ def training_loader(
 
 
 def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> list[Samples]:
-    """This process's share of these rows, each in exactly one process's share, in batches of the
-    device batch, the last one perhaps smaller; `key` is the first part of their keys."""
+    """Return this process's share of rows as samples, in batches of the device batch.
+
+    Each row is in the share of exactly one process. The last batch may be smaller. `key` is the
+    first part of the samples' keys.
+    """
     share = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
     size = batch_layout.device_batch
     parts = (share[start : start + size] for start in range(0, len(share), size))
@@ -195,8 +217,10 @@ def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> lis
 
 
 def held_out_rows(source: Source, most: int, first: int = 0) -> np.ndarray:
-    """The rows of at most `most` held-out images, the same in every run: in the order of their
-    draw, from the place `first` on."""
+    """Return at most `most` rows of held-out images, the same in every run.
+
+    The rows are in a fixed random order, from position `first` on.
+    """
     places = np.arange(first, min(first + most, len(source)))
     return rng.permute(places, len(source), rng.key(MEASURED_KEY))
 
@@ -210,17 +234,16 @@ def held_out_batches(
     group: int = 0,
     first: int = 0,
 ) -> list[Batch]:
-    """This process's share of at most `most` fixed images, with keys that are the same in every
-    run.
+    """Return this process's share of at most `most` fixed images, with the same keys in every run.
 
-    Every readable image is in exactly one process's share; the last batch of a share may be
-    smaller. The images are those of `held_out_rows(source, most, first)`.
+    Every readable image is in the share of exactly one process. The last batch of a share may be
+    smaller. The images are the rows of `held_out_rows(source, most, first)`.
 
     With `views`, each image comes with fixed views, in batches that do not depend on the number of
-    processes: groups of at most `group` images, whose views are compared with one another. With
-    more processes than such groups some processes have no batch.
+    processes: groups of at most `group` images, whose views are compared with each other. If there
+    are more processes than groups, some processes have no batch.
 
-    There must be at least an image for each process or, with `views`, two.
+    There must be at least one image for each process, or two with `views`.
     """
     chosen = held_out_rows(source, most, first)
     count = len(chosen)
@@ -242,8 +265,10 @@ def evaluation_loader(
     workers: int,
     rows: np.ndarray | None = None,
 ) -> DataLoader:
-    """This process's share of these rows, by default of all, each in exactly one process's share,
-    as evaluation batches without unreadable images."""
+    """Return a loader of this process's share of rows, by default of all rows, for evaluation.
+
+    Each row is in the share of exactly one process. Unreadable images are left out.
+    """
     rows = np.arange(len(source)) if rows is None else rows
     return image_loader(
         ImageDataset(source, data, train=False),
@@ -256,8 +281,7 @@ def evaluation_loader(
 def first_batches(
     source: Source, data: Data, seed: int, count: int, size: int = 256
 ) -> Iterator[Batch]:
-    """The first `count` training samples (at most one epoch of them), as training batches of
-    `size`."""
+    """Yield the first `count` training samples, at most an epoch, as batches of `size`."""
     images = ImageDataset(source, data, train=True)
     count = min(count, len(source))
     for start in range(0, count, size):

@@ -1,4 +1,4 @@
-"""Images with masks: the class of each pixel, read beside the image and given its geometry.
+"""Read images with masks: the class of each pixel, with the same geometry as the image.
 
 Legend: B images, H W their height and width, S the side in pixels.
 """
@@ -20,8 +20,8 @@ from .run_splits import Splits
 from .shares import permuted
 from .source import Source
 
-CHOICE_KEY = 5  # of the permutation by which images with masks are chosen
-MOST_CLASSES = 4096  # a mask with a higher class holds something else, such as numbers of instances
+CHOICE_KEY = 5  # key of the permutation by which images with masks are chosen
+MOST_CLASSES = 4096  # a mask with a higher class holds something else, such as instance numbers
 ONE_CHANNEL = ("L", "P", "1", "I", "I;16", "I;16L", "I;16B")  # Pillow's modes of a mask
 
 
@@ -29,7 +29,7 @@ def check(splits: Splits, data: Data) -> None:
     """Check that all splits have masks.
 
     Raises:
-        UserError: one has none; it names the columns that there are.
+        UserError: a split has no masks; the message names the columns of the data.
     """
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     for split, source in named.items():
@@ -39,23 +39,24 @@ def check(splits: Splits, data: Data) -> None:
 
 
 def known_classes(splits: Splits, data: Data) -> int | None:
-    """The number of classes that the data or the options give; None where it is to be counted."""
+    """Return the number of classes that the data or options give, else None."""
     return data.mask_classes or splits.train.masks.classes
 
 
 def chosen(source: Source, most: int | None) -> Source:
-    """At most so many images of a split: a fixed random choice."""
+    """Return at most `most` images of a split, a fixed random choice."""
     if most is None or most >= len(source):
         return source
     return source.subset(permuted(source, most, CHOICE_KEY))
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
-    """A mask as int32 (H, W): a palette's indices or the values of one channel, as they are, turned
-    as its EXIF says.
+    """Decode a mask to int32 (H, W), turned by the EXIF orientation.
+
+    The values are the indices of a palette or the stored values of one channel.
 
     Raises:
-        ValueError: it cannot be decoded, or has several channels.
+        ValueError: the mask cannot be decoded, or has several channels.
     """
     if isinstance(raw, np.ndarray):
         return torch.from_numpy(raw.astype(np.int32))
@@ -63,17 +64,20 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
         image = decoding.open_image(raw)
         if image.mode in ONE_CHANNEL:
             return torch.from_numpy(decoding.upright(image).astype(np.int32))
-    except Exception as error:  # whatever a file written by others causes in a decoder
+    except Exception as error:  # a file written by others may cause any error in a decoder
         raise ValueError(f"not a whole mask: {' '.join(str(error).split())[:200]}") from None
     raise ValueError(f"its mask has pixels of {image.mode}; expected one channel of classes")
 
 
 class MaskedImages(ImageDataset):
-    """Samples -> Batch with masks, without those of which the image or the mask cannot be read,
-    with the evaluation's preprocessing.
+    """Dataset that turns Samples into a Batch with masks, with the evaluation's preprocessing.
+
+    A sample is left out if its image or its mask cannot be read.
 
     Args:
-        classes: of the masks, as far as they are known.
+        source: the images and masks.
+        data: the preprocessing of the images.
+        classes: the number of classes of the masks, None if it is not known.
     """
 
     def __init__(self, source: Source, data: Data, classes: int | None) -> None:
@@ -92,9 +96,10 @@ class MaskedImages(ImageDataset):
         return super().content(row, raw[0])
 
     def prepared(self, images: list[tuple[Tensor, Tensor]], samples: Samples) -> dict[str, Any]:
-        """
+        """Return the fields of the Batch that are made from pixels, with the masks.
+
         Raises:
-            UserError: a mask is of another size than its image, or has a class out of range.
+            UserError: a mask has another size than its image, or a class out of range.
         """
         for row, (image, mask) in zip(samples.index.tolist(), images, strict=True):
             self._check(row, image, mask)
@@ -132,8 +137,11 @@ def loader(
     workers: int,
     classes: int | None,
 ) -> DataLoader:
-    """This process's share of all images of a split and their masks, each in exactly one process's
-    share; what cannot be read is left out and named."""
+    """Return a loader of this process's share of all images of a split and their masks.
+
+    Each row is in the share of exactly one process. Samples that cannot be read are left out and
+    named.
+    """
     samples = shared_samples(np.arange(len(source)), batch_layout, EVALUATION_KEY)
     size = batch_bytes(data, batch_layout) + 4 * data.size**2 * batch_layout.device_batch
     return image_loader(MaskedImages(source, data, classes), samples, workers, size)

@@ -1,4 +1,4 @@
-"""The one way in: a recipe's `data` -> a Source for each split."""
+"""Open the data that a recipe names, as a Source for each split."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 
     from .tables import Parquet
 
-DRAWN_HASHED = 64  # images of the embedded set that show whether this code still draws the same
+DRAWN_HASHED = 64  # embedded images whose hash shows whether the code still draws the same pixels
 
 
 class Found(NamedTuple):
-    """Every split with images (of streams a function seed -> stream), what was left out, and what
-    was assumed."""
+    """Data that were opened.
+
+    Attributes:
+        splits: every split with images; for streams, a function from a seed to the stream.
+        skipped: descriptions of what was left out.
+        guesses: assumptions.
+    """
 
     splits: dict[str, Any]
     skipped: list[str]
@@ -35,8 +40,7 @@ class Found(NamedTuple):
 
 
 class DrawnStore(Store):
-    """A split of the embedded set: its images, or with `masks` their masks, are drawn when they are
-    fetched."""
+    """Split of the embedded set that draws images (or masks, with `masks`) when fetched."""
 
     def __init__(self, split: str, size: int, masks: bool = False) -> None:
         self.split = split
@@ -61,10 +65,10 @@ class DrawnStore(Store):
 
 
 def open_splits(data: Data) -> Found:
-    """Each split that a recipe's `data` names.
+    """Open each split of a recipe's `data`.
 
     Raises:
-        UserError: a place that holds no images.
+        UserError: the place holds no images.
     """
     guesses: list[str] = []
     if data.path:
@@ -97,7 +101,9 @@ def _open_path(contents: Contents, data: Data) -> Found:
     elif contents.kind == "tar":
         splits = open_tars(contents, data, guesses)
     else:
-        from . import tables  # `datasets` and pandas, which image files and tars do without
+        from . import (
+            tables,
+        )  # imports `datasets` and pandas, which image files and tars do not need
 
         if contents.kind == "saved":
             splits = tables.open_tables(tables.load_saved(data, guesses), data, {}, guesses)
@@ -109,11 +115,11 @@ def _open_path(contents: Contents, data: Data) -> Found:
 
 
 def open_streams(data: Data) -> Found:
-    """Each split as a stream: of the Hub, or of parquet files without a copy in a cache.
+    """Open each split as a stream, from the Hub or from parquet files without a copy in a cache.
 
     Raises:
-        UserError: a place that holds no images, or is read in place anyway; or labels that a stream
-            cannot read.
+        UserError: the place holds no images, or images that are read in place without a stream; or
+            a stream cannot read the labels.
     """
     from . import tables
 
@@ -139,8 +145,11 @@ def open_streams(data: Data) -> Found:
 def _of_table(
     rows: "datasets.IterableDataset", data: Data, known: "Parquet | None", guesses: list[str]
 ) -> Callable[[int], Stream]:
-    """Labels that are texts are refused or left out: their classes are known only when all are
-    read."""
+    """Return a function from a seed to the stream of a table's rows.
+
+    Labels that are texts are refused or left out, because their classes are known only after all
+    rows were read.
+    """
     from . import columns, tables
 
     rows = rows if rows.features else rows._resolve_features()

@@ -1,7 +1,8 @@
-"""What the integers of images mean: from the lowest to the highest value of `data.range`, as they
-are read, as a caller gives them, as the model's input, and as they are shown.
+"""Convert the integers of images: as read, as a caller's input, as model input, and as displayed.
 
-Legend: B images, C channels, H W height and width, S the side in pixels that is asked for.
+Integers lie between the lowest and the highest value of `data.range`.
+
+Legend: B images, C channels, H W height and width, S the requested side in pixels.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from .transforms import eval_transform
 
 Decoder = Callable[[bytes | np.ndarray], Tensor]
 
-SHOWN = 3  # channels that are shown, at most
+SHOWN = 3  # the most channels that are displayed
 OF_BYTES = (
     "expected a tensor of torch.uint8, 0 to 255: the encoder normalises it; of values in [0, 1]"
     " give (255 * x).round().byte()"
@@ -33,9 +34,11 @@ CHANNELS = "expected an array (H, W, C) or (C, H, W) of whole numbers, (B, H, W,
 
 
 def decoder(data: Data) -> Decoder:
-    """What brings an image, encoded or as an array, to integers (C, H, W): RGB of 8 bits
-    (`decoding.decode`), or its channels as they are, clipped to data.range. It raises ValueError of
-    an image that cannot be read."""
+    """Return a function from an image, encoded or as an array, to integers (C, H, W).
+
+    It decodes to RGB of 8 bits (`decoding.decode`), or to the stored channels clipped to
+    data.range. The function raises ValueError for an image that cannot be read.
+    """
     return decode if data.is_rgb else partial(_within_range, data=data)
 
 
@@ -47,19 +50,27 @@ def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
         text = "expected data.range=[LOWEST,HIGHEST] for them"
         raise ValueError(f"pixels of {array.dtype}; {text}")
     lowest, highest = data.pixel_range
-    if array.dtype == np.uint8 and highest > BYTES[1]:  # they would be nearly black
+    if array.dtype == np.uint8 and highest > BYTES[1]:  # the image would be nearly black
         raise ValueError(f"pixels of 8 bits; data.range=[{lowest},{highest}] is of 16")
     return torch.from_numpy(array.astype(np.int32).clip(lowest, highest)).to(pixel_type(data))
 
 
 def pixel_type(data: Data) -> torch.dtype:
-    """Of the integers of images: uint8, or int32 of 16 bits, as torch computes little in uint16."""
+    """Return the type of images' integers: uint8, or int32 for 16 bits.
+
+    torch supports few operations in uint16.
+    """
     return torch.uint8 if data.pixel_range[1] <= BYTES[1] else torch.int32
 
 
 def check_integers(pixels: object, data: Data) -> None:
-    """Raises TypeError where pixels are not a tensor of the integers that images of `data` are, as
-    the range of others cannot be told."""
+    """Check that pixels are a tensor of the integer type that images of `data` have.
+
+    The range of values of another type is not known.
+
+    Raises:
+        TypeError: pixels are no such tensor.
+    """
     of_bytes = pixel_type(data) == torch.uint8
     allowed = (torch.uint8,) if of_bytes else (torch.int32, torch.uint16)
     if isinstance(pixels, Tensor) and pixels.dtype in allowed:
@@ -71,18 +82,22 @@ def check_integers(pixels: object, data: Data) -> None:
 
 
 def evaluation_images(images: Any, data: Data) -> Tensor:
-    """A caller's images resized and cropped as `data.eval_mode` and `data.eval_crop` say: uint8
-    (B, 3, S, S) with S = data.size; of other channels or bits as `decoder` gives them.
+    """Resize and crop a caller's images by `data.eval_mode` and `data.eval_crop`.
 
     Args:
         images: a uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a list of
-            arrays (H, W, 3) and PIL images, which may differ in size; where they are not RGB of 8
-            bits, arrays of data.channels of whole numbers.
+            arrays (H, W, 3) and PIL images, which may differ in size. For images that are not RGB
+            of 8
+            bits: arrays of whole numbers with data.channels channels.
         data: size and preprocessing.
 
+    Returns:
+        uint8 (B, 3, S, S) with S = data.size; for other channels or bits, integers as from
+        `decoder`.
+
     Raises:
-        TypeError: they are something else.
-        ValueError: an array has another shape, an image has no pixels, or there is none.
+        TypeError: `images` is something else.
+        ValueError: an array has another shape, an image has no pixels, or there are no images.
     """
     if isinstance(images, np.ndarray) and images.ndim == 4:
         parts = list(_channels_last(images) if data.is_rgb else images)
@@ -96,7 +111,7 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
 
 
 def _channels_last(array_B: np.ndarray) -> np.ndarray:
-    """RGB images (B, H, W, 3), given so or as (B, 3, H, W)."""
+    """Return RGB images (B, H, W, 3) from this shape or from (B, 3, H, W)."""
     last = array_B.shape[3] == 3
     if last == (array_B.shape[1] == 3):
         raise ValueError(f"an array of shape {array_B.shape}; {EXPECTED}")
@@ -104,7 +119,7 @@ def _channels_last(array_B: np.ndarray) -> np.ndarray:
 
 
 def _rgb_array(image: Any) -> np.ndarray:
-    """One image as uint8 (H, W, 3)."""
+    """Return one image as uint8 (H, W, 3)."""
     if isinstance(image, Image.Image):
         return from_pillow(image)
     if not isinstance(image, np.ndarray):
@@ -113,7 +128,7 @@ def _rgb_array(image: Any) -> np.ndarray:
         raise TypeError(f"an array of {image.dtype}; {EXPECTED}")
     if image.ndim != 3 or image.shape[2] != 3 or not image.size:
         raise ValueError(f"an array of shape {image.shape}; {EXPECTED}")
-    return np.array(image)  # contiguous and writable, which torch asks for
+    return np.array(image)  # contiguous and writable, as torch requires
 
 
 def _channel_array(image: Any) -> np.ndarray:
@@ -125,27 +140,35 @@ def _channel_array(image: Any) -> np.ndarray:
 
 
 def bytes_in_batch(data: Data, size: int) -> int:
-    """Bytes of an image of `size` pixels a side in a batch."""
+    """Return the bytes that an image of side `size` pixels takes in a batch."""
     return data.channels * size**2 * pixel_type(data).itemsize
 
 
 def no_images(data: Data) -> Tensor:
-    """A batch of none, (0, C, S, S)."""
+    """Return an empty batch of images (0, C, S, S)."""
     return torch.empty(0, data.channels, data.size, data.size, dtype=pixel_type(data))
 
 
 def normalisation(
     mean: list[float], std: list[float], pixel_range: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """What is taken from a pixel's value, and what it is divided by, for the model's input: float32
-    (C, 1, 1) each."""
+    """Return the offset and the divisor that turn pixel values into model input.
+
+    Returns:
+        what is subtracted and what is divided by, float32 (C, 1, 1) each.
+    """
     lowest, highest = pixel_range
     share_C11, std_C11 = (torch.tensor(values)[:, None, None] for values in (mean, std))
     return lowest + (highest - lowest) * share_C11, (highest - lowest) * std_C11
 
 
 def shown_channels(value: Tensor, axis: int) -> Tensor:
-    """The first three channels, or where there are fewer the first as grey, along `axis`."""
+    """Return three channels to display: the first three, or the first as grey if there are fewer.
+
+    Args:
+        value: a tensor with channels along `axis`.
+        axis: the axis of channels, which has length 3 in the result.
+    """
     if value.shape[axis] >= SHOWN:
         return value.narrow(axis, 0, SHOWN)
     sizes = [-1] * value.ndim
@@ -154,7 +177,7 @@ def shown_channels(value: Tensor, axis: int) -> Tensor:
 
 
 def shown_note(channels: int) -> str:
-    """Which of an image's channels are shown, where they are not all; else empty."""
+    """Describe which of an image's channels are displayed, or return "" if all three are."""
     if channels == SHOWN:
         return ""
     if channels < SHOWN:
@@ -163,8 +186,10 @@ def shown_note(channels: int) -> str:
 
 
 def shown_image(image_BCHW: Tensor, pixel_range: tuple[int, int]) -> Tensor:
-    """Images as they are shown: uint8 (B, 3, H, W) of `shown_channels`, from the lowest value as
-    black to the highest as white."""
+    """Return images to display: uint8 (B, 3, H, W) of `shown_channels`.
+
+    The lowest value becomes black, the highest white.
+    """
     image_B3HW = shown_channels(image_BCHW, 1)
     if pixel_range == BYTES:
         return image_B3HW

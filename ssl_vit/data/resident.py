@@ -1,7 +1,8 @@
-"""The training images decoded once and kept in memory, where batches are cut from them: byte for
-byte those of `ImageDataset`, without decoding anything at each step.
+"""Decode the training images once, and cut batches from the decoded images in memory.
 
-Legend: N images of the split, B of a batch, C channels, H W their height and width.
+The batches equal the batches of `ImageDataset` byte for byte, without decoding at each step.
+
+Legend: N images of the split, B images of a batch, C channels, H W height and width.
 """
 
 import math
@@ -24,16 +25,16 @@ READ_AT_ONCE = 256  # images
 
 
 class NotResident(ValueError):
-    """The images cannot be kept decoded, and why."""
+    """Error that the images cannot be kept decoded, with the reason."""
 
 
 class DecodedImages(NamedTuple):
-    """A decoded split.
+    """Decoded split.
 
     Attributes:
-        image_NHWC: uint8 (N, H, W, C); without meaning where unreadable.
-        label_N: int64; of lists of labels (N, L).
-        unreadable: {row: why it cannot be read}.
+        image_NHWC: uint8 (N, H, W, C); without meaning for unreadable images.
+        label_N: int64; lists of labels are (N, L).
+        unreadable: {row: why the image cannot be read}.
         content_N: uint64, the hash of each image's contents (`content_hash`).
     """
 
@@ -48,11 +49,11 @@ class DecodedImages(NamedTuple):
 
 
 def decode_split(source: Source, data: Data, most_bytes: float, threads: int) -> DecodedImages:
-    """Every image of a split, of 8 bits, decoded in `threads` threads.
+    """Decode every image of a split, of 8 bits, in `threads` threads.
 
     Raises:
-        NotResident: the images are of different sizes, none of the first can be read, or they take
-            more than `most_bytes`.
+        NotResident: the images have different sizes, none of the first images can be read, or
+            decoded images take more than `most_bytes`.
     """
     count = len(source)
     decode = partial(_decode, decoder(data))
@@ -86,7 +87,7 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
 
 
 def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
-    """The image, or why it cannot be read."""
+    """Return the image, or why it cannot be read."""
     try:
         return decode(raw)
     except ValueError as error:
@@ -94,7 +95,11 @@ def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
 
 
 def _room(count: int, shape_HWC: tuple[int, ...], most_bytes: float) -> Tensor:
-    """A tensor for so many images."""
+    """Return a tensor for `count` images.
+
+    Raises:
+        NotResident: the tensor takes more than `most_bytes`.
+    """
     size = count * math.prod(shape_HWC)
     if size > most_bytes:
         height, width, _ = shape_HWC
@@ -106,14 +111,14 @@ def _room(count: int, shape_HWC: tuple[int, ...], most_bytes: float) -> Tensor:
 
 
 class ResidentDataset(ImageDataset):
-    """Samples -> training Batch, cut from decoded images."""
+    """Dataset that turns Samples into a training Batch, cut from decoded images."""
 
     def __init__(self, source: Source, data: Data, decoded: DecodedImages) -> None:
         super().__init__(source, data, train=True)
         self.decoded = decoded
 
     def fetch(self, rows: np.ndarray) -> tuple[list[Tensor | str], np.ndarray]:
-        """Of each row the decoded image, or why it cannot be read."""
+        """Return the decoded image of each row, or why it cannot be read, and the labels."""
         image_NCHW = rearrange(self.decoded.image_NHWC, "n h w c -> n c h w")
         unreadable = self.decoded.unreadable
         found = [unreadable.get(row, image_NCHW[row]) for row in rows.tolist()]

@@ -1,4 +1,4 @@
-"""Which images are trained on, held out and tested on: a recipe's `data` -> Splits."""
+"""Choose the images of a recipe's `data` that a run trains on, holds out and tests on."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,24 +17,25 @@ from .shares import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, perm
 from .source import Source, labelled_images
 from .streaming import PREVIEW, WINDOW_BYTES, Stream
 
-# Training images of the split that papers report on, for sets that are also published with another:
-# copies of flowers102 on the Hub train on 7,169 images, most of them of the authors' test split.
+# Size of the training split that papers report on, for sets that are also published with another
+# split: copies of flowers102 on the Hub train on 7,169 images, most of them from the authors' test
+# split
 PUBLISHED_TRAIN_SIZES = {"flowers102": 1020}
 
 
 class Splits(NamedTuple):
-    """The splits of a run.
+    """Splits of a run.
 
     Attributes:
-        train: the training images; with a stream, its first ones.
+        train: the training images; for a stream, its first images.
         validation: the held-out images.
-        test: the test split or share, where it was requested.
-        labelled_test: how many test images there are with labels or masks, requested or not.
-        stream: what is trained on, where data.stream=true.
-        notes: what each split was read from, and what was left out.
+        test: the test split or share, if requested.
+        labelled_test: number of test images with labels or masks, requested or not.
+        stream: the stream to train on, with data.stream=true.
+        notes: the origin of each split, and what was left out.
         guesses: assumptions about the data; each is printed as a warning.
-        label_source: what the training images have one label each of; empty where they have none,
-            or lists.
+        label_source: where the labels come from, if training images have one label each; else
+            empty.
     """
 
     train: Source
@@ -48,9 +49,14 @@ class Splits(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """The splits by their names: what is trained on; what is held out, and tested on (None: a share
-    of train, or nothing). `stands_in`: whether what is tested on is the validation split, as there
-    is no other."""
+    """Names of the splits by use.
+
+    Attributes:
+        train: the split to train on.
+        validation: the held-out split; None if a share of train, or nothing, is held out.
+        test: the split to test on; None for a share of train, or nothing.
+        stands_in: whether the validation split is used for testing because there is no test split.
+    """
 
     train: str
     validation: str | None
@@ -59,16 +65,17 @@ class Roles(NamedTuple):
 
 
 def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) -> Splits:
-    """The splits that a recipe's `data` names.
+    """Return the splits that a recipe's `data` names.
 
     Args:
         data: where images come from.
-        test: load the test split too.
-        first: of a stream, how many images `train` and `validation` have.
-        seed: of a stream's order.
+        test: whether to return the test split too.
+        first: for a stream, the number of images in `train` and `validation`.
+        seed: for a stream, the seed of its order.
 
     Raises:
-        UserError: a place without images, no such split or column, or a split without images.
+        UserError: the place holds no images, a split or column does not exist, or a split has no
+            images.
     """
     if data.stream:
         return _streamed(data, first, seed)
@@ -104,11 +111,13 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
 
 
 def every_part(data: Data) -> Found:
-    """Each split that a recipe's `data` names, as `load` divides them for testing: with a share in
-    data.test, the training images without it, and it as a split of its own.
+    """Open each split that a recipe's `data` names, divided for testing as by `load`.
+
+    If data.test is a share, the training split has only the images without the share, and the share
+    is a split of its own.
 
     Raises:
-        UserError: as `open_splits`, no images at all, or no such training images.
+        UserError: as `open_splits`; or there are no images, or no such training images.
     """
     found = open_splits(data)
     if not found.splits:
@@ -124,20 +133,20 @@ def every_part(data: Data) -> Found:
 
 
 def name_of_test_share(splits: Collection[str]) -> str:
-    """What the share of data.test is called among other splits."""
+    """Return a name for the share of data.test that differs from the splits' names."""
     return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
 
 
 def _shown(source: Source, data: Data) -> Source:
-    """The source, with data.labels=false without its labels."""
+    """Return the source, without labels if data.labels=false."""
     return source if data.labels else source.without_labels()
 
 
 def _check_authors(data: Data, train: Source) -> None:
-    """Check that a set of PUBLISHED_TRAIN_SIZES is split as its authors did.
+    """Check that a data set of PUBLISHED_TRAIN_SIZES has its authors' training split.
 
     Raises:
-        UserError: it is not.
+        UserError: the number of training images differs.
     """
     wanted = PUBLISHED_TRAIN_SIZES.get(data.name)
     if wanted is not None and len(train) != wanted:
@@ -148,11 +157,13 @@ def _check_authors(data: Data, train: Source) -> None:
 
 
 def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
-    """Which split has which role. Where there is no test split, the validation split is tested on,
-    and a share of train held out, as ImageNet is used: what chooses must not see test images.
+    """Decide which split has which role.
+
+    Without a test split, the validation split is used for testing, and a share of train is held
+    out, as is usual for ImageNet: whatever chooses hyperparameters must not see test images.
 
     Raises:
-        UserError: there is no such split, or it is trained on.
+        UserError: a split does not exist, or is the split to train on.
     """
     train = _split(data.train, "data.train", data, splits)
     default = _by_default(train, splits)
@@ -167,8 +178,11 @@ def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
 
 
 def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
-    """The split that data.test= names or, where there is none of its role and data.validation=
-    names none either, the validation split; None where there is neither, and for a share."""
+    """Return the split that data.test= names, or the validation split in place of a missing one.
+
+    The validation split is used if no split has the role of data.test and data.validation= names
+    no split. Return None if there is no such split either, and if data.test is a share.
+    """
     if not isinstance(data.test, str):
         return None
     named = layout.choose(data.test, splits)
@@ -179,15 +193,15 @@ def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | No
 def _split(
     name: str, key: str, data: Data, splits: Mapping[str, Any], train: str | None = None
 ) -> str:
-    """The split of that name or, where there is none, of another name for the same role.
+    """Return the split of this name, or a split of another name for the same role.
 
     Args:
         name, key: the split, and the key that names it.
-        data, splits: all that there are.
-        train: that which is trained on.
+        data, splits: the options of the data, and all splits.
+        train: the split to train on.
 
     Raises:
-        UserError: there is none, or it is that of data.train.
+        UserError: there is no such split, or it is the split of data.train.
     """
     if not splits:
         raise UserError(f"{data.location}: there are no images in it")
@@ -206,7 +220,7 @@ def _split(
 
 
 def _with_answers(source: Source) -> int:
-    """How many images have a label, or of masks all."""
+    """Count the images that have a label, or all images if the split has masks."""
     if source.masks.column:
         return len(source)
     return len(labelled_images(source)) if source.labels.lowest_and_highest[1] >= 0 else 0
@@ -216,19 +230,21 @@ def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
     labelled = (data.labels and train.labels.lowest_and_highest[1] >= 0) or bool(train.masks.column)
     lacks = "test images (a folder test/ beside train/)"
     whole = f"{text}; or a share of train: data.test={TEST_SHARE}; {data.place} lacks {lacks}"
-    if not labelled:  # nor would a share of train have any
+    if not labelled:  # a share of train would have no labels either
         whole = f"{data.place} lacks labels (a folder for each class) and {lacks}; {text}"
     return NoTestSplit(whole, labelled)
 
 
 def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
-    """The validation split beside that which is trained on."""
+    """Return the first validation split that is not the split to train on."""
     return next((name for name in HELD_OUT if name in splits and name != train), None)
 
 
 def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: Data) -> Cut:
-    """The training images and the held-out ones: a split, or a share of train. With
-    data.validation=0 nothing is held out, and evaluations see training images."""
+    """Return the training images and the held-out images: a split, or a share of train.
+
+    With data.validation=0 nothing is held out, and evaluations see training images.
+    """
     if roles.validation is not None:
         return Cut(train, splits[roles.validation])
     if data.validation == 0:
@@ -240,17 +256,16 @@ def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: D
 def _missing_classes(
     train: Source, others: Mapping[str, Source | None], share: bool, data: Data
 ) -> list[str]:
-    """Warnings of classes that images are tested on and none are trained on; and, where the test
-    images are a share, of classes without test images.
+    """Return warnings about classes without training images, or without images in a test share.
 
     Args:
-        train: what may be trained on, before data.share and what is held out.
-        others: the held-out and the test images.
+        train: the images to train on, before data.share and before images are held out.
+        others: the held-out images and the test images.
         share: whether the test images are a share of the training split.
-        data: names the place.
+        data: options that name the place.
 
     Raises:
-        UserError: no class of the test images is trained on.
+        UserError: no class of the test images has training images.
     """
     trained = _classes_of(train)
     found: list[str] = []
@@ -278,7 +293,7 @@ def _classes_of(source: Source) -> set[int]:
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
-    """The training images as a stream, and the first images of it and of the held-out split."""
+    """Return the stream of training images, and the first training and held-out images."""
     found = open_streams(data)
     name = _split(data.train, "data.train", data, found.splits)
     held_out: Any = data.validation
@@ -306,7 +321,7 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
 
 
 def _beside(found: Found, used: Collection[str], texts: Sequence[str]) -> list[str]:
-    """What is not used, of the splits that `texts` describe, and what was left out."""
+    """Describe which splits are not used, in the words of `texts`, and what was left out."""
     unused = [text for name, text in zip(found.splits, texts, strict=True) if name not in used]
     notes = [f"not used: {', '.join(unused)}"] if unused else []
     return notes + ([f"left out: {', '.join(found.skipped)}"] if found.skipped else [])
@@ -315,7 +330,7 @@ def _beside(found: Found, used: Collection[str], texts: Sequence[str]) -> list[s
 def _notes(
     found: Found, data: Data, roles: Roles, train: Source, held_out: Cut, test: Cut | None
 ) -> tuple[str, ...]:
-    """What each split was read from, a line each, what was left out, and what labels are."""
+    """Describe the origin of each split in a line each, what was left out, and the labels."""
     labels = data.labels and bool(found.splits[roles.train].labels.source)
 
     def split(name: str) -> str:
@@ -344,13 +359,13 @@ def _notes(
 
 
 def _taken(cut: Cut, labels: bool) -> str:
-    """How many images were cut off, and how."""
+    """Describe how many images were cut off, and how."""
     how = f" ({cut.how})" if cut.how else ""
     return f"{_many(cut.part, labels)} taken from train{how}"
 
 
 def describe_labels(source: Source, data: Data) -> str:
-    """What was taken for labels, with the first classes' names."""
+    """Describe where labels come from, with the names of the first classes."""
     if not data.labels:
         return "none, data.labels=false"
     if not source.labels.source:
@@ -363,7 +378,7 @@ def describe_labels(source: Source, data: Data) -> str:
 
 
 def _many(source: Source, labels: bool) -> str:
-    """How many images there are and, with `labels`, how many of them have one if not all do."""
+    """Describe how many images there are and, with `labels`, how many have a label."""
     text, known = count_of_images(len(source)), source.labels.lowest_and_highest[1] >= 0
     labelled = len(labelled_images(source)) if known else 0
     if labels and labelled < len(source):

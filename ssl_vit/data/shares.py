@@ -1,7 +1,8 @@
-"""Shares of a split: data.share, and what is cut off for testing (data.test) and held out
-(data.validation). Rows are computed once, each by a key of its own, never by a run's seed.
+"""Take shares of a split: data.share, and the images cut off by data.test and data.validation.
 
-Legend: N images, G groups of them.
+Rows are computed once, with a fixed key for each share, and never from a run's seed.
+
+Legend: N images, G groups of images.
 """
 
 import hashlib
@@ -21,13 +22,14 @@ from .labels import UNLABELLED, composed
 from .layout import split_of_folder
 from .source import Source, labelled_images
 
-HELD_OUT_KEY = 1  # of the permutation by which a share is held out
-SHARE_KEY = 3  # of that by which data.share is taken
-TEST_KEY = 6  # of that by which data.test is cut off
+# Keys of the permutations by which a share is held out, data.share is taken, data.test is cut off
+HELD_OUT_KEY = 1
+SHARE_KEY = 3
+TEST_KEY = 6
 
 
 class Cut(NamedTuple):
-    """A split in two: what is kept, what is cut off it, and how that was chosen, in words."""
+    """Split in two parts: the kept images, the images cut off, and how the images were chosen."""
 
     kept: Source
     part: Source
@@ -35,15 +37,15 @@ class Cut(NamedTuple):
 
 
 def permuted(whole: Source, count: int, key: int) -> np.ndarray:
-    """The first rows of a permutation of all."""
+    """Return the first `count` rows of a permutation of all rows."""
     return rng.permute(np.arange(count), len(whole), rng.key(key))
 
 
 def training_share(train: Source, data: Data) -> Source:
-    """The share data.share of the training images: a smaller one lies inside a larger one.
+    """Return the share data.share of the training images. Smaller shares lie inside larger shares.
 
     Raises:
-        UserError: data.share_seed beside images without labels or with lists of them.
+        UserError: data.share_seed is set, and images have no labels or lists of labels.
     """
     if data.share == 1:
         return train
@@ -57,17 +59,18 @@ def training_share(train: Source, data: Data) -> Source:
 
 
 def _one_label(source: Source) -> bool:
-    """Whether images have one label each; some may have none."""
+    """Return whether images have at most one label each, and some image has a label."""
     return source.labels.lists is None and source.labels.lowest_and_highest[1] >= 0
 
 
 def cut_test(whole: Source, data: Data) -> Cut | None:
-    """The test share cut off all training images: of a folder by name, so that it may grow; else by
-    group where data.group names them, else by class where they have one label each. None where
-    data.test names a split.
+    """Cut the test share off all training images, or return None if data.test names a split.
+
+    Images of a folder are chosen by name, so that the folder may grow. Other images are chosen by
+    group if data.group is set, else by class if they have one label each.
 
     Raises:
-        UserError: there are fewer than two images or groups, or none on one of the sides.
+        UserError: there are fewer than two images or groups, or all are on one side.
     """
     if isinstance(data.test, str):
         return None
@@ -82,8 +85,13 @@ def cut_test(whole: Source, data: Data) -> Cut | None:
 
 
 def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> Cut:
-    """An image, or its group, is for testing if the hash of its name is below the share: files that
-    come later move none of those that are there."""
+    """Cut off the images, or groups, with a hash of the name below the share.
+
+    Files that are added later move none of the present files to the other side.
+
+    Raises:
+        UserError: all images are on one side, or as `_check_classes`.
+    """
     names = _without_split(list(files.names()))
     how = "by name"
     if whole.groups is not None:
@@ -109,8 +117,11 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> C
 
 
 def _without_split(names: Sequence[str]) -> list[str]:
-    """Names of files without the folder that names their split, in composed Unicode: the same
-    whether the folder of the split is given or that around it, and in a copy."""
+    """Return names of files without the folder that names their split, in composed Unicode.
+
+    The result is the same whether the folder of the split is given or the folder around it, and in
+    a copy of the folder.
+    """
     parts = [composed(name).split("/") for name in names]
     depth = min((len(one) for one in parts), default=1) - 1
     level = next((i for i in range(depth) if all(split_of_folder(one[i]) for one in parts)), None)
@@ -120,15 +131,16 @@ def _without_split(names: Sequence[str]) -> list[str]:
 
 
 def _hash(name: str) -> int:
-    """64 bits of a name."""
+    """Return a 64-bit hash of a name."""
     encoded = name.encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
 
 
 def cut_held_out(train: Source, data: Data) -> Cut:
-    """The share data.validation, by default 1%, cut off the training images; with
-    data.validation_from=labelled off those that have a label: without one an image stays, unless
-    its group is held out.
+    """Cut the share data.validation, by default 1%, off the training images.
+
+    With data.validation_from=labelled only labelled images are held out. An image without a label
+    is kept for training unless its group is held out.
 
     Raises:
         UserError: as `cut_test`.
@@ -161,11 +173,13 @@ def _cut(whole: Source, count: int, key: int, data: Data) -> Cut:
 
 
 def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
-    """Whole groups, about `count` images, in an order in which each class has as many groups as it
-    has there; a group's class is its most frequent label.
+    """Cut off whole groups with about `count` images.
+
+    Groups are taken in an order in which each class appears in proportion to its number of groups.
+    A group's class is its most frequent label.
 
     Raises:
-        UserError: there is one group alone, a class would have no images left to train on, or all
+        UserError: there is only one group, a class would have no images left to train on, or all
             groups are too large (`_fitting`).
     """
     rows_N = np.arange(len(whole))
@@ -181,7 +195,7 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
     order_G = stratified(_most_frequent(label_N, group_N), number_G, rng.key(key))
     order_G = order_G[_fitting(size_G[order_G], count, key, data)]
     images_G = np.cumsum(size_G[order_G])
-    last = min(len(order_G), len(number_G) - 1)  # one group stays
+    last = min(len(order_G), len(number_G) - 1)  # one group is kept
     taken = 1 + int(np.abs(images_G[:last] - count).argmin())
     inside_N = np.isin(group_N, order_G[:taken])
     if data.labels:
@@ -193,12 +207,13 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
 
 
 def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray:
-    """Places of the groups that are no more than twice the images that are wanted: with others a
-    share could be most of the data. Of the default share, which nobody has asked for, where there
-    are none, the first of the smallest groups.
+    """Return the places of groups with at most twice the wanted number of images.
+
+    With a larger group, a share could be most of the data. If no group fits the default share,
+    which the user did not choose, return the first of the smallest groups.
 
     Raises:
-        UserError: there are none.
+        UserError: no group fits a share that the user chose.
     """
     fits = np.flatnonzero(size_G <= 2 * count)
     if len(fits):
@@ -216,7 +231,7 @@ def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray
 
 
 def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:
-    """The most frequent label of each group (G,); of equals the lowest."""
+    """Return the most frequent label of each group (G,), the lowest of equally frequent labels."""
     pair_M2, count_M = np.unique(np.stack([group_N, label_N], 1), axis=0, return_counts=True)
     order_M = np.lexsort((pair_M2[:, 1], -count_M, pair_M2[:, 0]))
     _, first_G = np.unique(pair_M2[order_M, 0], return_index=True)
@@ -224,10 +239,10 @@ def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:
 
 
 def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, data: Data) -> None:
-    """Check that a class with images on the side that is cut off has others to learn from.
+    """Check that each class with images on the side that is cut off has images left for training.
 
     Raises:
-        UserError: one has none; its images are of too few groups.
+        UserError: a class has none left, because its images are in too few groups.
     """
     gone = sorted({*label_N[inside_N].tolist()} - {*label_N[~inside_N].tolist()} - {UNLABELLED})
     if not gone:
@@ -243,10 +258,17 @@ def class_names(source: Source, numbers: Sequence[int]) -> str:
 
 
 def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Places 0 .. N-1 in an order in which each class comes as often as it is there: the r-th of a
-    class's n, in an order drawn by `key` and each one's number, comes at (r - 1/2) / n, and equals
-    by their hash. So the first of them have each class's share, rounded as Webster's and
-    Sainte-Lague's method of apportionment does.
+    """Order places 0 to N-1 so that classes appear evenly, in proportion to size.
+
+    The r-th image of a class of n images is placed at (r - 1/2) / n. The order within a class is
+    drawn by `key` and the numbers of the images, and images with equal places are ordered by hash.
+    Any beginning of the order has each class's share, rounded by Webster's and Sainte-Lague's
+    method of apportionment.
+
+    Args:
+        label_N: the class of each image.
+        number_N: a number of each image, for the hash.
+        key: the key of the order.
     """
     hash_N = rng.bits(key, number_N)
     by_class_N = np.lexsort((hash_N, label_N))
@@ -257,6 +279,6 @@ def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np
 
 
 def stratified_rows(whole: Source, key: np.ndarray) -> np.ndarray:
-    """All rows of a source with one label an image, as `stratified`."""
+    """Return all rows of a source with one label an image, in the order of `stratified`."""
     rows_N = np.arange(len(whole))
     return stratified(whole.label_of(rows_N), rows_N, key)

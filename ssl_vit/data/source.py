@@ -1,7 +1,8 @@
-"""A Source: the images of a split, their labels, groups and masks. A store knows where the images
-are; all else is the same for every container.
+"""Represent the images of a split with labels, groups and masks as a Source.
 
-Legend: N images of a store, B rows that are asked for, L labels of the longest list.
+A Store knows where the images are. Everything else is the same for every container.
+
+Legend: N images of a store, B requested rows, L labels of the longest list.
 """
 
 import os
@@ -17,11 +18,11 @@ import numpy as np
 from ..errors import OPEN_FILES
 from .labels import UNLABELLED, Labels, is_missing, no_labels
 
-READERS = 16  # files opened at a time for their headers: on a network disk most of it is waiting
+READERS = 16  # threads that read headers of files, which mostly wait on a network disk
 
 
 class Missing(bytes):
-    """In place of an image that is not there: no bytes, and why."""
+    """Empty bytes in place of a missing image, with the reason."""
 
     reason: str
 
@@ -34,53 +35,53 @@ class Missing(bytes):
         return Missing, (self.reason,)
 
 
-Raw = bytes | np.ndarray  # an encoded image, Missing among them, or an array (H, W, C)
+Raw = bytes | np.ndarray  # an encoded image (or Missing), or an array (H, W, C)
 
 
 class Store(ABC):
-    """Where the images of a split are."""
+    """Access to the images of a split in a container."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def fetch(self, rows: np.ndarray) -> list[Raw]:
-        """The image of each row, in their order."""
+        """Return the image of each row, in the order of `rows`."""
 
     @abstractmethod
     def name(self, row: int) -> str:
-        """Names a row in warnings and errors."""
+        """Return a name of a row for warnings and errors."""
 
     @abstractmethod
     def sizes(self) -> np.ndarray:
-        """Bytes of each encoded image (N,), without reading them."""
+        """Return the bytes of each encoded image (N,), without reading images."""
 
     def names(self) -> Iterable[str]:
-        """Names of the files below the folder that was given; none where images are no files."""
+        """Return names of files below the user's folder, or nothing where images are no files."""
         return ()
 
     def file_of(self, row: int) -> str:
-        """The file of a row's image, below the folder that was given; else the row's name."""
+        """Return the file of a row's image, below the user's folder, else the row's name."""
         return self.name(row)
 
     def path_of(self, row: int) -> Path | None:
-        """The path of the file that a row's image is; None where images are no files."""
+        """Return the path of the file with a row's image, or None where images are no files."""
         return None
 
     @property
     def hashed_every(self) -> int | None:
-        """Every how many images a fingerprint reads; None: as many as fit."""
+        """Return the distance between the rows of a fingerprint, or None for as many as fit."""
         return None
 
 
 class Masks(NamedTuple):
-    """The masks of a split.
+    """Masks of a split.
 
     Attributes:
-        column: their name; "" where there are none.
-        choices: where they could be, for errors.
-        classes: the number of their classes, where it is known.
-        store: where they are, a row for each image.
+        column: name of the masks' column; "" for no masks.
+        choices: columns where masks could be, for errors.
+        classes: number of classes, if known.
+        store: store with a mask for each image.
     """
 
     column: str
@@ -93,15 +94,17 @@ NO_MASKS = Masks("", "masks are read from a column of parquet files or of the Hu
 
 
 class Groups(NamedTuple):
-    """The group of each image, int64 (N,), and the names of the groups; an image without a group
-    is a group of its own, whose number is above those with names."""
+    """Group of each image, int64 (N,), and names of the groups.
+
+    An image without a group is alone in a group, whose number is above the groups with names.
+    """
 
     number_N: np.ndarray
     names: list[str]
 
     @classmethod
     def by_value(cls, values: Sequence[Any]) -> "Groups":
-        """By a value of each image: equal texts are one group; null, "" and NaN are none."""
+        """Group images by a value: equal texts are one group, and null, "" and NaN are no group."""
         given = [None if is_missing(value) else str(value) for value in values]
         names = sorted({name for name in given if name is not None})
         number = {name: i for i, name in enumerate(names)}
@@ -112,14 +115,14 @@ class Groups(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The images of a split, or some of them (`subset`).
+    """Images of a split, or some of the images (`subset`).
 
     Attributes:
-        store: where the images are.
-        labels: of all rows of the store.
-        masks: of all rows of the store.
-        groups: of all rows of the store; None where data.group= is not given.
-        rows: those of the store that this is, in their order; None for all.
+        store: access to the images.
+        labels: labels of all rows of the store.
+        masks: masks of all rows of the store.
+        groups: groups of all rows of the store; None where data.group= is not given.
+        rows: rows of the store that belong to the source, in order; None for all rows.
     """
 
     store: Store
@@ -132,22 +135,30 @@ class Source:
         return len(self.store) if self.rows is None else len(self.rows)
 
     def fetch(self, rows: np.ndarray) -> tuple[list[Raw], np.ndarray]:
-        """For each row its image, encoded or as an array, and its label, -1 for none: int64 (B,)
-        or, of lists, (B, L) as `labels.padded`."""
+        """Return the image of each row, encoded or as an array, and the labels.
+
+        Labels are int64 (B,), -1 for no label, or lists of labels (B, L) as from `labels.padded`.
+        """
         there = self._in_store(rows)
         return self.store.fetch(there), self.labels.of(there)
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        """As `fetch`, without the images."""
+        """Return the labels of rows as `fetch` does, without the images."""
         return self.labels.of(self._in_store(rows))
 
     def fetch_masks(self, rows: np.ndarray) -> list[Raw]:
-        """Each row's mask, encoded or as an array of integers (H, W), of a split that has masks."""
+        """Return each row's mask, encoded or as an array of integers (H, W).
+
+        The split must have masks.
+        """
         assert self.masks.store is not None
         return self.masks.store.fetch(self._in_store(rows))
 
     def group_of(self, rows: np.ndarray) -> np.ndarray:
-        """Each row's group as an integer (B,), of a split that was read with data.group."""
+        """Return each row's group as an integer (B,).
+
+        The split must have been read with data.group.
+        """
         assert self.groups is not None
         return self.groups.number_N[self._in_store(rows)]
 
@@ -162,26 +173,26 @@ class Source:
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes, of label 0 first; empty where labels have no names."""
+        """Return the names of the classes, starting with label 0, or [] for bare numbers."""
         return self.labels.classes
 
     def subset(self, rows: np.ndarray) -> "Source":
-        """These rows of it, in this order."""
+        """Return a source of the given rows, in the given order."""
         return replace(self, rows=self._in_store(rows))
 
     def whole(self) -> "Source":
-        """All rows of its store."""
+        """Return a source of all rows of the store."""
         return replace(self, rows=None)
 
     def without_labels(self) -> "Source":
         return replace(self, labels=no_labels(len(self.store), self.labels.columns))
 
     def store_rows(self) -> np.ndarray:
-        """Its rows as rows of the store."""
+        """Return the rows of the store that belong to the source."""
         return np.arange(len(self.store)) if self.rows is None else self.rows
 
     def is_share(self) -> bool:
-        """Whether the store has other images too."""
+        """Return whether the store has images that are not in the source."""
         return len(self) < len(self.store)
 
     def _in_store(self, rows: np.ndarray) -> np.ndarray:
@@ -192,7 +203,7 @@ class Source:
 
 
 def labelled_images(source: Source) -> Source:
-    """The images that have a label, or a list of them."""
+    """Return a source of the images that have a label or a list of labels."""
     lowest, highest = source.labels.lowest_and_highest
     if lowest >= 0 or highest < 0:
         return source
@@ -202,8 +213,12 @@ def labelled_images(source: Source) -> Source:
 
 
 def without_lists(source: Source, what: str) -> Source:
-    """The source, without its labels where they are lists, with a warning; `what` takes one label
-    an image."""
+    """Return the source, but without labels and with a warning if the labels are lists.
+
+    Args:
+        source: the images.
+        what: what needs one label an image, for the warning.
+    """
     if source.labels.lists is None:
         return source
     text = f"data.label_column={source.labels.lists.column}: holds a list of labels for each image"
@@ -212,8 +227,9 @@ def without_lists(source: Source, what: str) -> Source:
 
 
 def read_file(path: Path) -> bytes:
-    """A regular file's bytes; Missing where it is none, or cannot be read. A pipe would be waited
-    for, a device read for ever.
+    """Read a regular file, or return Missing if it is no regular file or cannot be read.
+
+    Reading a pipe could wait for ever, and reading a device might never end.
 
     Raises:
         OSError: too many files are open.
@@ -234,7 +250,7 @@ def read_file(path: Path) -> bytes:
 
 
 def file_bytes(path: Path) -> int:
-    """A file's size; 0 where it is missing or may not be read: it then has no image."""
+    """Return a file's size, or 0 for a missing or inaccessible file, which has no image."""
     try:
         return path.stat().st_size
     except OSError:

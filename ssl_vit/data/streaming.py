@@ -1,8 +1,8 @@
-"""Streams: splits of the Hub and of parquet files that are read shard by shard by `datasets` (an
-`IterableDataset`), without a download or copy before, and without random access to rows.
+"""Read splits of the Hub and of parquet files as streams, shard by shard.
 
-Unlike with sources, the samples of a step depend on the number of processes, so exact resume needs
-the same number.
+`datasets` reads a stream (an `IterableDataset`) without a download or copy before, and without
+random access to rows. Unlike with sources, the samples of a step depend on the number of processes,
+so exact resume needs the same number.
 """
 
 import math
@@ -23,14 +23,14 @@ from .source import Missing, Raw, Source, Store
 if TYPE_CHECKING:
     import datasets
 
-# What is shuffled at a time, of all processes: at most so many images, with so many encoded bytes.
-# 10,000 photographs of ImageNet have 1.1 GB
+# The most images, and encoded bytes, that all processes together shuffle at a time. 10,000
+# photographs of ImageNet have 1.1 GB
 WINDOW, WINDOW_BYTES = 10_000, 2 * 2**30
-PREVIEW = 2048  # the first images, where a stream is used like a source: baselines, fingerprints
+PREVIEW = 2048  # first images of a stream that are used as a source, in baselines and fingerprints
 
 
 class StreamedImage(NamedTuple):
-    """An encoded image of a stream, its label (-1: none), and the shard and row it is from."""
+    """Encoded image of a stream, with label (-1 for none), shard and row."""
 
     image: bytes
     label: int
@@ -51,8 +51,10 @@ class MemoryStore(Store):
         return [self.cells[row].image for row in rows.tolist()]
 
     def sizes(self) -> np.ndarray:
-        """Of at most PREVIEW images, so that the fingerprint does not depend on how many were
-        taken."""
+        """Return the bytes of at most PREVIEW images.
+
+        The limit keeps a fingerprint independent of the number of images that were taken.
+        """
         return np.array([len(cell.image) for cell in self.cells[:PREVIEW]], np.int64)
 
     def name(self, row: int) -> str:
@@ -60,20 +62,25 @@ class MemoryStore(Store):
 
 
 def in_memory(cells: Sequence[StreamedImage], about: Labels) -> Source:
-    """Some images of a stream as a source; `about`: what was known of its labels before."""
+    """Return some images of a stream as a source.
+
+    Args:
+        cells: the images.
+        about: labels of no image, with what is known of the stream's labels.
+    """
     label_N = np.array([cell.label for cell in cells], np.int64)
     return Source(MemoryStore(cells), replace(about, label_N=label_N))
 
 
 class Cursor(NamedTuple):
-    """Where a window of one process begins, from which the process can go on after a resume.
+    """Start of a window of one process, from which the process can resume.
 
     Attributes:
         epoch: number of the epoch.
         place: number of the shard among the process's shards of that epoch.
         row: the next image of that shard.
         window: number of the window.
-        image: how many images the process read before.
+        image: number of images that the process read before.
     """
 
     epoch: int = 0
@@ -84,15 +91,15 @@ class Cursor(NamedTuple):
 
 
 class Stream:
-    """A split that is read shard by shard, in endless epochs whose shards are permuted by key.
+    """Split that is read shard by shard, in endless epochs whose shards are permuted by key.
 
     Process p of P takes shards p, p+P, ... of each epoch's order, and cuts the images it reads into
-    windows, numbered from 0. A window ends with its epoch, and before the image that would be one
-    too many or would bring its encoded images above a number of bytes, so that windows depend on
-    the data alone. In memory are one shard and two windows: one is read while the other is used.
+    windows, numbered from 0. A window ends with its epoch, or before the image that would exceed
+    the limit of images or of encoded bytes, so that windows depend on the data alone. One shard and
+    two windows are in memory: one window is read while the other is used.
 
-    `cursors[n]` is where the window begins whose first image is the process's n-th. A stream has no
-    random access, so this is known only of windows up to the one after the last one read; a
+    `cursors[n]` is the start of the window whose first image is the process's n-th image. A stream
+    has no random access, so cursors are known only up to the window after the last window read; a
     checkpoint stores the cursor it needs.
     """
 
@@ -106,16 +113,17 @@ class Stream:
         where: str,
         seed: int,
     ) -> None:
-        """
+        """Select the columns of the stream.
+
         Args:
             rows: the images.
-            image, label: its columns; without a label None.
-            read_file: what reads the file that a row names.
-            about: its labels, of no image yet.
-            where: opens errors.
-            seed: of the order of its shards.
+            image, label: the columns; None for no labels.
+            read_file: a function that reads the file that a row names.
+            about: labels of no image, with the names of the classes.
+            where: the beginning of error messages.
+            seed: the seed of the order of shards.
         """
-        import datasets  # of training on a stream alone
+        import datasets  # imported only to train on a stream
 
         kept = [image] + ([label] if label else [])
         self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
@@ -125,7 +133,7 @@ class Stream:
         self.about = about
         self.where = where
         self.seed = seed
-        self.classes: int | None = None  # their number, where labels are learned from
+        self.classes: int | None = None  # set if the objective uses labels
         self.cursors: dict[int, Cursor] = {0: Cursor()}
 
     @property
@@ -133,22 +141,26 @@ class Stream:
         return self.rows.num_shards
 
     def take(self, count: int, most_bytes: float = math.inf) -> Source:
-        """Return the first images of the first epoch as one process would read them: at most
-        `count` images with at most `most_bytes` encoded bytes, but at least one image."""
+        """Return the first images of the first epoch as one process would read them.
+
+        There are at most `count` images with at most `most_bytes` encoded bytes, but at least one
+        image.
+        """
         cells, _ = next(self._windows(Cursor(), count, most_bytes, 0, 1))
         return in_memory(cells, self.about)
 
     def windows(
         self, start: Cursor, last: int, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[Cursor, list[StreamedImage]]]:
-        """Yield this process's windows from `start` up to its image `last`, each after its cursor.
-        While one is used, a thread reads the next.
+        """Yield this process's windows from `start` up to image `last`, each with the cursor.
+
+        While a window is used, a thread reads the next window.
 
         Args:
             start: the first window's cursor.
             last: number of the first image that is not needed.
             count, most_bytes: limits of a window.
-            rank, processes: which process this is, of how many.
+            rank, processes: number of this process, and number of processes.
 
         Raises:
             UserError: a shard cannot be read, or this process's shards hold no images.
@@ -167,8 +179,7 @@ class Stream:
     def _windows(
         self, start: Cursor, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
-        """Yield this process's windows from `start` on, without end, each with the cursor of the
-        next."""
+        """Yield this process's windows from `start` on, each with the next window's cursor."""
         while True:
             epoch, first_place, first_row, window, image = start
             cells: list[StreamedImage] = []
@@ -184,7 +195,7 @@ class Stream:
                         yield cells, Cursor(epoch, place, row, window, image)
                         cells, held = [], len(cell.image)
                     cells.append(cell)
-            # shards without any image would be read in circles for ever
+            # shards without images would be read again and again for ever
             if not cells:
                 raise UserError(
                     f"{self.where}: the shards of process {rank} of {processes} hold no images"
@@ -193,17 +204,20 @@ class Stream:
             yield cells, start
 
     def _order(self, epoch: int) -> np.ndarray:
-        """All shards, as permuted in this epoch."""
+        """Return all shards in the order of this epoch."""
         key = rng.stream(rng.key(self.seed, epoch), "shards")
         return rng.permute(np.arange(self.shards), self.shards, key)
 
     def _read(self, shard: int) -> list[StreamedImage]:
-        """All images of a shard. It is read whole, because stopping in the middle of a parquet file
-        can crash the process at exit (apache/arrow issue 45214)."""
+        """Read all images of a shard.
+
+        A shard is read whole, because stopping in the middle of a parquet file can crash the
+        process at exit (apache/arrow issue 45214).
+        """
         try:
             rows = self.rows.shard(self.shards, shard)
             return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]
-        except Exception as error:  # whatever a network or a file written by others causes
+        except Exception as error:  # a network, or a file written by others, may cause any error
             text = f"shard {shard} of {self.shards} cannot be read: {reason(error)}"
             raise UserError(f"{self.where}: {text}") from None
 
@@ -219,8 +233,10 @@ class Stream:
 
 
 def window_text(preview: Source) -> str:
-    """Describe how large the windows of a stream are, all processes together, from the mean size of
-    its first images. If there are fewer than PREVIEW, they are the whole epoch."""
+    """Describe the windows of a stream from the mean size of the first images.
+
+    The size is for all processes together. Fewer than PREVIEW images are the whole epoch.
+    """
     mean = max(1, preview.store.sizes().mean())
     count = min(WINDOW, max(1, int(WINDOW_BYTES / mean)))
     if len(preview) < PREVIEW:
@@ -229,7 +245,7 @@ def window_text(preview: Source) -> str:
 
 
 def read_hub_file(path: str | None) -> bytes:
-    """The file of the Hub that a row names; Missing where it cannot be fetched."""
+    """Read the file of the Hub that a row names, or return Missing on failure."""
     if not path:
         return Missing("there is no image in this row")
     if "hf://" not in path:

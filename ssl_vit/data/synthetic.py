@@ -1,10 +1,12 @@
-"""The embedded set `shapes`, drawn by NumPy from (split, index) alone: textured shapes whose
-colours are independent of their class.
+"""Draw the embedded set `shapes` from (split, index) alone, with NumPy.
 
-A patch's colour follows from its surroundings only through the texture's rule and the shape's
-outline. Pixels come from +, -, *, /, sqrt and floor on float32, which IEEE 754 fixes, so the bytes
-are the same on every machine. Legend: B images, H W rows and columns, K an image's four colours.
-Lengths are shares of the image's side; x points right and y up.
+Images show textured shapes whose colours are independent of their class. A patch's colour follows
+from its surroundings only through the texture's rule and the shape's outline. Pixels are computed
+by +, -, *, /, sqrt and floor on float32, which IEEE 754 fixes, so the bytes are the same on every
+machine.
+
+Legend: B images, H W rows and columns, K an image's four colours. Lengths are shares of the image's
+side; x points right and y up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,8 +40,11 @@ def _triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Five points: mirrored into one tenth (after I. Quilez, "2D distance functions"), where the
-    outline is a line."""
+    """Return the distance to a star of five points.
+
+    The plane is mirrored into one tenth, where the outline is a line (after I. Quilez, "2D distance
+    functions").
+    """
     x = np.abs(x)
     for kx, ky in ((0.809017, -0.5877853), (-0.809017, -0.5877853)):
         over = 2 * np.maximum(kx * x + ky * y, 0)
@@ -59,7 +64,7 @@ def _crescent(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """A square on its corner and a half-disc on each of its upper sides."""
+    """Return the distance to a square on its corner with a half-disc on each upper side."""
     x = np.abs(x)
     y = y + 0.15
     lobe = np.sqrt((x - 0.3535534) ** 2 + (y - 0.3535534) ** 2)
@@ -92,12 +97,14 @@ OUTLINES: dict[str, tuple[Pattern, float]] = {
     "arrow": (_arrow, 1.2394),
 }
 CLASSES = tuple(OUTLINES)
-MASK_CLASSES = ("ground", *CLASSES)  # of a pixel
+MASK_CLASSES = ("ground", *CLASSES)  # classes of a pixel
 
 
 def _wave(u: np.ndarray) -> np.ndarray:
-    """A triangle wave of period 2 and slope 1 between -1/2 and 1/2: the distance to the nearest
-    edge of unit stripes."""
+    """Return a triangle wave of period 2 and slope 1 between -1/2 and 1/2.
+
+    The wave is the signed distance to the nearest edge of unit stripes.
+    """
     u = 0.5 * u
     return np.abs(2 * (u - np.floor(u)) - 1) - 0.5
 
@@ -124,9 +131,9 @@ TEXTURES: tuple[Pattern, ...] = (
 # Widths of a cell, upright and diagonal: between 1.4 and 2.5 patches of an eighth.
 CELLS = np.array([[3, 4, 5], [4 * 0.7071068, 5 * 0.7071068, 6 * 0.7071068]], np.float32) / 16
 
-# Colours as octal RGB, which is their class as a patch's mean colour: two deep and two bright ones
-# for each hue of a circle. Ground and figure are of opposite tones, so that outlines show; either
-# may be the deep one.
+# Colours as octal RGB, the class of a patch with this mean colour: two deep and two bright colours
+# for each hue of a circle. Ground and figure have opposite tones, so that outlines are visible;
+# either of the two may be deep.
 PALETTE = np.array(
     [
         [0o501, 0o613, 0o744, 0o753],  # red
@@ -147,7 +154,7 @@ SIN = np.sin(DEGREES).round(6).astype(np.float32)
 
 
 class Frame(NamedTuple):
-    """Axes of a pattern in each image: origin, turn in degrees, unit; each (B, 1, 1)."""
+    """Axes of a pattern in each image: origin, turn in degrees and unit, each (B, 1, 1)."""
 
     x: np.ndarray
     y: np.ndarray
@@ -156,13 +163,18 @@ class Frame(NamedTuple):
 
 
 def labels(index: np.ndarray) -> np.ndarray:
-    """Class of each image, int64 (B,): any ten successive indices hold each class once."""
+    """Return the class of each image, int64 (B,).
+
+    Any ten successive indices hold each class once.
+    """
     return np.asarray(index, np.int64) % len(CLASSES)
 
 
 def render(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
-    """Images as RGB bytes, uint8 (B, size, size, 3): an index is one scene, whatever the side
-    `size` in pixels."""
+    """Draw images as RGB bytes, uint8 (B, size, size, 3).
+
+    An index is one scene, for any side `size` in pixels.
+    """
     image_BHWC = np.empty((len(index), size, size, 3), np.uint8)
     for chunk, key_B, label_B in _chunks(index, split):
         _paint(image_BHWC[chunk], key_B, label_B)
@@ -170,18 +182,21 @@ def render(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
 
 
 def masks(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
-    """The class of each pixel of the images that `render` draws, uint8 (B, size, size), a place in
-    MASK_CLASSES: of a pixel whose centre lies inside the shape, 1 + the image's label; else 0."""
+    """Draw the class of each pixel of the images from `render`, uint8 (B, size, size).
+
+    A class is a place in MASK_CLASSES: 1 + the image's label if the pixel's centre is inside the
+    shape, else 0.
+    """
     mask_BHW = np.empty((len(index), size, size), np.uint8)
     for chunk, key_B, label_B in _chunks(index, split):
         inside_BHW = _figure(rng.stream(key_B, "outline"), label_B, size)
-        # the edge runs through the centres of pixels of which the shape covers half
+        # the edge runs through the centres of pixels that are half covered by the shape
         mask_BHW[chunk] = (inside_BHW >= 0.5) * (1 + label_B[:, None, None])
     return mask_BHW
 
 
 def _chunks(index: np.ndarray, split: str) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Places of images that are drawn together, their keys and their labels."""
+    """Yield places, keys and labels of images that are drawn together."""
     key_B = rng.key(list(SIZES).index(split), index)
     for first in range(0, len(index), CHUNK):
         chunk = slice(first, first + CHUNK)
@@ -203,8 +218,10 @@ def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> No
 
 
 def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
-    """Share of each pixel inside the shape: as large as a square of side 0.42 to 0.54, tilted by up
-    to 40 degrees."""
+    """Return the share of each pixel inside the shape.
+
+    The shape is as large as a square of side 0.42 to 0.54, and tilted by up to 40 degrees.
+    """
     side = _uniform(key_B, 0, 0.42, 0.54)
     room = 0.5 - 0.8 * side
     x, y = (0.5 + room * _uniform(key_B, slot, -1, 1) for slot in (1, 2))
@@ -215,11 +232,11 @@ def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
 
 
 def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
-    """Share of each pixel in the texture's second colour: a cell of CELLS, turned by eighths of a
-    turn.
+    """Return the share of each pixel in the texture's second colour.
 
-    Origin and edges lie on the lattice of sixteenths, so patches of an eighth cut a texture in few
-    ways: it can be learned.
+    A texture has a cell width of CELLS and is turned by eighths of a turn. Origin and edges lie on
+    the lattice of sixteenths, so that patches of an eighth cut a texture in few ways, which makes
+    the texture learnable.
     """
     kind_B = rng.integers(key_B, 0, len(TEXTURES))
     turn = rng.integers(key_B, 1, 8)[:, None, None]
@@ -229,7 +246,10 @@ def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
 
 
 def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: int) -> np.ndarray:
-    """Share of each pixel inside the image's pattern, float32 (B, H, W); edges are a pixel wide."""
+    """Return the share of each pixel inside the image's pattern, float32 (B, H, W).
+
+    Edges are one pixel wide.
+    """
     x, y = _axes(size)
     share_BHW = np.empty((len(kind_B), size, size), np.float32)
     for kind in np.unique(kind_B):
@@ -245,8 +265,10 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
 
 
 def _light(key_B: np.ndarray, size: int) -> np.ndarray:
-    """Brightness with a linear slope across the image, within 6% of 1: too little to move a palette
-    colour out of its 3-bit bin."""
+    """Return a brightness with a linear slope across the image, within 6% of 1.
+
+    The slope is too small to move a palette colour out of its 3-bit bin.
+    """
     x, y = _axes(size)
     return (
         1
@@ -256,8 +278,10 @@ def _light(key_B: np.ndarray, size: int) -> np.ndarray:
 
 
 def _colors(key_B: np.ndarray) -> np.ndarray:
-    """The ground's two colours and the figure's two, 0 .. 255, float32 (B, 4, 3), each in the
-    middle of its 3-bit bin."""
+    """Return two colours of the ground and two of the figure, 0 to 255, float32 (B, 4, 3).
+
+    Each colour is in the middle of its 3-bit bin.
+    """
     deep_B = rng.integers(key_B, 0, 2)
     class_BK = np.concatenate(
         [_pair(rng.bits(key_B, 1), deep_B), _pair(rng.bits(key_B, 2), 1 - deep_B)], 1
@@ -267,7 +291,7 @@ def _colors(key_B: np.ndarray) -> np.ndarray:
 
 
 def _pair(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
-    """Two colours of a tone, as classes (B, 2), whose hues are no neighbours on the circle."""
+    """Return two colours of a tone, as classes (B, 2), with hues that are no neighbours."""
     hue_B = rng.integers(key_B, 0, 8)
     other_B = (hue_B + 2 + rng.integers(key_B, 1, 5)) % 8
     shades_BK = 2 * tone_B[:, None] + rng.integers(key_B[:, None], np.array([2, 3]), 2)
@@ -275,7 +299,7 @@ def _pair(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
 
 
 def _axes(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixel centres, float32: x (1, 1, W) and y (1, H, 1)."""
+    """Return pixel centres as float32: x (1, 1, W) and y (1, H, 1)."""
     x_W = ((np.arange(size) + 0.5) / size).astype(np.float32)
     return x_W[None, None, :], x_W[None, ::-1, None]
 

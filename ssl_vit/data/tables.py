@@ -1,5 +1,7 @@
-"""Splits that `datasets` opens: parquet files, `save_to_disk` folders, the Hub. Images stay encoded
-and are read from the chunks of the memory-mapped Arrow table."""
+"""Open the tables that `datasets` reads: parquet files, `save_to_disk` folders, the Hub.
+
+Images stay encoded, and are read from the chunks of the memory-mapped Arrow table.
+"""
 
 import errno
 import glob
@@ -37,19 +39,19 @@ from .source import (
     read_file,
 )
 
-FIRST_ROWS = 100  # rows of names of files, before a run begins
+FIRST_ROWS = 100  # rows whose files are looked for before a run begins
 NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
 EMPTY = "it has no images, and is left out"
 DIFFERENT_CLASSES = "its files name different classes"
 
 
 class TableStore(Store):
-    """Images in a column of a table: encoded, as files that its rows name, or as arrays.
+    """Images in a column of a table: encoded, as names of files, or as arrays.
 
     Args:
         rows: the table.
-        column: of the images.
-        roots: the folders below which files are read; a row that names another has no image.
+        column: the column of images.
+        roots: the folders below which files are read; a row that names another file has no image.
     """
 
     def __init__(self, rows: datasets.Dataset, column: str, roots: Sequence[Path]) -> None:
@@ -62,12 +64,16 @@ class TableStore(Store):
         return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a spawned data worker gets: `datasets` names the mapped files, Arrow copies them."""
+        """Return the state that a spawned data worker gets.
+
+        It leaves out `cells`: `datasets` names the mapped files, but Arrow would copy their
+        content.
+        """
         return {key: value for key, value in self.__dict__.items() if key != "cells"}
 
     @cached_property
     def cells(self) -> "Cells":
-        assert self.rows._indices is None  # nothing that is opened here was selected from
+        assert self.rows._indices is None  # no table that is opened here is a selection of rows
         return Cells.of(self.rows.data.column(self.column))
 
     def fetch(self, rows: np.ndarray) -> list[Raw]:
@@ -81,10 +87,10 @@ class TableStore(Store):
         ]
 
     def check_files(self, where: str) -> None:
-        """Check that images are here, where rows hold nothing but names of files.
+        """Check that images are on this machine if rows hold only names of files.
 
         Raises:
-            UserError: those of the first rows are not.
+            UserError: none of the files that the first rows name can be read.
         """
         first = np.arange(min(len(self), FIRST_ROWS))
         if not any(map(self._path_of, first.tolist())):
@@ -96,7 +102,7 @@ class TableStore(Store):
             raise UserError(f"{where}: {text}: {self._path_of(0)}: {gone[0].reason}")
 
     def _path_of(self, row: int) -> str | None:
-        """The file that a row names."""
+        """Return the file that a row names, or None."""
         return None if self.cells.paths is None else self.cells.paths[row].as_py()
 
     def sizes(self) -> np.ndarray:
@@ -123,7 +129,7 @@ class TableStore(Store):
 
 
 def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
-    """The file that a row names, if it lies below one of the folders."""
+    """Return the path of a row's file, or Missing for a file outside of the folders."""
     if not path:
         return Missing("there is no image in this row")
     if "://" in path:
@@ -139,17 +145,17 @@ def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
 
 
 def read_below(path: str | None, roots: Sequence[Path]) -> bytes:
-    """What is in a file that a row names; Missing where it is not here."""
+    """Read the file that a row names, or return Missing on failure."""
     place = place_below(path, roots)
     return place if isinstance(place, Missing) else read_file(place)
 
 
 class Cells(NamedTuple):
-    """A column whose cells are read one by one: `Table.take` copies all chunks that it touches.
+    """Column with cells that are read singly, because `Table.take` copies whole chunks.
 
     Attributes:
-        images: encoded, or as arrays; null where a row names a file.
-        paths: the names of files; None where there are none.
+        images: encoded images or arrays; null where a row names a file.
+        paths: the names of files; None for a column without names.
     """
 
     images: pyarrow.ChunkedArray
@@ -163,7 +169,7 @@ class Cells(NamedTuple):
 
 
 def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw:
-    """The array of one cell, a column of one row."""
+    """Return the array of a cell, given as a column with a single row."""
     (stored,) = cell.chunks
     stored = stored.storage if isinstance(stored, pyarrow.ExtensionArray) else stored
     if stored.null_count:
@@ -183,8 +189,13 @@ def _end(file: Path) -> pyarrow.parquet.FileMetaData:
 
 
 class Parquet(NamedTuple):
-    """The parquet files of a split: those with rows, the names of the classes, and why the labels
-    cannot be used, "" where they can."""
+    """Parquet files of a split.
+
+    Attributes:
+        files: the files with rows.
+        classes: the names of the classes.
+        unusable: why the labels cannot be used; "" if they can.
+    """
 
     files: list[Path]
     classes: list[str]
@@ -194,12 +205,14 @@ class Parquet(NamedTuple):
 def split_files(
     files: Mapping[str, Sequence[Path]], data: Data, guesses: list[str]
 ) -> dict[str, Parquet]:
-    """What the files of each split agree on, by the files themselves: `datasets` gives all the
-    names of the first file that it opens. Where a split's files name different classes, as those of
-    two data sets do, one number is two classes, and its labels cannot be used.
+    """Read the columns and classes of each split from its files.
+
+    `datasets` would take all names from the first file that it opens. If a split's files name
+    different classes, as the files of two data sets do, a number means two classes, and the labels
+    cannot be used.
 
     Raises:
-        UserError: files of a split have different columns, no images, or are damaged.
+        UserError: files of a split have different columns or no images, or are damaged.
     """
     found: dict[str, Parquet] = {}
     for split, some in files.items():
@@ -209,8 +222,8 @@ def split_files(
         if not filled:
             guesses.append(f"split {split}: {EMPTY}")
             continue
-        # many files have the same schema, which is parsed once: that of 20,000 classes takes a
-        # tenth of a second
+        # many files have the same schema, which is parsed once: parsing the schema of 20,000
+        # classes takes a tenth of a second
         different = {
             (tuple(schema.names), (schema.metadata or {}).get(b"huggingface")): schema
             for schema in filled.values()
@@ -231,20 +244,23 @@ def split_files(
 
 
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
-    """The rows of a split's files, by `datasets`: in its cache, or as a stream.
+    """Load the rows of a split's files with `datasets`, in the cache or as a stream.
 
     Raises:
-        UserError: they cannot be read, it names the damaged file; or the cache cannot be written.
+        UserError: the files cannot be read (the message names a damaged file), or the cache cannot
+            be written.
     """
     datasets.disable_progress_bars()
     given = {"train": [glob.escape(str(file)) for file in files]}
     try:
         with tempfile.TemporaryDirectory() as place:
-            cache = place if stream else None  # of a stream a few names; of others the images
+            cache = (
+                place if stream else None
+            )  # a stream caches only a few names, a table all images
             return datasets.load_dataset(
                 "parquet", data_files=given, split="train", streaming=stream, cache_dir=cache
             )
-    except Exception as error:  # whatever a file written by others causes
+    except Exception as error:  # a file written by others may cause any error
         for file in files:
             _check_whole(file)
         if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
@@ -254,7 +270,8 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
 
 
 def _check_whole(file: Path) -> None:
-    """
+    """Check that a file can be read whole.
+
     Raises:
         UserError: the file is damaged inside.
     """
@@ -267,19 +284,19 @@ def _check_whole(file: Path) -> None:
 
 
 def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
-    """The splits of a data set on the Hub.
+    """Load the splits of a data set on the Hub.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the data set cannot be read.
     """
     return _opened(lambda: dict(datasets.load_dataset(data.hub, streaming=stream)), data)
 
 
 def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
-    """The splits of a `save_to_disk` folder. A single split keeps the name that it had.
+    """Load the splits of a `save_to_disk` folder. A single split keeps the former name.
 
     Raises:
-        UserError: they cannot be read.
+        UserError: the splits cannot be read.
     """
     found = _opened(lambda: datasets.load_from_disk(data.path), data)
     if isinstance(found, datasets.DatasetDict):
@@ -296,7 +313,7 @@ def _opened(load: Callable[[], Any], data: Data) -> Any:
     datasets.disable_progress_bars()
     try:
         return load()
-    except Exception as error:  # whatever a file written by others causes
+    except Exception as error:  # a file written by others may cause any error
         raise _refused(error, data) from None
 
 
@@ -311,8 +328,15 @@ def _refused(error: Exception, data: Data) -> UserError:
 
 
 class Columns(NamedTuple):
-    """The columns of a split: of images, of labels (None without), of masks; names of the classes;
-    and the end of the error that there are no labels."""
+    """Columns of a split.
+
+    Attributes:
+        image: the column of images.
+        label: the column of labels, None for no labels.
+        classes: names of the classes.
+        about: the end of the error that there are no labels.
+        masks: the column of masks.
+    """
 
     image: str
     label: str | None
@@ -322,7 +346,12 @@ class Columns(NamedTuple):
 
 
 def find_columns(features: Features, data: Data, known: Parquet | None) -> Columns:
-    """Of a split with these features; `known`: what its files agree on.
+    """Find the columns of a split.
+
+    Args:
+        features: the columns and their types.
+        data: options that name columns.
+        known: what the split's parquet files agree on, None for other tables.
 
     Raises:
         UserError: as `columns.find`.
@@ -341,10 +370,16 @@ def open_tables(
     known: Mapping[str, Parquet],
     guesses: list[str],
 ) -> dict[str, Source]:
-    """Splits that `datasets` has opened, those with rows; `known`: what the files of each agree on.
+    """Return a source for each split that `datasets` has opened, except splits without rows.
+
+    Args:
+        opened: the table of each split.
+        data: options of the images.
+        known: what the parquet files of each split agree on.
+        guesses: a list to which assumptions are added.
 
     Raises:
-        UserError: no such column, or no images or labels in it.
+        UserError: a column does not exist, or holds no images or labels.
     """
     guesses += [f"split {name}: {EMPTY}" for name, rows in opened.items() if not len(rows)]
     opened = {name: rows for name, rows in opened.items() if len(rows)}
@@ -378,7 +413,7 @@ def open_tables(
 
 
 def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
-    """The column of labels, in the order of the rows."""
+    """Return the column of labels, in the order of the rows."""
     if column is None:
         return [None] * len(rows)
     values: list[Any] = rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
@@ -386,8 +421,7 @@ def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
 
 
 def roots(data: Data) -> list[Path]:
-    """The folders in which files that rows name may be: that of data.path, else the caches of the
-    Hub."""
+    """Return the folders in which rows may name files: of data.path, or the Hub's caches."""
     if data.path:
         place = Path(data.path)
         return [place if place.is_dir() else place.parent]

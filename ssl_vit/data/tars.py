@@ -1,5 +1,7 @@
-"""WebDataset tars: key.jpg with key.cls or key.json. All headers are read at the start; then each
-image is read in place."""
+"""Read WebDataset tars: images key.jpg with labels in key.cls or key.json.
+
+All headers are read at the start. Images are read in place.
+"""
 
 import json
 import os
@@ -31,7 +33,7 @@ LABEL_ENDINGS = ("cls", "json")
 
 
 class Member(NamedTuple):
-    """Where the bytes of a file in a tar are."""
+    """Place of a file's bytes in a tar."""
 
     offset: int
     size: int
@@ -39,13 +41,13 @@ class Member(NamedTuple):
 
 @dataclass
 class Members:
-    """What is in a tar.
+    """Contents of a tar.
 
     Attributes:
-        images: {kind: {key: image}}, of the kinds that a folder's files have.
-        labels: {key: {cls or json: its value}}.
-        skipped: how many other files there are of each kind.
-        beside: images whose key has another image.
+        images: {kind: {key: image}}, with the kinds of `layout.Folder`.
+        labels: {key: {"cls" or "json": value}}.
+        skipped: number of other files of each kind.
+        beside: images whose key belongs to another image.
     """
 
     images: dict[str, dict[str, Member]] = field(default_factory=dict)
@@ -54,13 +56,13 @@ class Members:
     beside: list[str] = field(default_factory=list)
 
     def label(self, key: str) -> Any:
-        """The label of an image, of a .cls file before that of a .json file; None without."""
+        """Return the label of an image, or None. A .cls file has precedence over a .json file."""
         known = self.labels.get(key) or self.labels.get(_sample(key)) or {}
         return next((known[kind] for kind in LABEL_ENDINGS if kind in known), None)
 
 
 def _sample(key: str) -> str:
-    """WebDataset's key of a file's name: up to its first dot.
+    """Return WebDataset's key of a file: the name up to the first dot.
 
     >>> _sample("train.a/0001.seg")
     'train.a/0001'
@@ -74,7 +76,7 @@ class TarStore(Store):
 
     Args:
         files: the tars.
-        members: the images of each.
+        members: the images of each tar.
     """
 
     def __init__(self, files: Sequence[Path], members: Sequence[Iterable[Member]]) -> None:
@@ -120,12 +122,16 @@ class TarStore(Store):
 
 
 def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
-    """Every split of a folder of tars; what is left out is counted in `contents.skipped`, what was
-    assumed is added to `guesses`.
+    """Open every split of a folder of tars.
+
+    Args:
+        contents: the tars; counts of files that are left out are added to `contents.skipped`.
+        data: options of the images.
+        guesses: a list to which assumptions are added.
 
     Raises:
-        UserError: a tar ends early or holds no images, an option names a column, or a label is
-            none.
+        UserError: a tar ends early or holds no images, an option names a column, or a value is no
+            label.
     """
     for key in ("image_column", "group"):
         if (given := getattr(data, key)) is not None:
@@ -176,7 +182,7 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
 def _count_skipped(
     read: Iterable[Members], kinds: Sequence[str], contents: Contents, guesses: list[str]
 ) -> None:
-    """Count and name what is left out of tars."""
+    """Count and name the files of tars that are left out."""
     skipped: Counter[str] = Counter()
     beside: list[str] = []
     for one in read:
@@ -193,11 +199,13 @@ def _count_skipped(
 
 
 def _members(file: Path, column: str | None) -> Members:
-    """What is in a tar; labels are those of the .cls files, else of the key `label` of the .json
-    files; with `column` of that key alone (cls: of the .cls files).
+    """Read the headers and labels of a tar.
+
+    Labels come from .cls files, else from the key `label` of .json files. With `column`, they come
+    from this key only ("cls" for the .cls files).
 
     Raises:
-        UserError: it does not end as a tar does, or is damaged.
+        UserError: the tar is damaged, or does not end as a tar does.
     """
     found = Members()
     count = 0
@@ -216,17 +224,18 @@ def _members(file: Path, column: str | None) -> Members:
         raise UserError(f"data.path={file}: {reason(error)}{after}") from None
     for own in found.images.values():
         for key in [key for key in own if _sample(key) != key and _sample(key) in own]:
-            del own[key]  # such as 0001.seg.png beside 0001.png
+            del own[key]  # such as 0001.seg.png next to 0001.png
             found.beside.append(key)
     return found
 
 
 def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
-    """The members, each after the one before it: a damaged size could lead back, and into an
-    endless loop.
+    """Yield the members of a tar, each after the member before.
+
+    A damaged size could lead back, and into an endless loop.
 
     Raises:
-        ValueError: a member lies before the last one, or not wholly in the file.
+        ValueError: a member lies before the last member, or not wholly in the file.
     """
     reached = -1
     while (member := tar.next()) is not None:
@@ -235,12 +244,12 @@ def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
             raise ValueError(f"cut off or damaged at byte {member.offset}")
         reached = member.offset
         yield member
-        # else tarfile keeps them all, which may be millions
+        # otherwise tarfile keeps all members, maybe millions
         tar.members.clear()  # type: ignore[attr-defined]
 
 
 def _sort_in(member: tarfile.TarInfo, descriptor: int, column: str | None, found: Members) -> bool:
-    """Note a member; whether it is an image."""
+    """Add a member of a tar to `found`, and return whether it is an image."""
     key, _, ending = posixpath.normpath(member.name).rpartition(".")
     file = member.name.rpartition("/")[2]
     parts = [part for part in member.name.split("/") if part not in (".", "..")]
@@ -264,8 +273,11 @@ def _sort_in(member: tarfile.TarInfo, descriptor: int, column: str | None, found
 
 
 def _label(kind: str, text: bytes, column: str) -> Any:
-    """What is in a .cls file, the text itself where it is no JSON; or in a .json file under the
-    column."""
+    """Return the label in a .cls or .json file, or None.
+
+    A .cls file holds JSON or the text of a label; a .json file has the label under the key
+    `column`.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Crops, resizes, flips and mixes them by random numbers of the sample's key.
+"""Crop, resize, flip and mix images by random numbers of the sample's key.
 
 Legend: B images, H W their height and width, S the requested side in pixels.
 """
@@ -18,8 +18,8 @@ from .. import rng
 
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
 TRIES = 10
-STRIP = 32  # of a narrower image's longer side, this many times the shorter one is used
-# How pixels are resized, and classes of pixels; both count from the centres of pixels
+STRIP = 32  # an evaluated image's longer side is cut to this many times the shorter side
+# How pixels, and classes of pixels, are resized; both count from the centres of pixels
 ANTIALIAS: dict[str, Any] = {"antialias": True}
 NEAREST: dict[str, Any] = {"interpolation": InterpolationMode.NEAREST_EXACT}
 
@@ -27,10 +27,10 @@ NEAREST: dict[str, Any] = {"interpolation": InterpolationMode.NEAREST_EXACT}
 def crop_boxes(
     key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float, most: float = 1.0
 ) -> np.ndarray:
-    """Inception crops (Szegedy et al., 2015): int64 (B, 4) of top, left, height, width.
+    """Draw Inception crops (Szegedy et al., 2015): int64 (B, 4) of top, left, height, width.
 
-    A share U(area, most) of the image at a log-uniform aspect ratio in RATIO; the first of ten
-    tries that fits, else the largest centred box within RATIO.
+    A crop has a uniform share from `area` to `most` of the image, at a log-uniform aspect ratio in
+    RATIO. The first of ten tries that fits is used, else the largest centred box within RATIO.
     """
     key_B1 = rng.stream(key_B, "crop")[:, None]
     slot_T = 2 * np.arange(TRIES)
@@ -55,7 +55,7 @@ def crop_boxes(
 
 
 def random_flips(key_B: np.ndarray, flip: bool) -> np.ndarray:
-    """int64 (B,), 1 where an image is flipped: half of them, or none without `flip`."""
+    """Draw which images are flipped: int64 (B,), 1 for half of the images, or 0 without `flip`."""
     return rng.integers(rng.stream(key_B, "flip"), 0, 2) if flip else np.zeros_like(key_B)
 
 
@@ -67,8 +67,11 @@ def train_transform(
     flip: bool,
     most: float = 1.0,
 ) -> Tensor:
-    """Training images (B, C, S, S) of integers: a random crop of a share from `area` to `most`
-    brought to S x S, flipped in half of the cases (paper.md, B.1.2)."""
+    """Return training images (B, C, S, S) of integers.
+
+    A random crop of a share from `area` to `most` is resized to S x S, and flipped in half of the
+    cases (paper.md, B.1.2).
+    """
     heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
     boxes = crop_boxes(key_B, heights, widths, area, most)
     flips = random_flips(key_B, flip)
@@ -80,8 +83,11 @@ def train_transform(
 
 
 def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
-    """torchvision's `resized_crop` of bytes, the same pixels in less time: its dispatch and changes
-    of the memory format cost more than a small image's pixels. Of 16 bits in float32, rounded."""
+    """Crop and resize like torchvision's `resized_crop`, with the same pixels in less time.
+
+    On small images, torchvision's dispatch and its changes of the memory format take longer than
+    the pixels. 16 bits are resized in float32 and rounded.
+    """
     top, left, height, width = box
     channel, down, right = image.stride()
     # a batch of one whose first stride shows ATen that the channels are last
@@ -101,12 +107,15 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
 def mix_pairs(
     image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float
 ) -> tuple[Tensor, Tensor]:
-    """Each image mixed with its partner, integers, and the share of it that is its own, float32
-    (B,).
+    """Mix each image with the partner by mixup or CutMix.
 
-    Mixup (Zhang et al., 2018): a blend, its own share from Beta(mixup, mixup). Cutmix (Yun et al.,
-    2019): a box of the partner around a uniform place, of an area 1 - Beta(cutmix, cutmix) before
-    the border cuts it. With both, one or the other.
+    Mixup (Zhang et al., 2018) blends the two images; the image's share comes from Beta(mixup,
+    mixup). CutMix (Yun et al., 2019) pastes a box of the partner around a uniform place; the box
+    has an area of 1 - Beta(cutmix, cutmix) before the border cuts it. If both are on, one of the
+    two is drawn for each image.
+
+    Returns:
+        the mixed images as integers, and the share of each image in the mix, float32 (B,).
     """
     key_B = rng.stream(key_B, "mix")
     cut_B = rng.uniform(key_B, 0) < (0.5 if mixup and cutmix else float(cutmix > 0))
@@ -122,8 +131,10 @@ def mix_pairs(
 
 
 def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
-    """Beta(a, a) for 0 < a <= 1 (Joehnk, 1964): the first of some tries that fits, each with a
-    chance of 1/2 or more."""
+    """Draw from Beta(a, a) for 0 < a <= 1 (Joehnk, 1964).
+
+    The first of several tries that fits is used; each try fits with a chance of 1/2 or more.
+    """
     slot_T = 2 + 2 * np.arange(4 * TRIES)
     x_BT, y_BT = (rng.uniform(key_B[:, None], slot_T + i) ** (1 / a) for i in (0, 1))
     fits_BT = (x_BT + y_BT <= 1) & (x_BT + y_BT > 0)
@@ -135,8 +146,10 @@ def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
 
 
 def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np.ndarray:
-    """bool (B, H, W): boxes of the image's own aspect ratio and these shares of its area, around
-    uniform centres."""
+    """Draw boxes around uniform centres, bool (B, H, W).
+
+    A box has the image's aspect ratio and the given share of its area.
+    """
     slot = 2 + 8 * TRIES
     inside = []
     for axis, side in enumerate((height, width)):
@@ -148,10 +161,10 @@ def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np
 
 
 def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
-    """Evaluation images (B, C, S, S) of integers, as timm's transform makes them from an export.
+    """Return evaluation images (B, C, S, S) of integers, equal to timm's transform of an export.
 
-    `mode` "crop": the shorter side is resized to floor(S / crop), then the centre S x S is cropped.
-    "squash": the whole image is resized to S x S, whatever its aspect ratio.
+    With `mode` "crop", the shorter side is resized to floor(S / crop), and the centre S x S is
+    cropped. With "squash", the whole image is resized to S x S, for any aspect ratio.
     """
     return torch.stack([_fitted_image(image, size, mode, crop) for image in images])
 
@@ -164,13 +177,15 @@ def _fitted_image(image: Tensor, size: int, mode: str, crop: float) -> Tensor:
 
 
 def eval_masks(masks: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
-    """Masks (B, S, S) of integers (H, W), with the geometry of `eval_transform`; each pixel takes
-    the class of the nearest one."""
+    """Return masks (B, S, S) from integers (H, W), with the geometry of `eval_transform`.
+
+    Each pixel takes the class of the nearest pixel.
+    """
     return torch.stack([_fitted(mask[None], size, mode, crop, NEAREST)[0] for mask in masks])
 
 
 def _fitted(image: Tensor, size: int, mode: str, crop: float, resizing: dict[str, Any]) -> Tensor:
-    """One image (C, H, W) as (C, S, S)."""
+    """Return one image (C, H, W) as (C, S, S)."""
     resize: Any = F.resize
     if mode == "squash":
         return resize(image, [size, size], **resizing)
@@ -179,8 +194,10 @@ def _fitted(image: Tensor, size: int, mode: str, crop: float, resizing: dict[str
 
 
 def _middle(image: Tensor) -> Tensor:
-    """The middle of a very long image: a line of pixels, resized by its shorter side, would fill
-    the memory."""
+    """Return the middle of a very long image.
+
+    Resizing a line of pixels by its shorter side would fill the memory.
+    """
     height, width = image.shape[1:]
     most = STRIP * min(height, width)
     if max(height, width) <= most:

@@ -1,5 +1,8 @@
-"""The worker processes of data loaders: how many fit, how waiting for them is interrupted, what
-happens where one is lost, and how they end."""
+"""Manage the worker processes of data loaders.
+
+This module decides how many workers fit, interrupts waiting for them, reports a lost worker, and
+ends workers.
+"""
 
 import errno
 import os
@@ -27,17 +30,17 @@ from .batching import Batch
 SHARED = Path("/dev/shm")  # where workers put batches until they are used
 PREFETCH = 4  # batches that each worker keeps ready
 POLL_SECONDS = 1.0  # between calls of should_stop while no batch comes
-END_SECONDS = 2.0  # that workers have to end by themselves, and when they are killed
+END_SECONDS = 2.0  # seconds to wait for workers to end by themselves, and after they are killed
 # torch's message for any way in which a worker ends
 LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")
 
 
 def limit_workers(workers: int, batch_bytes: int) -> int:
-    """The requested workers, or as many as fit into shared memory, each PREFETCH batches ahead.
+    """Return the requested number of workers, or as many as fit into shared memory.
 
-    A worker that finds shared memory full dies of SIGBUS, and containers often have 64 MiB of it.
-    Half of what is free is divided among the processes of this machine; the other half is left for
-    batches in use and for other programs.
+    Each worker keeps PREFETCH batches ready. A worker that finds shared memory full dies of SIGBUS,
+    and containers often have 64 MiB of it. Half of the free memory is divided among the processes
+    of this machine; the other half is left for batches in use and for other programs.
     """
     if not workers or not SHARED.is_dir():
         return workers
@@ -47,8 +50,9 @@ def limit_workers(workers: int, batch_bytes: int) -> int:
 
 @contextmanager
 def report_lost_workers() -> Iterator[None]:
-    """Turn torch's error about a lost data worker into one line. It is raised by a signal handler,
-    wherever the main thread is.
+    """Turn torch's error about a lost data worker into one line.
+
+    A signal handler raises the error, wherever the main thread is.
 
     Raises:
         LostError: a worker was lost.
@@ -72,26 +76,28 @@ def _lost(pid: object, reason: str) -> UserError:
 
 
 class Interrupted(Exception):
-    """Waiting for a batch was ended by `should_stop`."""
+    """Error that `should_stop` ended the wait for a batch."""
 
 
 class InterruptibleLoader:
-    """Context manager and iterator: the batches of a loader. On exit workers that do not end are
-    killed, since one that hangs would block this process for ever.
+    """Context manager and iterator over the batches of a loader.
 
-    While workers bring no batch, `should_stop` is called every POLL_SECONDS by a timer. Its signal,
-    SIGALRM, ends whatever the main thread waits for: torch's own time-out ends the wait for a
-    message of a worker, but the tensors that it names are fetched over a socket of the worker,
-    which does not answer where it is stopped.
+    On exit, workers that do not end are killed, because a hanging worker would block this process
+    for ever.
+
+    While workers bring no batch, a timer calls `should_stop` every POLL_SECONDS. The timer's
+    signal, SIGALRM, ends any wait of the main thread. torch's own time-out is not enough: it ends
+    the wait for a worker's message, but the tensors that the message names are fetched over a
+    socket of the worker, which does not answer if the worker is stopped.
 
     Args:
-        loader: of the batches.
-        should_stop: whether to raise Interrupted; not asked outside of a `with` statement and of
-            the main thread, which alone is interrupted by signals.
+        loader: the loader of the batches.
+        should_stop: a function that tells whether to raise Interrupted. It is called only within a
+            `with` statement in the main thread, because signals interrupt no other thread.
 
     Raises:
-        Interrupted: from `next`, where `should_stop` is true.
-        LostError: from `next`; a worker died while it handed over a batch.
+        Interrupted: from `next`, if `should_stop` returns true.
+        LostError: from `next`, if a worker died while it handed over a batch.
     """
 
     def __init__(self, loader: DataLoader, should_stop: Callable[[], bool] = lambda: False) -> None:
@@ -142,8 +148,11 @@ class InterruptibleLoader:
             raise Interrupted
 
     def _check_workers(self) -> None:
-        """A worker that is killed while it hands over a batch resets the connection, before torch's
-        signal handler knows of the death."""
+        """Raise LostError if a worker has died.
+
+        A worker that is killed while it hands over a batch resets the connection, before torch's
+        signal handler knows of the death.
+        """
         for worker in self.iterator._workers:
             worker.join(0.5)
             if not worker.is_alive():
@@ -151,10 +160,13 @@ class InterruptibleLoader:
 
 
 def _end_workers(iterator: Any) -> None:
-    """End the workers of a loader's iterator within seconds. torch's own way waits 5 seconds for
-    each of them, and for ever for its pinning thread, which may wait for one of them."""
+    """End the workers of a loader's iterator within seconds.
+
+    torch's own way waits 5 seconds for each worker, and for ever for its pinning thread, which may
+    wait for a worker.
+    """
     if iterator._worker_pids_set:
-        # torch's signal handler would raise an error where a worker ends: here, amid ending others
+        # torch's signal handler would raise an error at the end of a worker, while others remain
         signal_handling._remove_worker_pids(id(iterator))
         iterator._worker_pids_set = False
     ending = threading.Thread(target=iterator._shutdown_workers, daemon=True)
@@ -170,8 +182,11 @@ def _end_workers(iterator: Any) -> None:
 
 
 def init_worker(number: int) -> None:
-    """Runs in a worker: block the signals that stop a run. A terminal sends them to the whole
-    process group, and the training process still needs its workers then."""
+    """Prepare a worker: block the signals that stop a run, and end with the training process.
+
+    A terminal sends these signals to the whole process group, and the training process still needs
+    its workers then.
+    """
     Queue._on_queue_feeder_error = staticmethod(_exit_on_queue_error)  # type: ignore[attr-defined]
     sys.excepthook = _hide_too_many_files
     signal.set_wakeup_fd(-1)  # inherited from the training process
@@ -181,14 +196,17 @@ def init_worker(number: int) -> None:
 
 
 def _hide_too_many_files(kind: Any, error: BaseException, trace: Any) -> None:
-    """Print an error of a worker's thread, unless the exit status of the worker will tell it."""
+    """Print an error of a worker's thread, unless the worker's exit status will tell it."""
     if not has_too_many_files(error):
         sys.__excepthook__(kind, error, trace)
 
 
 def _exit_on_queue_error(error: Exception, item: object) -> None:
-    """Runs in a worker whose batch does not fit into shared memory: exit, since the training
-    process would wait for that batch for ever. The exit status says if too many files are open."""
+    """Exit a worker when a batch does not fit into shared memory.
+
+    The training process would wait for that batch for ever. The exit status tells if too many files
+    are open.
+    """
     is_shortage = has_too_many_files(error)
     if not is_shortage:
         sys.stderr.write(f"a data worker could not hand over its batch: {one_line(error)}\n")
@@ -197,8 +215,10 @@ def _exit_on_queue_error(error: Exception, item: object) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """End at the training process's SIGTERM, which the loader sends to a worker that does not end
-    by itself; others are ignored."""
+    """Exit when the training process sends SIGTERM, and ignore SIGTERM of any further process.
+
+    The loader sends SIGTERM to a worker that does not end by itself.
+    """
     while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
         pass
     os._exit(0)

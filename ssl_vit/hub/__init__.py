@@ -1,1 +1,1 @@
-"""The Hugging Face Hub: push, pull and the model card."""
+"""Push runs to the Hugging Face Hub, pull training states, and write model cards."""

@@ -1,11 +1,10 @@
-"""Uploads during training: an evaluator that exports milestones, and a callback that starts
-tools/push.py as a child process.
+"""Upload during training: export milestones, and start tools/push.py as a child process.
 
-Training neither waits for an upload nor fails with it; what is not uploaded is left for the next
-one. It is a process because a run has to end after hub.wait seconds: the client uploads in thread
-pools (with `run_as_future` too), which Python joins when it exits, for as long as the network
+Training neither waits for an upload nor fails with it. What is not uploaded is left for the next
+upload. An upload is a process because a run has to end after hub.wait seconds: the client uploads
+in thread pools (with `run_as_future` too), which Python joins at exit, for as long as the network
 takes. The way around that, `os._exit`, would cut off trackers and the process group, and end the
-session of whoever trains in a notebook.
+session of a user who trains in a notebook.
 """
 
 import subprocess
@@ -25,12 +24,14 @@ from ..runs.folder import Run
 from . import manifest
 
 POLL_SECONDS = 0.1
-MAX_PENDING = 4  # milestones kept in the outbox while the Hub is not reached, the newest
+MAX_PENDING = 4  # newest milestones that are kept in the outbox while the Hub is not reached
 
 
 class Pusher(Callback):
-    """Uploads a run's files in a child process, at most one at a time; hub/log.txt has the last
-    one's output."""
+    """Callback that uploads a run's files in a child process, never in two at a time.
+
+    hub/log.txt has the output of the last upload.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -38,11 +39,11 @@ class Pusher(Callback):
 
     @property
     def is_running(self) -> bool:
-        """Whether an upload is."""
+        """Return whether an upload is running."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start an upload in the background, unless one is running."""
+        """Start an upload in the background, unless an upload is running."""
         if not self.is_running:
             self.run.outbox.mkdir(exist_ok=True)
             with (self.run.outbox / "log.txt").open("w") as log:
@@ -63,11 +64,13 @@ class Pusher(Callback):
             self.run.warn(f"the Hub has not got {left}: {why}; training goes on")
 
     def finish(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Upload the rest, for hub.wait seconds at most and until `should_stop`; what is not
-        uploaded by then stays pending. Failures do not affect the run."""
+        """Upload the remaining files, for at most hub.wait seconds or until `should_stop` is true.
+
+        What is not uploaded by then stays pending. Failures do not affect the run.
+        """
         until = time.monotonic() + self.run.recipe.hub.wait
         try:
-            # one that is running may have started before the run was finished
+            # a running upload may have started before the run was finished
             if self._ended(until, should_stop):
                 self.start()
                 self._ended(until, should_stop)
@@ -75,8 +78,10 @@ class Pusher(Callback):
             self.run.warn(f"the Hub was not reached: {error!r}")
 
     def _ended(self, until: float, should_stop: Callable[[], bool]) -> bool:
-        """Wait for the upload that is running; whether it ended by itself. A commit is whole or
-        absent, so it may be killed at any time."""
+        """Wait for the running upload, and return whether the upload ended without being killed.
+
+        A commit is whole or absent, so an upload may be killed at any time.
+        """
         while self.process and self.is_running:
             if should_stop() or time.monotonic() > until:
                 self.process.kill()
@@ -87,9 +92,11 @@ class Pusher(Callback):
 
 
 class Milestones:
-    """Evaluator that exports the current encoder to the outbox and starts an upload, except after
-    the last step, whose export is uploaded at the end. `pusher` is None on ranks other than 0,
-    where it does nothing."""
+    """Evaluator that exports the current encoder to the outbox and starts an upload.
+
+    After the last step it does nothing, because the final export is uploaded at the end. On ranks
+    other than 0, `pusher` is None and it does nothing either.
+    """
 
     def __init__(self, pusher: Pusher | None, export: Callable[[Path, Objective], Any]) -> None:
         self.pusher = pusher
@@ -103,9 +110,9 @@ class Milestones:
         sweep(run.outbox, STEP)  # of a killed export
         waiting = list_checkpoints(run.outbox)
         if len(waiting) >= MAX_PENDING:
-            # the first may be what an upload has begun with
+            # a running upload may have begun with the first milestone
             oldest = waiting[1 if self.pusher.is_running else 0]
-            with suppress(OSError):  # an upload has ended, and removed it
+            with suppress(OSError):  # an upload may have removed the milestone
                 remove(oldest, export_files.WRITTEN)
                 text = f"the milestone of step {step_of(oldest):,} is given up"
                 self.pusher.run.warn(f"{text}: {MAX_PENDING} wait for the Hub")

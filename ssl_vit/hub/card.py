@@ -1,4 +1,4 @@
-"""Model card of a finished or running run, written from its folder alone. No torch here."""
+"""Write the model card of a finished or running run from the run's folder alone. No torch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,17 @@ from ..runs.folder import Run
 from . import public
 
 PREDICTIONS = f"figures/{figure_blocks.PREDICTIONS}.png"
-METRIC_TYPES = {LOSS: "loss", SHARE: "accuracy"}  # the Hub's, by a metric's unit
+METRIC_TYPES = {LOSS: "loss", SHARE: "accuracy"}  # the Hub's metric type for the unit of a metric
 
 
 def write(run: Run, export: Path, step: int | None = None) -> str:
-    """The card's Markdown for the export in that folder; with `step`, of the milestone after that
-    step, which has no results yet."""
+    """Return the model card's Markdown for the export in a folder.
+
+    Args:
+        run: the run.
+        export: the folder of the export.
+        step: the step of a milestone, which has no results yet; None for the finished run.
+    """
     with own_rows(run.environment().own_rows):
         return _write(run, export, step)
 
@@ -73,10 +78,10 @@ def _write(run: Run, export: Path, step: int | None) -> str:
 
 
 def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured]) -> str:
-    """The YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata)."""
+    """Return the YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata)."""
     from huggingface_hub import EvalResult, ModelCardData  # a quarter of a second of imports
 
-    # with data.path= the images may be any: the Hub's data set is not claimed
+    # with data.path= the images may be anything, so the card does not claim the Hub's data set
     hub = None if recipe.data.path else recipe.data.hub
     task = "image-classification" if classifies else "image-feature-extraction"
     results = [
@@ -105,7 +110,7 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
 
 
 def _cites(recipe: Recipe) -> list[str]:
-    """Return the BibTeX entries of the objective, of its parts and of what it predicts."""
+    """Return the BibTeX entries of the objective, the parts and the target."""
     objective = declaration.known_or_bare(recipe.objective)
     declared = [objective, *map(declaration.known_or_bare, objective.parts)]
     predicted = declaration.targets().get(recipe.target) if objective.predicts_patches else None
@@ -114,8 +119,7 @@ def _cites(recipe: Recipe) -> list[str]:
 
 
 def _terms(data: Data) -> dict[str, str]:
-    """Return the terms of use of the images (`terms`) and whom to cite (`cite`), as far as they are
-    known."""
+    """Return the known terms of use of the images (`terms`), and whom to cite (`cite`)."""
     owner = (
         f"at https://huggingface.co/datasets/{data.hub}" if data.hub else "for their owner to say"
     )
@@ -124,8 +128,10 @@ def _terms(data: Data) -> dict[str, str]:
 
 
 def _values(recipe: Recipe, free: Sequence[str]) -> str:
-    """Keys and values that affect the computation and are not off (0, false or null); `free` as in
-    `counts`."""
+    """Return a table of the keys that affect the computation and are not off (0, false or null).
+
+    `free` is explained in `counts`.
+    """
     rows = [
         (formatting.inline_code(key), formatting.escape_markdown(value))
         for key, value in public.public_recipe(recipe).values().items()

@@ -1,5 +1,8 @@
-"""hub.json in the run folder: what was uploaded where, by commit; and what is pending: what the
-folder has beside that. A damaged file counts as none: the Hub itself knows what it has."""
+"""Read and write hub.json in the run folder: the uploaded and the pending branches.
+
+Pending is whatever the folder has that hub.json does not name. A damaged hub.json counts as
+missing, because the Hub itself knows what it has.
+"""
 
 import sys
 
@@ -12,19 +15,19 @@ from ..runs.files import write_atomically
 from ..runs.folder import Run
 from .payload import Upload, uploads
 
-ERROR, WAITING = "error: ", "waiting: "  # lines of hub/log.txt on what keeps an upload
+ERROR, WAITING = "error: ", "waiting: "  # beginnings of lines of hub/log.txt on a failed upload
 
 
 class Pushed(records.Record):
     """hub.json."""
 
-    repo: str | None = None  # the last one that was pushed to
-    branches: dict[str, PushedBranch] = Field(default={})  # what it holds
+    repo: str | None = None  # the repository of the last push
+    branches: dict[str, PushedBranch] = Field(default={})  # the uploaded branches of the repository
     pulled: str | None = None  # hf-hub:USER/NAME@COMMIT that the run was downloaded from
 
 
 def read(run: Run) -> Pushed:
-    """What hub.json says of the run's repository; of another one it says nothing."""
+    """Return the content of hub.json, without uploads to a former repository of the run."""
     try:
         found = records.read(run.ledger, Pushed)
     except (OSError, ValueError):
@@ -41,16 +44,16 @@ def record(run: Run, upload: Upload, commit: str) -> None:
 
 
 def pending(run: Run) -> list[str]:
-    """The branches that are to be uploaded; none without hub.repo."""
+    """Return the branches that are not uploaded yet, or nothing without hub.repo."""
     if run.recipe.hub.repo is None:
         return []
-    # a milestone lies in the outbox until it is uploaded, also where it was uploaded before
+    # every milestone in the outbox is pending, even if a milestone of this step was uploaded before
     done = {name: there.stamp for name, there in read(run).branches.items() if there.stamp}
     return [one.branch for one in uploads(run) if done.get(one.branch) != one.stamp]
 
 
 def problem(run: Run) -> str:
-    """Why the last upload that training started is not complete."""
+    """Return why the last upload that training started is not complete."""
     try:
         lines = (run.outbox / "log.txt").read_text(errors="replace").splitlines()
     except OSError:
@@ -60,7 +63,11 @@ def problem(run: Run) -> str:
 
 
 def status_lines(run: Run) -> list[tuple[str, str]]:
-    """(name, text) to print: what was uploaded, what is pending, why, and the command for it."""
+    """Return lines to print, as (name, text).
+
+    The lines tell what was uploaded, what is pending and why, and the command that uploads the
+    rest.
+    """
     left, hub = pending(run), run.recipe.hub
     done = sorted(read(run).branches.keys() - left)
     lines = [("hub", f"{hub.repo}: pushed {some(done)}")] if done else []

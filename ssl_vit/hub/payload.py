@@ -1,5 +1,7 @@
-"""The files of each branch that is uploaded to the Hugging Face Hub: nothing else leaves the
-machine. `public` says what is left out of them. Torch is imported only for the training state."""
+"""List the files of each branch that is uploaded to the Hub. Nothing else leaves the machine.
+
+`public` removes private values from the files. Torch is imported only for the training state.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,13 +18,13 @@ from ..runs.folder import COMPARED, TRAINED_ON, Run
 from . import card, public
 
 STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")
-BEST = ("best.json", "best.safetensors")  # beside STATE, where checkpoint.best has chosen another
+BEST = ("best.json", "best.safetensors")  # added to STATE if checkpoint.best chose an older step
 EXPORTED = ("config.json", *export_files.WRITTEN)
-Files = dict[str, bytes | Path]  # by their names in the repository
+Files = dict[str, bytes | Path]  # content or path by the name in the repository
 
 
 class Upload(NamedTuple):
-    """The content of one commit to a branch; `stamp` identifies the content in hub.json."""
+    """Content of a commit to a branch. `stamp` identifies the content in hub.json."""
 
     branch: str
     stamp: str
@@ -31,8 +33,7 @@ class Upload(NamedTuple):
 
 
 def uploads(run: Run) -> Iterator[Upload]:
-    """Everything that can be uploaded: milestones by step, the finished run, the newest training
-    state."""
+    """Yield all possible uploads: milestones by step, the finished run, the newest state."""
     name = public.with_public_names(run.recipe).name
     for folder in list_checkpoints(run.outbox):
         step = step_of(folder)
@@ -46,13 +47,13 @@ def uploads(run: Run) -> Iterator[Upload]:
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """What identifies a run beside its recipe: hashes of its images, initial weights and plugin."""
+    """Return the hashes of images, initial weights and plugin, which identify a run."""
     known = run.environment().content()
     return {key: known[key] for key in FACTS if known.get(key)}
 
 
 def _description(run: Run) -> Files:
-    """Files that every branch has."""
+    """Return the files that every branch has."""
     return {
         "recipe.yaml": dump(public.public_recipe(run.recipe)).encode(),
         "run.json": _json(identity(run)),
@@ -60,7 +61,7 @@ def _description(run: Run) -> Files:
 
 
 def _export(run: Run, folder: Path, step: int | None = None) -> Files:
-    """Return the files of an export, and its model card.
+    """Return the files of an export, and the model card.
 
     Raises:
         UserError: weights were replaced or are not finite.
@@ -90,7 +91,7 @@ def _state(run: Run) -> Files:
 
 
 def about_data(run: Run) -> Iterator[str]:
-    """Say what the uploads tell of the run's images, and which figures are kept back."""
+    """Yield lines on what the uploads tell of the run's images, and on withheld figures."""
     withheld = public.find_figures(run).withheld if run.result() else []
     if withheld:
         text = "may show images of the data or their names"

@@ -1,9 +1,9 @@
-"""Removes from a run's records what must not be published: what identifies its machine, its user
-and the files of its images. No torch here.
+"""Remove from a run's records what must not be published. No torch.
 
-Paths, the name of a folder of images, the names of local runs, the description of the machine and
-the values of another recipe file are left out or replaced. Hashes of images, metrics and the values
-of the recipe stay. A classifier's config.json also names the classes.
+What identifies the machine, the user or the files of images is private: paths, the name of a folder
+of images, the names of local runs, the description of the machine and the values of another recipe
+file are left out or replaced. Hashes of images, metrics and the values of the recipe stay. A
+classifier's config.json also names the classes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,10 +20,10 @@ from ..runs.identity import written_hash
 
 TERMS = Path(__file__).with_name("terms.yaml")
 PRIVATE_IMAGES = "private images"  # in place of the name of a folder of images
-LOCAL = "local-weights"  # in place of their path
+LOCAL = "local-weights"  # in place of the path of local weights
 ANOTHER_RUN = "another run"  # in place of the name of a local run
-# Keys of environment.json that are published: the others describe the machine, or are written anew
-# when the run is resumed
+# Keys of environment.json that are published. All other keys describe the machine, or are written
+# anew when the run is resumed
 PUBLISHED_FACTS = (
     *("data", "images", "measured_on", "held_out", "init", "teacher", "before", "packages"),
     *("revision", "plugin", "real", "sharding", "device", "processes", "threads", "precision"),
@@ -32,17 +32,20 @@ PUBLISHED_FACTS = (
 
 
 def find_terms(data: Data) -> dict[str, Any]:
-    """Return the entry of a data set in terms.yaml; empty if it has none.
+    """Return the entry of a data set in terms.yaml, or an empty mapping.
 
-    Images with data.path= alone have none, because data.name may be the name of any folder.
+    Images with only data.path= have no entry, because data.name may be the name of any folder.
     """
     known: dict[str, dict[str, Any]] = load_yaml(TERMS)
     return known.get(data.name, {}) if data.hub or not data.path else {}
 
 
 def may_show_images(recipe: Recipe) -> bool:
-    """Return whether images of the data may be uploaded: `hub.figures=true` asks for it, or a
-    published set allows it and was read from its own place. A local copy may hold any images."""
+    """Return whether images of the data may be uploaded.
+
+    They may if `hub.figures=true`, or if the terms of a published set allow it and the images were
+    read from the set's published place. A local copy may hold any images.
+    """
     return recipe.hub.figures or bool(
         not recipe.data.path and find_terms(recipe.data).get("figures")
     )
@@ -51,7 +54,7 @@ def may_show_images(recipe: Recipe) -> bool:
 def with_public_names(recipe: Recipe) -> Recipe:
     """Return the recipe without the name of a folder of images.
 
-    The default name of a run contains that name and the names of local initial weights. The name of
+    The default name of a run contains this name and the names of local initial weights. The name of
     the objective then replaces the name of the run.
     """
     public = recipe.model_copy(deep=True)
@@ -65,15 +68,18 @@ def with_public_names(recipe: Recipe) -> Recipe:
 
 
 def _names(text: str, private: str) -> bool:
-    """Return whether the name of a run contains a private name, or ends with the beginning of one
-    before its hash: long default names are cut off."""
+    """Return whether the name of a run contains a private name.
+
+    Long default names are cut off, so a name that ends before its hash with the beginning of a
+    private name counts too.
+    """
     kept, _, _ = text.rpartition("-")
     cut = (private[:length] for length in range(3, len(private)))
     return bool(private) and (private in text or kept.endswith(tuple(cut)))
 
 
 def public_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe as it is uploaded."""
+    """Return the recipe without private values, for upload."""
     public = without_private(with_public_names(recipe))
     for key, source in recipe.sources().items():
         if source.is_local:
@@ -82,7 +88,7 @@ def public_recipe(recipe: Recipe) -> Recipe:
 
 
 def public_result(run: Run, result: Result) -> Result:
-    """Return the content of result.json as it is uploaded."""
+    """Return the content of result.json without private values, for upload."""
     changes: dict[str, Any] = {"recipe": public_hash(run)}
     if result.seen:
         changes["seen"] = without_names(result.seen, run)
@@ -92,7 +98,7 @@ def public_result(run: Run, result: Result) -> Result:
 
 
 def public_environment(run: Run) -> dict[str, Any]:
-    """Return the content of environment.json as it is uploaded."""
+    """Return the content of environment.json without private values, for upload."""
     known = run.environment()
     content = {key: value for key, value in known.content().items() if key in PUBLISHED_FACTS}
     options = known.options or {}
@@ -104,7 +110,7 @@ def public_environment(run: Run) -> dict[str, Any]:
 
 
 def public_state(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training state as it is uploaded."""
+    """Return a training state without private values, for upload."""
     trunk = state.get("trunk")
     named = {"trunk": trunk | {"run": ANOTHER_RUN}} if trunk else {}
     return {**state, "recipe": public_hash(run), **named}
@@ -125,8 +131,13 @@ def without_names(seen: Iterable[SeenImages], run: Run) -> list[SeenImages]:
 
 
 class Figures(NamedTuple):
-    """The figures of a finished run, as {name in the repository: file}, and the names of those that
-    are not uploaded because they may show images of the data or names."""
+    """Figures of a finished run.
+
+    Attributes:
+        uploaded: {name in the repository: file}.
+        withheld: names of figures that are not uploaded because they may show images of the data or
+            names.
+    """
 
     uploaded: dict[str, Path]
     withheld: list[str]
@@ -135,8 +146,8 @@ class Figures(NamedTuple):
 def find_figures(run: Run) -> Figures:
     """Return which figures of a run are uploaded.
 
-    The figures tool may have drawn other images than the run's, so the terms of the run's images
-    do not free its figures. Their titles hold the name of the run's folder.
+    The figures tool may have drawn other images than the run's, so the terms of the run's images do
+    not allow the upload of its figures. Titles of figures hold the name of the run's folder.
     """
     found = Figures({}, [])
     recipe = run.recipe

@@ -1,5 +1,4 @@
-"""Download of an uploaded training state as a run folder that can be resumed. Nothing is
-unpickled."""
+"""Download an uploaded training state as a run folder that can be resumed, without unpickling."""
 
 import json
 import shutil
@@ -20,12 +19,12 @@ from .state_io import unpack_checkpoints
 
 
 def pull(place: str, out: str, name: str | None = None) -> Run:
-    """Download a training state into out/name; hub.json records its commit.
+    """Download a training state into the folder out/name; hub.json records the commit.
 
     Args:
         place: hf-hub:USER/NAME, by default its branch `state`, or with @REVISION.
-        out: folder that holds the runs.
-        name: of the run folder; default: the run's own.
+        out: the folder that holds runs.
+        name: the name of the run folder, by default the name of the uploaded run.
 
     Raises:
         UserError: there is no such state, it is damaged or needs a plugin, or the folder exists or
@@ -40,7 +39,7 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
             f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true "
             f"pushes one"
         )
-    try:  # checked as any other; its name cannot lead out of `out`
+    try:  # checks the recipe like any other, so that its name cannot lead out of `out`
         run = Run(from_untrusted(source / "recipe.yaml", out, name))
     except UserError as error:
         raise UserError(f"{place}: its recipe.yaml: {error}") from None
@@ -63,18 +62,18 @@ def _write(source: Path, run: Run, place: str) -> None:
             folder.mkdir()
             unpack_checkpoints(folder / run.checkpoints.name, source, place, run.recipe.optim.steps)
             for file in ("environment.json", "metrics.jsonl", TRAINED_ON, COMPARED):
-                if (source / file).exists():  # the last two: of a run that has recorded them
+                if (source / file).exists():  # not every run has recorded the last two
                     shutil.copyfile(source / file, folder / file)
-            # not the downloaded one, which could name a plugin or a repository
+            # the checked recipe: the downloaded file could name a plugin or a repository
             (folder / "recipe.yaml").write_text(dump(run.recipe))
             (folder / run.ledger.name).write_text(json.dumps({"pulled": pulled}, indent=2) + "\n")
-    except (OSError, RuntimeError) as error:  # torch raises the latter where the disk is full
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the disk is full
         text = f"{run.folder} cannot be written: {reason(error)}"
         raise UserError(f"out={run.recipe.out}: {text}") from None
 
 
 def main(arguments: list[str]) -> None:
-    """The pull tool.
+    """Run the pull tool.
 
     Raises:
         UserError: as `parse` and `pull`.

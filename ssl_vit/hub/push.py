@@ -1,14 +1,14 @@
-"""Upload of a run to the Hugging Face Hub. Torch is imported only for the training state.
+"""Upload a run to the Hugging Face Hub. Torch is imported only for the training state.
 
 Every push uploads all that the folder has: milestones that wait in hub/, the finished run, the
-training state. The Hub makes no commit where nothing differs, so what an earlier push has not
-uploaded is uploaded by the next one, and no record of it is needed. Nothing on the Hub is deleted,
-and only the same run is overwritten. Of two pushes at once one commits first (`parent_commit`), and
-the other looks again.
+training state. The Hub makes no commit if nothing differs, so the next push uploads what an earlier
+push has not uploaded, without any record. Nothing on the Hub is deleted, and only the same run is
+overwritten. If two pushes run at once, one commits first (`parent_commit`), and the other looks
+again.
 
-A branch is one `create_commit`: it appears whole or not at all. `upload_folder` is not used, as
+A branch is one `create_commit`, so it appears whole or not at all. `upload_folder` is not used:
 with Xet (huggingface_hub 2.4, _upload_pipeline.py) it commits in batches by number, size and time,
-of which only the first is checked against `parent_commit`.
+and checks only the first batch against `parent_commit`.
 """
 
 import time
@@ -35,22 +35,22 @@ from .payload import Upload, about_data, identity, uploads
 from .public import public_recipe
 
 WAITS = (2.0, 8.0)  # seconds before each retry
-# files that the Hub's form for new repositories makes
+# files that the Hub creates in a new repository
 BLANK = {".gitattributes", ".gitignore", "README.md", "LICENSE"}
-WHOSE = ("recipe.yaml", "run.json")  # by which the run of a commit is known
+WHOSE = ("recipe.yaml", "run.json")  # files that identify the run of a commit
 Say = Callable[[str], None]
 T = TypeVar("T")
 
 
 def push(run: Run, say: Say = lambda line: None) -> None:
-    """Upload a run, each branch in one commit.
+    """Upload a run, each branch in a single commit.
 
     Args:
-        run: as `open_run` reads it, with `hub.repo`.
-        say: called with a line for each branch, and for each time that is waited.
+        run: a run from `open_run`, with `hub.repo`.
+        say: a function that is called with a line for each branch and for each wait.
 
     Raises:
-        UserError: not logged in, the Hub rejects it or cannot be reached.
+        UserError: nobody is logged in, or the Hub rejects the upload or cannot be reached.
     """
     place = f"hub.repo={run.recipe.hub.repo}"
     if hub_files.is_offline():
@@ -68,8 +68,10 @@ def push(run: Run, say: Say = lambda line: None) -> None:
 
 
 def preview(run: Run, say: Say) -> None:
-    """Say which files `push` would upload, and write the model card to the run's folder, to be read
-    before; without the Hub."""
+    """List the files that `push` would upload, and write the model card to the run's folder.
+
+    The Hub is not used.
+    """
     for line in about_data(run):
         say(line)
     for upload in uploads(run):
@@ -84,8 +86,10 @@ def preview(run: Run, say: Say) -> None:
 
 
 def _push(run: Run, say: Say) -> None:
-    """Upload one branch after the other. One that fails for a reason of its own does not stop the
-    others."""
+    """Upload all branches in turn.
+
+    If a branch fails and the Hub is reachable, the remaining branches are still uploaded.
+    """
     hub = run.recipe.hub
     create = partial(_api().create_repo, hub.repo, private=hub.private, exist_ok=True)
     _with_retries(create, say)
@@ -100,7 +104,9 @@ def _push(run: Run, say: Say) -> None:
         except Exception as error:
             if hub_files.passing(error):
                 raise
-            if milestone is None or milestone.exists():  # else another push was faster
+            if (
+                milestone is None or milestone.exists()
+            ):  # otherwise another push has uploaded the milestone
                 failed.append(error)
             continue
         manifest.record(run, upload, commit)
@@ -113,7 +119,7 @@ def _push(run: Run, say: Say) -> None:
 
 
 def _send(run: Run, upload: Upload) -> str:
-    """Commit an upload; the commit's id. No commit is made where nothing differs."""
+    """Commit an upload, and return the commit's id. No commit is made if nothing differs."""
     from huggingface_hub import CommitOperationAdd
 
     repository, branch = run.recipe.hub.repo, upload.branch
@@ -124,17 +130,19 @@ def _send(run: Run, upload: Upload) -> str:
     )
     if branch != "state" or made.oid == parent:
         return str(made.oid)
-    with suppress(Exception):  # to save space; else its commits stay until the next state comes
+    with suppress(Exception):  # saves space; on failure the old commits stay until the next state
         _api().super_squash_history(repository, branch=branch)
     return str(_api().repo_info(repository, revision=branch).sha)
 
 
 def _parent(run: Run, branch: str) -> str:
-    """The id of a branch's last commit, which is blank or of this run. A new branch begins at the
-    repository's first commit.
+    """Return the id of a branch's last commit, and check that the branch is blank or of this run.
+
+    A new branch begins at the repository's first commit.
 
     Raises:
-        UserError: it holds something else, or the repository is public and hub.private=true.
+        UserError: the branch holds something else, or the repository is public and
+            hub.private=true.
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
@@ -156,7 +164,7 @@ def _check_whose(run: Run, info: Any) -> None:
     """Check that a commit is blank or of this run.
 
     Raises:
-        UserError: it holds something else, or the run of another recipe or of other data.
+        UserError: the commit holds something else, or the run of another recipe or of other data.
     """
     repo, another = f"hub.repo={run.recipe.hub.repo}", "say another hub.repo="
     names = {file.rfilename for file in info.siblings}
@@ -188,7 +196,7 @@ def _api() -> Any:
 
 
 def _with_retries(do: Callable[[], T], say: Say) -> T:
-    """Call `do`, and retry where the Hub is busy, cannot be reached or got another commit first."""
+    """Call `do`, and retry if the Hub is busy, cannot be reached or got another commit first."""
     for wait in WAITS:
         try:
             return do()
@@ -201,7 +209,7 @@ def _with_retries(do: Callable[[], T], say: Say) -> T:
 
 
 def main(arguments: list[str]) -> None:
-    """The push tool.
+    """Run the push tool.
 
     Raises:
         UserError: as `parse`, `open_run` and `push`.

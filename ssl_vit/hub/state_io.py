@@ -1,4 +1,4 @@
-"""A training state without pickle, for other machines: tensors as safetensors, the rest as JSON."""
+"""Convert a training state to files without pickle: tensors to safetensors, the rest to JSON."""
 
 import json
 from collections.abc import Callable
@@ -13,12 +13,14 @@ from ..recipe import records
 from ..recipe.records.checkpoint import UploadedState
 from ..training import checkpoint
 
-TENSOR = "safetensors"  # the key of what stands for a tensor in the JSON
+TENSOR = "safetensors"  # key of the object that replaces a tensor in the JSON
 
 
 def pack(state: dict[str, Any]) -> tuple[bytes, bytes]:
-    """A state (tensors, numbers and texts in dictionaries by name and lists) as JSON and
-    safetensors."""
+    """Convert a state to JSON and safetensors.
+
+    A state has tensors, numbers and texts in lists and in dictionaries by name.
+    """
     tensors: dict[str, Tensor] = {}
 
     def place(x: Tensor) -> dict[str, str]:
@@ -26,15 +28,17 @@ def pack(state: dict[str, Any]) -> tuple[bytes, bytes]:
         tensors[name] = x.detach().cpu().clone().contiguous()
         return {TENSOR: name}
 
-    structure = json.dumps(state, default=place)  # called with what JSON does not have
+    structure = json.dumps(
+        state, default=place
+    )  # `place` is called for values that JSON cannot represent: tensors
     return structure.encode(), save(tensors)
 
 
 def unpack(structure: bytes, tensors: bytes) -> Any:
-    """What `pack` was given.
+    """Return the state from the results of `pack`.
 
     Raises:
-        ValueError, KeyError, TypeError or safetensors' own error: it is something else.
+        ValueError, KeyError, TypeError or safetensors' own error: the bytes are no packed state.
     """
     known = load(tensors)
 
@@ -47,16 +51,20 @@ def unpack(structure: bytes, tensors: bytes) -> Any:
 def pack_newest(
     root: Path, publish: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> dict[str, bytes]:
-    """The newest intact checkpoint of a run and, where checkpoint.best has chosen another one, that
-    one (unless it is damaged: a run that is resumed from this state says so): packed, by the names
-    of their files.
+    """Pack the newest intact checkpoint of a run, and the best checkpoint if that is another.
+
+    checkpoint.best chooses the best checkpoint. If it is damaged, it is left out, and a run that is
+    resumed from this state reports it.
 
     Args:
         root: the run's folder of checkpoints.
-        publish: returns a state as it is uploaded.
+        publish: a function that returns a state as it is uploaded.
+
+    Returns:
+        the packed states, by the names of the files.
 
     Raises:
-        UserError: all are damaged.
+        UserError: all checkpoints are damaged.
     """
     newest = filter(checkpoint.is_intact, reversed(checkpoint.list_checkpoints(root)))
     path = next(newest, None)
@@ -73,38 +81,40 @@ def pack_newest(
 
 
 def _best_step(state: dict[str, Any]) -> int | None:
-    """The step of the checkpoint that a state names as the best one; None for itself or none."""
+    """Return the step of the best checkpoint that a state names, or None.
+
+    Return None as well if the state itself is the best.
+    """
     step: int | None = (state.get("best") or {}).get("step")
     return None if step == state["step"] else step
 
 
 def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> None:
-    """Write the packed state of a folder, and the best one that it names, as the checkpoints that
-    they were.
+    """Write the packed state of a folder, and the best state named there, as checkpoints.
 
     Args:
         root: the run's folder of checkpoints.
-        source: what was downloaded.
-        place: with which an error begins.
-        steps: of the run's optimiser.
+        source: the downloaded folder.
+        place: the beginning of error messages.
+        steps: number of steps of the run's optimiser.
 
     Raises:
         UserError: the folder holds no training state of such a run.
-        OSError, RuntimeError: it cannot be written.
+        OSError, RuntimeError: a checkpoint cannot be written.
     """
     state = _unpacked(source, "state", place, steps)
     if (step := _best_step(state)) is not None and (source / "best.json").exists():
         best = _unpacked(source, "best", place, steps)
-        if best["step"] == step:  # another one is left from an earlier push
+        if best["step"] == step:  # the files may be from an earlier push
             checkpoint.save(root, step, best, keep=1)
     checkpoint.save(root, state["step"], state, keep=1)
 
 
 def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]:
-    """The state in NAME.json and NAME.safetensors, of a step from 0 to `steps`.
+    """Return the state in NAME.json and NAME.safetensors.
 
     Raises:
-        UserError: it is none.
+        UserError: the files hold no training state of a step from 0 to `steps`.
     """
     try:
         structure = (source / f"{name}.json").read_bytes()
@@ -112,7 +122,7 @@ def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]
         records.check(state, UploadedState)
         if not 0 <= state["step"] <= steps:
             raise ValueError(f"step {state['step']} of optim.steps={steps}")
-    except Exception as error:  # whatever is wrong in somebody's file
+    except Exception as error:  # a file written by others may cause any error
         raise UserError(
             f"{place}: {name}.json or {name}.safetensors holds no training state: {error!r}"[:300]
         ) from None

@@ -1,1 +1,1 @@
-"""The run folder: names, lock, metrics; console and trackers. No torch at import."""
+"""Manage run folders: names, lock, metrics, console and trackers. No torch at import."""

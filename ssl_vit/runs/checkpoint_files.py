@@ -1,4 +1,4 @@
-"""The folders of checkpoints: their names and how they are removed. No torch."""
+"""List and remove the folders of checkpoints. No torch."""
 
 import re
 from collections.abc import Collection
@@ -12,18 +12,21 @@ STEP = re.compile(r"step-\d{9,}")  # the name of a checkpoint
 
 
 def list_checkpoints(root: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
+    """Return the checkpoints of a run, oldest first."""
     return sorted(p for p in root.glob("step-*") if STEP.fullmatch(p.name))
 
 
 def step_of(path: Path) -> int:
-    """The optimiser step of a checkpoint's folder."""
+    """Return the optimiser step of a checkpoint's folder."""
     return int(path.name.removeprefix("step-"))
 
 
 def remove(path: Path, written: Collection[str] = (MANIFEST, STATE)) -> None:
-    """Remove a checkpoint, or another folder of a step. It is renamed first, so that a kill leaves
-    none with missing files. Files other than those that were `written` stay, in NAME.kept."""
+    """Remove a checkpoint, or another folder of a step.
+
+    The folder is renamed first, so that a kill leaves no checkpoint with missing files. Files that
+    are not named in `written` are kept in NAME.kept.
+    """
     others = [] if path.is_symlink() or not path.is_dir() else list(path.iterdir())
     for other in others:
         if other.name not in written and not other.name.startswith("."):

@@ -1,4 +1,4 @@
-"""Warns of a run whose features collapse, from its rows of metrics. No torch here."""
+"""Warn when a run's features collapse, from the rows of metrics. No torch."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -6,21 +6,23 @@ from ..callbacks import Callback, Row
 
 RANK, COSINE = "features/effective_rank", "features/mean_cosine"
 INFORMATION = {"features/information": "an image", "features/patch_information": "a patch"}
-LEAST_RANK = 0.25  # of the first
+LEAST_RANK = 0.25  # as a share of the first effective rank
 MOST_COSINE = 0.99
-LEAST_INFORMATION = 0.05  # of log K
+LEAST_INFORMATION = 0.05  # as a share of log K
 IN_A_ROW = 2  # checks after warm-up
 
 
 class CollapseAlarm(Callback):
-    """Warns of a measure at the second check in a row after warm-up at which it is out of bounds;
-    again only once a check was within them.
+    """Callback that warns when a measure of the features is out of bounds.
+
+    A warning follows the second such check in a row after warm-up. The next warning needs a check
+    within the bounds before.
 
     Args:
-        warmup: steps.
-        known: the rows of metrics.jsonl so far; the first check of them is what ranks are compared
-            with.
-        warn: takes the warning.
+        warmup: number of steps without warnings.
+        known: the rows of metrics.jsonl so far; later ranks are compared with the rank of the first
+            check.
+        warn: a function that is called with the warning.
     """
 
     def __init__(self, warmup: int, known: Iterable[Row], warn: Callable[[str], None]) -> None:
@@ -46,11 +48,11 @@ class CollapseAlarm(Callback):
                 self.warn(f"step {row['step']}: features may be collapsing: {text}")
 
     def _out_of_bounds(self, row: Row) -> Mapping[str, str]:
-        """{measure: what is said of it}."""
+        """Return {measure: text of the warning} for the measures that are out of bounds."""
         assert self.first is not None
         rank, first = row[RANK], self.first[RANK]
         found = {}
-        if not rank >= LEAST_RANK * first:  # not a number either
+        if not rank >= LEAST_RANK * first:  # true for NaN too
             under = f"under {LEAST_RANK:.0%} of that at step {self.first['step']}, {first:.1f}"
             found[RANK] = f"effective rank {rank:.1f}, {under}"
         if not row[COSINE] <= MOST_COSINE:

@@ -1,5 +1,7 @@
-"""A run's output on the console: tables; a progress bar on a terminal and in a notebook, elsewhere
-plain lines."""
+"""Print a run's output on the console.
+
+Output is tables, a progress bar on a terminal and in a notebook, and plain lines elsewhere.
+"""
 
 import sys
 import time
@@ -18,11 +20,11 @@ from ..metrics import FRESH, HELD_OUT, PROBE, find_metric, format_metrics, is_of
 from ..recipe.records.run import Measured
 from . import notebook
 
-LINE_INTERVAL = 5.0  # seconds between plain lines, at least
-# a sixtieth of the time so far, later: a day's log or notebook stays one that can be read
+LINE_INTERVAL = 5.0  # the least seconds between plain lines
+# in a long run, a sixtieth of the time so far, so that a day's log or notebook stays readable
 LINE_SHARE = 1 / 60
 T = TypeVar("T")
-REDRAWN_EVERY = 0.5  # seconds, at least, between two states of a notebook's bar
+REDRAWN_EVERY = 0.5  # the least seconds between two states of a notebook's bar
 
 
 def table(rows: Iterable[tuple[str, str]]) -> None:
@@ -32,7 +34,7 @@ def table(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Rows of a table with one name, printed on the first."""
+    """Yield rows of a table with one name, which is printed on the first row."""
     for i, text in enumerate(texts):
         yield ("" if i else name), text
 
@@ -52,14 +54,16 @@ def _summary(row: Row) -> str:
 
 @dataclass(eq=False, repr=False)
 class _Progress(Callback, ABC):
-    """As `progress`, which makes one. Subclasses show what training does (`_summarise`) and print
-    what stays (`_say`)."""
+    """Callback that shows the progress of training, made by `progress`.
+
+    Subclasses show the state of training (`_summarise`) and print lines that stay (`_say`).
+    """
 
     start: int
     steps: int
     images: int | None = None
     probed: Callable[[], Mapping[str, Measured]] | None = None
-    word: str = "step"  # what it counts
+    word: str = "step"  # the unit of `start` and `steps`
 
     def on_row(self, row: Row) -> None:
         if "images_per_s" in row:
@@ -75,14 +79,16 @@ class _Progress(Callback, ABC):
 
     @abstractmethod
     def _summarise(self, row: Row) -> None:
-        """Show what training does, of a row of training."""
+        """Show the state of training from a row of training metrics."""
 
     def _say(self, text: str) -> None:
         print(text, flush=True)
 
     def _measured(self, row: Row) -> Iterator[str]:
-        """A line of the held-out metrics of a row, and one of each of its probes, in the order of
-        measures: value, interval, and that of fresh weights."""
+        """Yield a line of a row's held-out metrics, and a line for each probe.
+
+        Probes come in the order of measures, with value, interval and the value of fresh weights.
+        """
         values = {
             name.removeprefix(HELD_OUT): value
             for name, value in row.items()
@@ -90,7 +96,7 @@ class _Progress(Callback, ABC):
         }
         if "loss" in values:
             of = "" if self.images is None else f" (n = {count_of_images(self.images)})"
-            measured = format_metrics(values, values)  # baselines stand among them
+            measured = format_metrics(values, values)  # the values contain the baselines
             yield f"held out at step {row['step']}: {measured}{of}"
         is_probed = any(name.startswith(PROBE) for name in row)
         probes = self.probed() if self.probed and is_probed else {}
@@ -109,7 +115,7 @@ class _Progress(Callback, ABC):
 
 @dataclass(eq=False, repr=False)
 class ProgressBar(_Progress):
-    """Callback that draws a progress bar; close() it before anything else is printed."""
+    """Callback that draws a progress bar. Call close() before anything else is printed."""
 
     def __post_init__(self) -> None:
         # on a narrow screen only the summary is truncated
@@ -147,7 +153,7 @@ class ProgressLines(_Progress):
         self.printed_at = self.started_at
 
     def on_step(self, step: int) -> None:
-        # only where rows are further apart
+        # only if rows are further apart than two intervals
         if self._waited() >= 2:
             self._print(step)
 
@@ -157,12 +163,12 @@ class ProgressLines(_Progress):
             self._print(row["step"])
 
     def _waited(self) -> float:
-        """The time since the last line, in intervals."""
+        """Return the time since the last line, in intervals."""
         now = time.monotonic()
         return (now - self.printed_at) / self._interval(now)
 
     def _interval(self, now: float) -> float:
-        """Seconds between two lines."""
+        """Return the seconds between two lines."""
         return max(LINE_INTERVAL, LINE_SHARE * (now - self.started_at))
 
     def _print(self, step: int) -> None:
@@ -178,8 +184,13 @@ class ProgressLines(_Progress):
 
 
 def told(items: Iterable[T], count: int, what: str) -> Iterator[T]:
-    """Yield `count` items of what is no training, such as batches of test images, and say from time
-    to time how many are done: `what`, and how long the others take."""
+    """Yield `count` items of a job that is no training, and print the progress from time to time.
+
+    Args:
+        items: the items, such as batches of test images.
+        count: number of items.
+        what: a description of the job, printed with the remaining time.
+    """
     lines = ProgressLines(0, count, word="measured")
     lines.row = what
     for lines.row_step, item in enumerate(items, 1):
@@ -188,7 +199,7 @@ def told(items: Iterable[T], count: int, what: str) -> Iterator[T]:
 
 
 class NotebookBar(ProgressLines):
-    """Callback that redraws one bar in a notebook; what is printed besides stays below it."""
+    """Callback that redraws a bar in a notebook, above all printed lines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -208,13 +219,13 @@ def progress(
     images: int | None = None,
     probed: Callable[[], Mapping[str, Measured]] | None = None,
 ) -> ProgressBar | ProgressLines:
-    """A bar on a terminal and in a notebook, else lines.
+    """Return a progress bar on a terminal or in a notebook, else progress lines.
 
     Args:
-        start: step that training begins at.
-        steps: of the whole run.
-        images: how many held-out metrics are of.
-        probed: gives the metrics of the probes' last evaluation.
+        start: the step that training begins at.
+        steps: number of steps of the whole run.
+        images: number of held-out images that metrics are measured on.
+        probed: a function that returns the metrics of the probes' last evaluation.
     """
     if notebook.in_notebook():
         return NotebookBar(start, steps, images, probed)

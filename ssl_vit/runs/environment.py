@@ -1,4 +1,4 @@
-"""Versions, git revision and hardware, as environment.json records them. No torch."""
+"""Collect versions, git revision and hardware for environment.json. No torch."""
 
 import os
 import platform
@@ -15,16 +15,18 @@ PACKAGES = ("torch", "torchvision", "timm", "accelerate", "datasets", "transform
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def process_cores() -> int:
-    """CPU cores for this process alone: its share of those that it may use with the other processes
-    of its run on this machine. SLURM may bind each process to its own cores; there it is the share
-    of those that the job asked for."""
+    """Return the number of CPU cores for this process alone.
+
+    The processes of a run on this machine share the usable cores. SLURM may bind each process to
+    separate cores; then the job's requested cores are shared.
+    """
     each, tasks = (os.environ.get(f"SLURM_{name}", "") for name in ("CPUS_PER_TASK", "NTASKS"))
     if each.isdecimal() and tasks.isdecimal():
         share = int(each) * int(tasks) // int(os.environ.get("WORLD_SIZE", "1"))
@@ -33,16 +35,18 @@ def process_cores() -> int:
 
 
 def requested_threads() -> int | None:
-    """Return the number of threads in OMP_NUM_THREADS, or None if the user has not set one.
+    """Return the number of threads in OMP_NUM_THREADS, or None if the user set none.
 
-    torchrun, `accelerate launch` and deepspeed set the variable to numbers of their own, mostly 1.
-    Under SLURM alone the processes have the variables of a launcher, and the number is the user's.
+    torchrun, `accelerate launch` and deepspeed set the variable themselves, mostly to 1. Under
+    SLURM alone the processes have the variables of a launcher, but the number is the user's.
     """
     set_by_launchers = {"TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"}
     if "SLURM_PROCID" not in os.environ:
         set_by_launchers.add("LOCAL_RANK")
     is_launched = not set_by_launchers.isdisjoint(os.environ)
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # others: nested regions
+    first = (
+        os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    )  # further numbers are for nested regions
     usable = first.isdecimal() and int(first) > 0 and not is_launched
     return int(first) if usable else None
 
@@ -53,12 +57,12 @@ def default_threads() -> int:
 
 
 def host_memory() -> float:
-    """This process's share of the machine's memory, in bytes."""
+    """Return this process's share of the machine's memory, in bytes."""
     return psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def environment(extra: dict[str, Any]) -> dict[str, Any]:
-    """Versions, git revision and hardware, together with `extra`."""
+    """Return versions, git revision and hardware, together with `extra`."""
     return {
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
@@ -69,7 +73,7 @@ def environment(extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """The CPU's name."""
+    """Return the name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -79,8 +83,11 @@ def cpu_model() -> str:
 
 
 def _revision() -> str | None:
-    """The git revision of this code, with + if files were changed since; None outside git, and of
-    an installed package, which may lie inside another project's repository."""
+    """Return the git revision of this code, with + if files were changed since.
+
+    Return None outside git, and for an installed package, which may lie inside another project's
+    repository.
+    """
     if INSTALLED:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Writing files and folders whole or not at all. No torch."""
+"""Write files and folders whole or not at all. No torch."""
 
 import errno
 import os
@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# What a process writes beside NAME, with its number, and moves there when it is whole
+# Name of the unfinished file or folder next to NAME, with the number of the process that writes it
 BESIDE = re.compile(r"\.(?P<name>.+)\.\d+", re.DOTALL)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there; of a link only the link."""
+    """Remove an existing file or folder, and a link without the target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -22,13 +22,17 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Path]:
-    """The path of an unfinished file or folder, which becomes `path` at the end of the body; after
-    an error it is removed, which gives a full disk its room back. A folder that holds something is
-    replaced where `written` says the names of all files that are ever written there; those of other
-    names go over to the new one.
+    """Yield the path of an unfinished file or folder, which becomes `path` at the end of the body.
+
+    After an error the unfinished file is removed, which frees space on a full disk.
+
+    Args:
+        path: the file or folder to write.
+        written: names of all files that are ever written in the folder; needed to replace a folder
+            with content. Files with other names are moved to the new folder.
 
     Raises:
-        OSError: it cannot be written; it names `path`.
+        OSError: the path cannot be written; the error names `path`.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -41,15 +45,18 @@ def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Pa
     except BaseException as error:
         with suppress(OSError):
             remove(beside)
-        # a write that fails names no file
+        # the error of a failed write names no file
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(beside)):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 
 def _exchange(beside: Path, path: Path, written: Collection[str]) -> None:
-    """Rename a folder to `path`, in place of the folder there. POSIX renames over no folder that
-    holds something: between two renames there is none, and a reader tries again."""
+    """Rename a folder to `path`, in place of the present folder.
+
+    POSIX cannot rename over a folder with content. Between two renames the folder is missing, and a
+    reader tries again.
+    """
     old = path.with_name(f".{path.name}.0")  # no process has that number
     remove(old)
     path.rename(old)
@@ -61,8 +68,12 @@ def _exchange(beside: Path, path: Path, written: Collection[str]) -> None:
 
 
 def leftovers(folder: Path, own: re.Pattern[str]) -> list[Path]:
-    """What processes are writing, or killed ones have left, of a folder's files and folders whose
-    names `own` matches."""
+    """Return files and folders that processes are writing, or that killed processes have left.
+
+    Args:
+        folder: the folder to look in.
+        own: matches the final names of the files and folders.
+    """
     with suppress(OSError), os.scandir(folder) as there:
         found = (BESIDE.fullmatch(one.name) for one in there)
         return sorted(folder / one[0] for one in found if one and own.fullmatch(one["name"]))
@@ -70,11 +81,11 @@ def leftovers(folder: Path, own: re.Pattern[str]) -> list[Path]:
 
 
 def sweep(folder: Path, own: re.Pattern[str], delete: Callable[[Path], None] = remove) -> None:
-    """Remove `leftovers`, where no other process writes the folder.
+    """Remove `leftovers` of a folder that only this process writes.
 
     Args:
-        folder, own: as of `leftovers`.
-        delete: removes one; of a link only the link.
+        folder, own: as in `leftovers`.
+        delete: a function that removes a file or folder, but not the target of a link.
     """
     for left in leftovers(folder, own):
         with suppress(OSError):  # another process removes it, too
@@ -82,10 +93,10 @@ def sweep(folder: Path, own: re.Pattern[str], delete: Callable[[Path], None] = r
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file's content, or leave it as it was.
+    """Replace a file's content, or leave the file unchanged.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with replacing(path) as beside, beside.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -94,10 +105,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Append to a file, or leave it as it was.
+    """Append to a file, or leave the file unchanged.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with path.open("ab", buffering=0) as file:
         size = file.tell()

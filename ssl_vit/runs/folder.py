@@ -1,11 +1,11 @@
-"""The run folder: names of its files, metrics.jsonl, log.txt, result.json and the lock. No torch.
+"""Read and write the run folder: metrics.jsonl, log.txt, result.json and the lock. No torch.
 
 runs/NAME/
     recipe.yaml  environment.json  metrics.jsonl  log.txt  result.json
     checkpoints/  export/  figures/  tensorboard/  trackers/ (log.trackers)
-    predictions.npz (of the test split)  not_finite.json (skipped updates)  report.html
-    trained_on.safetensors (hashes of the images that it has trained on)
-    compared.safetensors (of which held-out images probes of fresh weights are right)
+    predictions.npz (for the test split)  not_finite.json (skipped updates)  report.html
+    trained_on.safetensors (hashes of the images that the run has trained on)
+    compared.safetensors (which held-out images the probes of fresh weights classify correctly)
     hub/  hub.json (uploads)
 """
 
@@ -31,19 +31,20 @@ from .identity import recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
 COMPARED = "compared.safetensors"
-# what a run may leave before it has begun (identity.is_begun): the next one would be taken for it
+# files that a run may leave before it has begun (identity.is_begun). They are removed, because they
+# would be mistaken for files of the next run
 LEFT = (COMPARED, TRAINED_ON, "log.txt", "not_finite.json", "tensorboard", "trackers")
-# Of files of these forms, what killed processes have left is removed by the next that takes the
-# lock; not of the page, which a report may be writing without it
+# The next process that takes the lock removes what killed processes have left of these files, but
+# not of the page, which a report may be writing without the lock
 SWEPT = re.compile(r"\w+\.(yaml|json|jsonl|npz|safetensors)")
-EXACT = 2**53  # above which floats do not count by ones
+EXACT = 2**53  # floats above this number do not represent every integer
 
 
 def open_run(folder: Path) -> "Run":
-    """The run in a folder; its images need not be here.
+    """Return the run in a folder. The run's images need not exist on this machine.
 
     Raises:
-        UserError: there is none, or its recipe.yaml cannot be read.
+        UserError: the folder holds no run, or recipe.yaml cannot be read.
     """
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder} is no run: it holds no recipe.yaml")
@@ -53,8 +54,10 @@ def open_run(folder: Path) -> "Run":
 
 
 def parse_row(line: str) -> Row | None:
-    """A row of metrics.jsonl; None for anything else. Files have millions: a record would be
-    checked at half the speed."""
+    """Parse a row of metrics.jsonl, or return None for anything else.
+
+    Files have millions of rows, and checking each row as a record would be half as fast.
+    """
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -69,15 +72,15 @@ def parse_row(line: str) -> Row | None:
 
 
 class Run:
-    """A run's recipe and its folder. Constructing one creates nothing on the disk.
+    """Recipe and folder of a run. The constructor creates nothing on the disk.
 
     Attributes:
-        recipe: completed by `reconcile`.
-        folder: and the paths in it: `checkpoints`, `export`, `figures`, `metrics`, ...
+        recipe: the recipe, completed by `reconcile`.
+        folder: the folder, with paths in it: `checkpoints`, `export`, `figures`, `metrics`, ...
         recipe_file: what environment.json records of the recipe file (load.recipe_file); None
-            where the recipe came from none.
-        printed: warnings of before the folder was there, which `open` logs.
-        signal: the name of a signal that came while it trained, or too late to stop it.
+            if the recipe came from no file.
+        printed: warnings printed before the folder existed, which `open` logs.
+        signal: the name of a signal that came during training, or too late to stop it.
         held: the locked folder, while this process holds the lock.
     """
 
@@ -106,7 +109,7 @@ class Run:
         return f"Run({str(self.folder)!r})"
 
     def reconcile(self) -> Recipe:
-        """Complete the recipe from the folder (precision, commits) and check that both agree.
+        """Complete the recipe from the folder (precision, commits), and check that both agree.
 
         Raises:
             UserError: as `identity.reconcile`.
@@ -114,19 +117,22 @@ class Run:
         return identity.reconcile(self.recipe, self.folder)
 
     def environment(self) -> Environment:
-        """The content of environment.json.
+        """Return the content of environment.json.
 
         Raises:
-            UserError: it is damaged or missing.
+            UserError: the file is damaged or missing.
         """
         return identity.read_record(self.folder / "environment.json", Environment)
 
     def open(self, environment: dict[str, Any]) -> None:
-        """Create the folder, or check its images, initial weights and plugin; write recipe.yaml and
-        environment.json. Of a run that had not begun nothing is left (`LEFT`).
+        """Create the folder, or check its images, initial weights and plugin.
+
+        Write recipe.yaml and environment.json. Remove the files of a run that had not begun
+        (`LEFT`).
 
         Raises:
-            UserError: the folder cannot be written, or was made with others.
+            UserError: the folder cannot be written, or was made with other images, weights or
+                plugin.
         """
         path = self.folder / "environment.json"
         environment = environment | identity.file_hashes(self.recipe)
@@ -138,7 +144,7 @@ class Run:
         environment["options"] = identity.result_options(self.recipe)
         known = self.environment() if path.exists() and identity.is_begun(self.folder) else None
         origin = self.recipe_file
-        if known:  # of the first start, also where the run is resumed from its recipe.yaml
+        if known:  # the file of the first start, even if the run is resumed from its recipe.yaml
             origin = known.recipe_file.content() if known.recipe_file else None
         if origin:
             environment["recipe_file"] = origin
@@ -159,10 +165,10 @@ class Run:
             raise UserError(f"out={self.recipe.out}: {text}") from None
 
     def result(self) -> Result | None:
-        """The content of result.json; None if the run has not finished.
+        """Return the content of result.json, or None if the run has not finished.
 
         Raises:
-            UserError: it is damaged.
+            UserError: the file is damaged.
         """
         path = self.folder / "result.json"
         return identity.read_record(path, Result) if path.exists() else None
@@ -177,35 +183,45 @@ class Run:
         write_atomically(self.folder / "result.json", json.dumps(result.content(), indent=2) + "\n")
 
     def rows(self) -> list[Row]:
-        """The rows of metrics.jsonl, without lines that are none, such as a last line cut short by
-        a kill."""
+        """Return the rows of metrics.jsonl, without invalid lines.
+
+        A kill can leave an invalid last line, which is cut short.
+        """
         if not self.metrics.is_file():
             return []
         rows = map(parse_row, self.metrics.read_text(errors="replace").splitlines())
         return [row for row in rows if row is not None]
 
     def truncate_metrics(self, step: int) -> list[Row]:
-        """Drop the rows after `step`, which a resumed run writes again; the remaining rows."""
+        """Drop the rows after `step`, which a resumed run writes again, and return the rest."""
         rows = [row for row in self.rows() if row["step"] <= step]
         write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
 
     def append(self, row: Row) -> None:
-        """Append a row to metrics.jsonl, or leave the file as it was.
+        """Append a row to metrics.jsonl, or leave the file unchanged.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self._check_in_place()
         append(self.metrics, f"{json.dumps(row)}\n".encode())
 
     def write_log(self, text: str) -> None:
-        """Append a dated line to log.txt; as `append`."""
+        """Append a dated line to log.txt.
+
+        Raises:
+            OSError: as `append`.
+        """
         self._check_in_place()
         append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode(errors="replace"))
 
     def warn(self, text: str) -> None:
-        """Print a warning and write it to log.txt, where its page finds it; as `append`."""
+        """Print a warning and write it to log.txt, from which the run's page reads warnings.
+
+        Raises:
+            OSError: as `append`.
+        """
         print(f"warning: {text}", flush=True)
         self.write_log(f"warning: {text}")
 
@@ -214,22 +230,24 @@ class Run:
         """Keep other writers out while the body runs (lock.hold).
 
         Args:
-            on_lost: called with the reason if the folder is moved or removed meanwhile, which the
-                next line or row that is to be written in it notices.
+            on_lost: a function that is called with the reason if the folder is moved or removed
+                meanwhile. The next write of a line or row notices this.
 
         Raises:
-            UserError: another process or thread holds the folder, or it lies in another
-                run's.
+            UserError: another process or thread holds the folder, or it lies in another run's
+                folder.
         """
         lock.check_outside(self.recipe.name, self.folder)
         existed = self.folder.exists()
         with lock.hold(self.folder, self.recipe.out) as self.held:
             self.on_lost = on_lost
-            sweep(self.folder, SWEPT, delete=Path.unlink)  # a folder of such a name is none of ours
+            sweep(
+                self.folder, SWEPT, delete=Path.unlink
+            )  # a folder with such a name was not made by a run
             try:
                 yield
             except UserError:
-                # refused before it did anything: no run is listed that there never was
+                # the run was refused before it began: lists of runs must not show it
                 if not existed and not self.metrics.exists() and not self.log.exists():
                     shutil.rmtree(self.folder, ignore_errors=True)
                 raise
@@ -237,10 +255,10 @@ class Run:
                 self.held = None
 
     def check_not_moved(self) -> None:
-        """Check that the folder is where it was.
+        """Check that the folder still has its path.
 
         Raises:
-            UserError: it was moved or removed.
+            UserError: the folder was moved or removed.
         """
         if self.is_moved:
             text = f"{self.folder} was moved or removed while the run wrote it"
@@ -249,14 +267,14 @@ class Run:
 
     @property
     def is_moved(self) -> bool:
-        """Whether the folder that this process writes is not where it was."""
+        """Return whether the folder that this process writes was moved or removed."""
         return self.held is not None and not self.held.is_in_place()
 
     def _check_in_place(self) -> None:
-        """As `check_not_moved`, before a line is written.
+        """Check that the folder still has its path, before a line is written.
 
         Raises:
-            OSError: the folder is not where it was; another one may be there.
+            OSError: the folder was moved or removed, and another folder may have its path.
         """
         if self.is_moved:
             self.on_lost(f"the loss of its folder {self.folder}")

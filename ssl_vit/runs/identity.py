@@ -1,8 +1,8 @@
-"""Compares a run folder with a recipe: values, images, initial weights and files. No torch.
+"""Compare a run folder with a recipe: values, images, initial weights and files. No torch.
 
-A folder records what its run was computed from (recipe/identity.py): the keys in recipe.yaml, the
-facts of images, initial weights and files in environment.json. That file and result.json also have
-the recipe's hash, its name.
+A folder records what its run was computed from (recipe/identity.py): the keys in recipe.yaml, and
+the facts of images, initial weights and files in environment.json. environment.json and result.json
+also have the recipe's hash, which names the run.
 """
 
 import hashlib
@@ -38,19 +38,22 @@ from .checkpoint_files import list_checkpoints, step_of
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
 TAKEN = "take another name= or remove that folder"  # what to do about a folder of another run
-LENGTH = ("optim.steps", "optim.decay")  # in which runs that share their beginning may differ
+LENGTH = ("optim.steps", "optim.decay")  # keys that may differ between runs with the same beginning
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Hash of what is computed: runs with equal hashes are the same run.
+    """Return the hash of the computation: runs with equal hashes are the same run.
 
-    The path of local weights is not part of it; environment.json has the hash of the weights.
+    The hash ignores the path of local weights; environment.json has the hash of the weights.
     """
     return written_hash(recipe.values())
 
 
 def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
-    """The `recipe_hash` of {dotted key: value} as recipe.yaml has them; `free` as in `counts`."""
+    """Return the `recipe_hash` of {dotted key: value} in recipe.yaml.
+
+    `free` is explained in `counted`.
+    """
     computed = counted(values, free)
     for key, source in sources(computed).items():
         if source.is_local:
@@ -59,51 +62,58 @@ def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
 
 
 def free_keys(recipe: Recipe) -> list[str]:
-    """Keys of the objective's own group, or the target's, that do not change what is computed: of
-    a plugin's they are not known without it, and a key that is not known counts."""
+    """Return keys of the objective's or the target's group that do not change the computation.
+
+    For a plugin they are recorded, because without the plugin they are unknown, and an unknown key
+    counts as changing the computation.
+    """
     return [
         key for key in recipe.values() if key.split(".")[0] in recipe.groups and not counts(key)
     ]
 
 
 def result_options(recipe: Recipe) -> Values:
-    """{key: value} of the keys that change what the result contains but not what is computed: they
-    may differ while a run goes on, not once it has finished."""
+    """Return {key: value} of keys that change the content of the result, not the computation.
+
+    These keys may change while a run goes on, but not after it has finished.
+    """
     values = defaults() | recipe.values()
-    # which evaluations there are to choose among
+    # the evaluations among which the best checkpoint is chosen
     chosen = ("eval.every",) if recipe.checkpoint.best else ()
     return {key: values[key] for key in (*of_effect("result"), *chosen)}
 
 
 def file_hashes(recipe: Recipe) -> dict[str, Any]:
-    """What environment.json records about the files that a recipe names: {key: {kind: hash}}."""
+    """Return the hashes of a recipe's files for environment.json: {key: {kind: hash}}."""
     named = {"plugin": recipe.plugin, "real": recipe.eval.real}
     return {key: {"file": file_hash(Path(path))} for key, path in named.items() if path}
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:
-    """A record of the run folder.
+    """Read a record of the run folder.
 
     Raises:
-        UserError: it is missing or damaged.
+        UserError: the record is missing or damaged.
     """
     remove = "remove it, or " if path.exists() else ""
     return records.require(path, kind, f"{remove}take another name=")
 
 
 def recorded(folder: Path, key: str) -> dict[str, Any]:
-    """What environment.json records under `key`: hashes of images, initial weights or a file.
+    """Return what environment.json records under `key`, such as hashes of images.
 
     Raises:
-        UserError: it is damaged.
+        UserError: the file is damaged.
     """
     known = read_record(folder / "environment.json", RunEnvironment)
     return cast(dict[str, Any], known[key] or {})
 
 
 def initial_weights(folder: Path) -> dict[str, Any]:
-    """What environment.json records about the weights that a run began with: their hashes (`init`,
-    `teacher`) and what it cost to train them (`before`)."""
+    """Return what environment.json records about the weights that a run began with.
+
+    These are hashes (`init`, `teacher`) and the cost of training the weights (`before`).
+    """
     path = folder / "environment.json"
     known = read_record(path, Environment).content() if path.exists() else {}
     keys = ("init", "teacher", "before")
@@ -111,9 +121,11 @@ def initial_weights(folder: Path) -> dict[str, Any]:
 
 
 def runs_before(recipe: Recipe) -> Iterator[tuple[Path, Recipe | None]]:
-    """The runs that a run's initial weights and teachers come from and their recipes, the latest
-    first, each once. None in place of the recipe where one is not here any more, or its recipe
-    cannot be read: then nothing is known of what it comes from."""
+    """Yield the runs, with recipes, that initial weights and teachers come from, latest first.
+
+    Each run is yielded once. The recipe is None if the run is missing or the recipe is unreadable;
+    the runs before that run are then unknown.
+    """
     known: set[Path] = set()
     left = [*recipe.sources().values()]
     while left:
@@ -132,11 +144,13 @@ def runs_before(recipe: Recipe) -> Iterator[tuple[Path, Recipe | None]]:
 
 
 def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
-    """What the runs took that a run's initial weights and teachers come from, as
-    `InitSource.upstream_cost`; of one run that several come from at once, once.
+    """Return the cost of all runs that a run's initial weights and teachers come from.
+
+    The costs are those of `InitSource.upstream_cost`. A run that several of them come from directly
+    counts once.
 
     Raises:
-        UserError: as there.
+        UserError: as `InitSource.upstream_cost`.
     """
     sources_of = {one.locate().run or one.key: one for one in recipe.sources().values()}
     total: dict[str, float | None] = dict.fromkeys(COSTS, 0.0)
@@ -152,27 +166,29 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def is_begun(folder: Path) -> bool:
-    """Whether a run's folder holds what another run in it would lose: a checkpoint, a row of
-    metrics, an export or a result. One that failed before has none of them, as of a plugin with a
-    mistake, and the next run may be another."""
+    """Return whether a folder holds files that another run would destroy.
+
+    These are a checkpoint, a row of metrics, an export or a result. A run that failed before, such
+    as with a mistake in a plugin, has left none, and the next run may be a different run.
+    """
     metrics, ends = folder / "metrics.jsonl", (folder / "export", folder / "result.json")
     has_rows = metrics.is_file() and metrics.stat().st_size > 0
     return has_rows or any(path.exists() for path in (*ends, *_checkpoints(folder)))
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
-    """Complete a recipe from the folder that it resumes, and check that the folder holds its run.
+    """Complete a recipe from the folder to resume, and check that the folder holds this run.
 
-    `compute.precision=auto` becomes the folder's precision, and what is measured on training images
-    (data.mean, data.std) what the folder's run has measured; weights on the Hub without
-    a commit get the folder's commit, or in a new folder the current one.
+    `compute.precision=auto` becomes the folder's precision. data.mean and data.std become the
+    values that the folder's run has measured. Weights on the Hub without a commit get the folder's
+    commit or, in a new folder, the current commit.
 
-    A run that has yet to begin at a step of another (resume=RUN@STEP) is completed from that one
-    first. A folder in which no run has begun is as none (`is_begun`).
+    A run that is to begin at a step of another run (resume=RUN@STEP) is completed from the other
+    run first. A folder in which no run has begun counts as new (`is_begun`).
 
     Raises:
-        UserError: the folder holds a run of another recipe; it names the keys that differ. Or the
-            other run does, or has no such step to begin at.
+        UserError: the folder or the other run has another recipe (the message names the keys that
+            differ), or the other run has no such step to begin at.
     """
     path, begun = folder / "recipe.yaml", is_begun(folder)
     if begun:
@@ -192,14 +208,14 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     there = _completed_from(folder, recipe)
     if differ := differences(computed_values(there), computed_values(recipe)):
         text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
-        # while it is written nobody is told to remove it
+        # nobody should remove a folder while it is written
         hint = "take another name=" if lock.is_held(folder) else TAKEN
         raise UserError(f"name={recipe.name}: {text}; {hint}")
     return recipe
 
 
 def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
-    """The recipe of a folder's run, from which `recipe` is completed."""
+    """Complete `recipe` from the recipe of a folder's run, and return the folder's recipe."""
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
     there = resolve([f"recipe={folder}/recipe.yaml", f"out={recipe.out}", *plugin], here=False)
     if recipe.compute.precision == "auto":
@@ -212,15 +228,15 @@ def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
 
 
 def check_trunk(recipe: Recipe, there: Recipe) -> None:
-    """Check that the run `there` takes the same steps up to the one that a recipe begins at
-    (resume=RUN@STEP).
+    """Check that the run `there` takes the same steps up to the step where a recipe begins.
 
-    Before its decay nothing in a run of optim.schedule=wsd depends on its length. One that goes on
-    from another's checkpoint is therefore, to the bit, the run of its own length and has that run's
-    identity; its training state and its result.json say where it began.
+    With resume=RUN@STEP a run begins at a checkpoint of another run. Before its decay nothing in a
+    run of optim.schedule=wsd depends on its length. A run that goes on from another run's
+    checkpoint therefore equals, to the bit, a run of its length from the start, and has the same
+    identity. Its training state and result.json say where it began.
 
     Raises:
-        UserError: it is of another recipe, or decays before that step.
+        UserError: the recipes differ, or the other run decays before that step.
     """
     if differ := differences(computed_values(there), computed_values(recipe), LENGTH):
         text = f"is of another recipe: {', '.join(map(str, differ))}"
@@ -229,10 +245,10 @@ def check_trunk(recipe: Recipe, there: Recipe) -> None:
 
 
 def _check_saved(recipe: Recipe, there: Recipe) -> None:
-    """Check that the checkpoint that a recipe begins at is there.
+    """Check that the checkpoint that a recipe begins at exists.
 
     Raises:
-        UserError: it is not; it names the keys that keep it.
+        UserError: it does not exist; the message names the options that would have kept it.
     """
     assert recipe.trunk is not None
     folder, step = recipe.trunk
@@ -245,8 +261,10 @@ def _check_saved(recipe: Recipe, there: Recipe) -> None:
 
 
 def keeping(there: Recipe, step: int) -> str:
-    """The options with which a run still has the checkpoint of a step when it has finished; empty
-    where it has it as it is."""
+    """Return the options with which a finished run still has the checkpoint of a step.
+
+    Return "" if the run's present options keep the checkpoint.
+    """
     own, steps = there.checkpoint, there.optim.steps
     every = step if step % own.every else own.every
     keep = -(-steps // every) - step // every + 1  # the last step is saved too
@@ -258,7 +276,7 @@ def keeping(there: Recipe, step: int) -> str:
 def planned_differences(
     there: Mapping[str, Any], planned: Mapping[str, Any], undecided: Collection[str]
 ) -> list[str]:
-    """Descriptions of what differs between recipe.yaml and what a study planned.
+    """Describe the differences between recipe.yaml and a study's plan.
 
     Args:
         there: {dotted key: value} of recipe.yaml.
@@ -272,10 +290,10 @@ def planned_differences(
 
 
 def _check_unedited(recipe: Recipe, folder: Path) -> None:
-    """Check that recipe.yaml is the one that the folder's run was made with.
+    """Check that recipe.yaml is the file that the folder's run was made with.
 
     Raises:
-        UserError: it was edited or removed since, or another file is another run's.
+        UserError: recipe.yaml was edited or removed, or another record belongs to another run.
     """
     path = folder / "recipe.yaml"
     for record in (folder / name for name in RECORDS):
@@ -288,8 +306,10 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
 
 
 def _pin(recipe: Recipe, there: Recipe | None = None) -> None:
-    """Replace the revisions of weights on the Hub by commits: those of the folder's recipe if it
-    has the same repository, else the current ones."""
+    """Replace the revisions of weights on the Hub by commits.
+
+    The commits come from the folder's recipe if it has the same repository, else from the Hub.
+    """
     known = there.sources() if there else {}
     for key, source in recipe.sources().items():
         place, before = source.place, known.get(key)
@@ -314,14 +334,16 @@ def _accept_moved_weights(recipe: Recipe, there: Recipe, folder: Path) -> None:
 
 
 def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that the facts of files agree with what a run folder records, as far as both are known.
+    """Check that the facts of files agree with a run folder's record, if both are known.
 
     Args:
-        now: {kind: {name: hash or value}}; the kinds are those of FACTS (recipe/identity.py) and
-            `real`, the labels of ImageNet-ReaL.
+        recipe: the recipe of the run.
+        folder: the run's folder.
+        now: {kind: {name: hash or value}}; the kinds are FACTS (recipe/identity.py) and `real`, the
+            labels of ImageNet-ReaL.
 
     Raises:
-        UserError: some differ, or a plugin was added or left out.
+        UserError: some facts differ, or a plugin was added or left out.
     """
     for kind, found in now.items():
         differ = differences(facts(kind, recorded(folder, kind)), facts(kind, found))
@@ -341,7 +363,7 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
-    """In what a finished run's result was made otherwise than the recipe requests."""
+    """Return the options of a finished run's result that differ from the recipe."""
     was = recorded(folder, "options")
     now = result_options(recipe)
     for values in (was, now):
@@ -354,7 +376,7 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     """Check that a finished run's result contains what the recipe requests.
 
     Raises:
-        UserError: it was made with other values of `result_options`.
+        UserError: the result was made with other values of `result_options`.
     """
     if differ := changed_options(recipe, folder):
         found = ", ".join(map(str, differ))

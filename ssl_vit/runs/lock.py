@@ -1,9 +1,9 @@
-"""The lock of a folder: one writer at a time, and notice if the folder is moved or removed. And
-the lock of a process: one job at a time. No torch.
+"""Lock folders and processes: a single writer of a folder, a single job of a process. No torch.
 
-The lock of a folder is `filelock`'s flock on the file `lock`: the operating system releases it with
-the process, however it ends, and until then nothing but the holder does. Who holds it stands in the
-file for others to read; only the lock itself keeps a second writer out.
+A folder's lock is `filelock`'s flock on the file `lock`. The operating system releases the lock
+when the process ends in any way; until then, only the holder can. The file names the holder for
+others to read, but only the lock itself keeps a second writer out. A held folder also notices if it
+is moved or removed.
 """
 
 import json
@@ -20,21 +20,21 @@ from filelock import FileLock, Timeout
 from ..errors import UserError
 
 FILE = "lock"
-NAMING = 1.0  # seconds that one who comes second waits for the first one's line
+NAMING = 1.0  # seconds that a second writer waits for the first writer's line in the file
 OURS: set[Path] = set()  # folders that this process writes
 _PROCESS = threading.RLock()
 _JOBS: list[str] = []  # the jobs that hold _PROCESS, the outermost first
 
 
 class HeldFolder:
-    """A folder with an open file descriptor, by which a move is noticed."""
+    """Folder with an open file descriptor, by which a move is noticed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def is_in_place(self) -> bool:
-        """Whether the folder still has its path; yes if the file system does not answer."""
+        """Return whether the folder was not moved, or true if the file system does not answer."""
         try:
             return os.path.samestat(self.folder.stat(), os.fstat(self.number))
         except (FileNotFoundError, NotADirectoryError):
@@ -47,30 +47,31 @@ class HeldFolder:
 
 
 def check_outside(name: str, folder: Path) -> None:
-    """Check that a folder lies in no run's folder.
+    """Check that a folder is not inside a run's folder.
 
     Raises:
-        UserError: it does.
+        UserError: the folder is inside a run's folder.
     """
     for above in folder.resolve().parents:
-        # What is listed as a run may be less, so that what is left of one is seen
-        # (pages.run_record.is_run); a recipe.yaml of one's own beside runs/ keeps no run from
-        # starting.
+        # Lists of runs need fewer files, in order to show the remains of a run
+        # (pages.run_record.is_run). Here both are needed: a user's recipe.yaml next to runs/ must
+        # keep no run from starting
         if all((above / name).is_file() for name in ("recipe.yaml", "environment.json")):
             text = f"lies inside another run's folder, {above}; take another name= or out="
             raise UserError(f"name={name}: {folder} {text}")
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process writes the folder, as far as the lock file tells; nothing is locked."""
+    """Return whether a process writes the folder, by the lock file, without locking anything."""
     return writer(folder) is not None
 
 
 def writer(folder: Path) -> str | None:
-    """Who writes the folder, as the lock file tells: `process 12 on gpu7 since 2026-11-27 06:30`.
+    """Describe who writes the folder, as the lock file tells.
 
-    None where nobody does: the file is empty, or names a process of this machine that has ended.
-    Whether one of another machine lives cannot be told from here: it counts as alive.
+    The text is like `process 12 on gpu7 since 2026-11-27 06:30:00`. It is None if nobody writes:
+    the file is empty, or names a process of this machine that has ended. A process of another
+    machine counts as alive, because this machine cannot tell.
     """
     path = folder / FILE
     if not path.is_file():  # reading a pipe would block
@@ -93,7 +94,7 @@ def writer(folder: Path) -> str | None:
 
 
 def wait_until_free(folder: Path) -> None:
-    """Wait until nobody holds a folder's lock, on another machine either."""
+    """Wait until nobody holds a folder's lock, on this or another machine."""
     path = folder / FILE
     if path.is_file():
         with suppress(OSError), FileLock(path, poll_interval=1.0, fallback_to_soft=False):
@@ -118,7 +119,7 @@ def hold_process(job: str, nested: bool = False) -> Iterator[None]:
     each job sets for itself.
 
     Args:
-        job: what errors call the body.
+        job: the name of the body in errors.
         nested: allow the body inside another job of the same thread.
 
     Raises:
@@ -151,11 +152,11 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
         out: the run's out=, for errors.
 
     Raises:
-        UserError: another one holds the folder, it cannot be written, or its file system has no
+        UserError: another writer holds the folder, it cannot be written, or its file system has no
             locks.
     """
     path = folder / FILE
-    # without a stand-in where there are no locks: such a file outlives a killed process
+    # no fallback on file systems without locks: a fallback's file outlives a killed process
     lock = FileLock(path, blocking=False, fallback_to_soft=False)
     with ExitStack() as stack:
         try:
@@ -187,7 +188,7 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
 
 
 def _named(folder: Path) -> str:
-    """Who holds the lock; of two that begin at once, the other has not written its line yet."""
+    """Describe who holds the lock, and wait for a process that has not written the line yet."""
     until = time.monotonic() + NAMING
     while (found := writer(folder)) is None and time.monotonic() < until:
         time.sleep(0.01)

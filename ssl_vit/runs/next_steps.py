@@ -1,4 +1,4 @@
-"""What to do with a finished run: three commands for each tool that trains. No torch."""
+"""Suggest what to do with a finished run: three commands for each tool that trains. No torch."""
 
 import sys
 from collections.abc import Collection
@@ -13,32 +13,33 @@ from ..recipe.images import READING, SPLIT_KEYS
 from ..recipe.schema import Recipe, defaults
 from .identity import recorded
 
-LABELLED = "LABELLED_IMAGES"  # stands for the place of labelled images
-BOTH = "THESE_AND_LABELLED_IMAGES"  # and for one of a study, which pre-trains on what is there
-SAME = ("data.size", "data.channels", "data.range")  # of images of another place
-# Why features were not compared: the reasons for which another place of images is needed
+LABELLED = "LABELLED_IMAGES"  # to be replaced by the place of labelled images
+BOTH = "THESE_AND_LABELLED_IMAGES"  # the same for a study, which also pre-trains on these images
+SAME = ("data.size", "data.channels", "data.range")  # kept for images of another place
+# Reasons why features were not compared, for which images of another place are needed
 NO_LABELS = "the images have no labels"
 NO_CLASSES = "the folders may be no classes"
 
 
 class NextCommand(NamedTuple):
-    """What a command does, and the command."""
+    """Description of what a command does, and the command."""
 
     what: str
     command: str
 
 
 def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -> list[NextCommand]:
-    """Of a run that has pre-trained: compare it with tuned training from scratch, measure the
-    encoder, fine-tune it; of one that has fine-tuned: look at it, write its features, compare it
-    with other runs.
+    """Return commands for a finished run.
+
+    After pre-training: compare with tuned training from scratch, measure the encoder, fine-tune it.
+    After fine-tuning: look at the encoder, write its features, compare with other runs.
 
     Args:
-        folder: of a finished run, as it is to be typed.
-        out: the folder that holds the runs which the commands make.
-        recipe: of the run.
-        labelled: whether its images have labels; else, and of a stream, which has no test images, a
-            place of others is to be filled in.
+        folder: the folder of the finished run, as the user would type it.
+        out: the folder for the runs that the commands make.
+        recipe: the recipe of the run.
+        labelled: whether the run's images have labels. If not, and for a stream, which has no test
+            images, the commands leave a place for other images.
     """
     init = f"init={folder}"
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
@@ -58,19 +59,22 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
 
 
 def has_labels(not_compared: str | None) -> bool:
-    """Whether a run's images have labels, by the reason why its features were not compared."""
+    """Return whether a run's images have labels, by the reason why features were not compared."""
     return not (not_compared or "").startswith((NO_LABELS, NO_CLASSES))
 
 
 def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
-    """The study that compares fine-tuning after a pre-training with tuned training from scratch or,
-    where it went on from other weights, with these. Empty of an objective that learns labels itself
-    or is a plugin's, of which there is no such study.
+    """Return the command of the study that measures whether a pre-training helps fine-tuning.
+
+    The study compares it with tuned training from scratch or, if the pre-training went on from
+    other weights, with these weights. Return "" for an objective that learns labels or comes from a
+    plugin, which the study does not support.
 
     Args:
-        pretraining: whose objective and model.
-        labelled: whose images; None: they have no labels. Of these, and of a stream, of which no
-            test images can be held out, a place is to be filled in.
+        pretraining: the recipe with the objective and model.
+        labelled: the recipe with the images, None for images without labels. Without labels, and
+            for a stream, from which no test images can be held out, the command leaves a place for
+            images.
     """
     images = _elsewhere(BOTH, pretraining)
     if labelled is not None and not labelled.data.stream:
@@ -89,33 +93,35 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
 
 
 def fine_tuning(init: Path | str, recipe: Recipe) -> str:
-    """The fine-tuning of an encoder on a recipe's images."""
+    """Return the command that fine-tunes an encoder on a recipe's images."""
     tested = _tested(Path(init), recipe, labelled=True) if recipe.trains else []
     return _typed("finetune", "recipe=finetune", f"init={init}", *_images(recipe), *tested)
 
 
 def from_scratch(folder: Path) -> str:
-    """The fine-tuning of fresh weights with the options of a run."""
+    """Return the command that fine-tunes fresh weights with the options of a run."""
     again = f"recipe={folder / 'recipe.yaml'}", f"name={folder.name}-scratch"
     return _typed("finetune", *again, "init=scratch")
 
 
 def _elsewhere(place: str, recipe: Recipe) -> list[str]:
-    """The words that name images of another place, of a recipe's size and channels."""
+    """Return the words that name images of another place, of a recipe's size and channels."""
     values = recipe.values()
     kept = [key for key in SAME if key == "data.size" or values[key] != defaults()[key]]
     return [f"data.path={place}", *(f"{key}={option_text(values[key])}" for key in kept)]
 
 
 def _images(recipe: Recipe) -> list[str]:
-    """The words that name a recipe's images, how they are read, and their size and channels."""
+    """Return the words for a recipe's images: place, reading, size and channels."""
     wanted = {*SPLIT_KEYS, *READING, "data.range"}
     return _words(recipe, "data", wanted - {"data.hub" if recipe.data.path else "data.path"})
 
 
 def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str]:
-    """The words of a group of keys: its preset, and of those that are wanted (by default all) the
-    keys that differ from it."""
+    """Return the words of a group of keys: the preset, and the keys that differ from the preset.
+
+    `wanted` limits the keys; by default all keys of the group are used.
+    """
     name, usual, values = recipe.value(f"{group}.name"), defaults(), recipe.values()
     words = []
     if name and recipe_files.has_preset(group, name):
@@ -127,15 +133,18 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
 
 
 def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
-    """The evaluation of a run's encoder on labels."""
+    """Return the command that evaluates a run's encoder on labels."""
     tested = _tested(folder, recipe, labelled)
     return _typed("evaluate", "recipe=evaluate", f"init={folder}", *tested, f"out={out}")
 
 
 def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
-    """The words by which what follows a run has labelled test images: nothing where its own images
-    have them, else a share of these; a place of others is to be filled in, of the same size, where
-    they have no labels or are a stream, or the run has learned them."""
+    """Return the words that give a following command labelled test images.
+
+    There are no words if the run's data have labelled test images, else a share of its images is
+    used. The words leave a place for other images of the same size if the run's images have no
+    labels, are a stream, or lack test images and the run has learned their labels.
+    """
     tested = None
     with suppress(UserError):  # where the record is gone, nothing is known
         tested = recorded(folder, "images").get("labelled_test")

@@ -1,5 +1,7 @@
-"""A folder that a tool writes: one writer at a time, in a folder of its own, with a record of what
-is in it and the hashes of its files. No torch."""
+"""Manage a folder that a tool writes, with a record of content and hashes. No torch.
+
+Only one process writes the folder at a time.
+"""
 
 import json
 import re
@@ -20,15 +22,15 @@ Content = TypeVar("Content", bound=records.Record)
 
 @dataclass(frozen=True)
 class OutputFolder(Generic[Content]):
-    """A folder that a tool writes.
+    """Folder that a tool writes.
 
     Attributes:
-        path: of the folder, whose name is name= in errors.
+        path: path of the folder, whose name is name= in errors.
         own: matches the names that the tool writes.
-        record: the JSON file that says what is in the folder, without which it has to be new.
-        content: what that file holds.
-        run: whose own folder it is: it is the run's lock that is taken, and a damaged record counts
-            as none, since all can be made again.
+        record: the JSON file that describes the content; without it the folder has to be new.
+        content: the type of the record.
+        run: the run's folder that contains this folder, else None. Then the run's lock is taken,
+            and a damaged record counts as none, because all files can be made again.
     """
 
     path: Path
@@ -39,12 +41,13 @@ class OutputFolder(Generic[Content]):
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep other writers out while the body runs; remove what killed processes left of the
-        tool's files. The folder is created if it does not exist.
+        """Keep other writers out while the body runs, and remove remains of killed processes.
+
+        The folder is created if it does not exist.
 
         Raises:
-            UserError: another process writes it, it lies in a run's, it holds something else, its
-                record is damaged, or it cannot be written.
+            UserError: another process writes the folder, it lies in a run's folder, holds something
+                else or a damaged record, or cannot be written.
         """
         if self.run is None:
             lock.check_outside(self.path.name, self.path)
@@ -57,11 +60,12 @@ class OutputFolder(Generic[Content]):
             yield
 
     def check(self) -> None:
-        """Check that the folder is new or has the record, or is a run's own; hidden files and a
-        lock count for nothing.
+        """Check that the folder is new, has the record, or belongs to a run.
+
+        Hidden files and a lock are ignored.
 
         Raises:
-            UserError: it holds something else, or cannot be read.
+            UserError: the folder holds something else, or cannot be read.
         """
         if self.run is not None or not self.path.exists():
             return
@@ -74,10 +78,10 @@ class OutputFolder(Generic[Content]):
             raise UserError(f"{option}: {self.path} holds something else; give another name=")
 
     def read(self) -> Content | None:
-        """The record; None where there is none.
+        """Return the record, or None if there is no record.
 
         Raises:
-            UserError: it is damaged.
+            UserError: the record is damaged.
         """
         path = self.path / self.record
         if not path.exists():
@@ -93,20 +97,21 @@ class OutputFolder(Generic[Content]):
         """Write the record.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the record cannot be written.
         """
         write_atomically(self.path / self.record, json.dumps(content.content(), indent=1) + "\n")
 
     def intact(self, recorded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-        """The recorded hashes without those of files that were removed, which may be made of other
-        bytes the next time.
+        """Return the recorded hashes without the hashes of removed files.
+
+        A removed file may get other bytes when the tool makes it again.
 
         Args:
             recorded: {name: hash} of the record.
-            names: of the files that the tool writes now; what is recorded of others stays.
+            names: names of the files that the tool writes now; hashes of further files are kept.
 
         Raises:
-            UserError: one is there and is not the file that was written.
+            UserError: a file differs from the file that was written.
         """
         kept = dict(recorded)
         for name in recorded.keys() & set(names):

@@ -1,31 +1,38 @@
-"""What a run, and those that its initial weights come from, have seen of the images that it is
-measured on, in words. No torch here."""
+"""Describe which images of an evaluation a run, and the runs before it, have seen. No torch.
+
+The runs before it are those that its initial weights come from.
+"""
 
 from collections.abc import Iterable, Sequence
 
 from ..formatting import SPLIT_NAMES
 from ..recipe.records.run import Environment, Result, SeenImages
 
-# Of the images of a split. Published sets have copies of training images among their test images:
-# so many change a share of them by 0.1 percentage points at most, and are said, not warned of.
+# Share of a split's images. Published sets have copies of training images among their test images.
+# Up to this share, they change an accuracy by at most 0.1 percentage points, and are reported
+# without a warning
 FEW_COPIES = 0.001
 
 
 def recorded(result: Result | None, environment: Environment) -> list[SeenImages]:
-    """What a run's files have of it: result.json when it has finished, till then environment.json,
-    without the run's own."""
+    """Return the record of seen images from result.json or, before the end, environment.json.
+
+    environment.json does not contain the images of the run itself.
+    """
     return (result and result.seen) or environment.seen or []
 
 
 def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
-    """Of how many images of a split the labels were learned; of several runs the most. 0 where they
-    are FEW_COPIES at most."""
+    """Return how many images of a split have labels that were learned, the most of several runs.
+
+    Return 0 up to the share FEW_COPIES.
+    """
     counts = ((one.labels.get(split, 0), one.of.get(split, 0)) for one in seen)
     return max((count for count, of in counts if count > FEW_COPIES * of), default=0)
 
 
 def sentence(one: SeenImages) -> str:
-    """What one of these runs has seen, without a full stop."""
+    """Describe what a run has seen, without a full stop."""
     if not any(one.images.values()):
         if one.unknown:
             return f"which images {one.run} was trained on is not known{one.unknown}"
@@ -41,14 +48,16 @@ def sentence(one: SeenImages) -> str:
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
-    """What to say beside results on test images whose labels were learned before."""
+    """Return cautions for results on test images with labels that a run has learned."""
     caution = "what is measured on the test images is no measure of images that it has not seen"
     return [f"{sentence(one)}: {caution}" for one in seen if learned_labels([one])]
 
 
 def _counted(images: dict[str, int], of: dict[str, int]) -> str:
-    """As `6 of 10 test and 1 held-out`, with the number of all where it is another; a split of none
-    is left out."""
+    """Describe counts, like `6 of 10 test and 1 held-out`.
+
+    The total is given where it differs. Splits with no such image are left out.
+    """
     texts = []
     for split, count in images.items():
         among = f" of {of[split]:,}" if of.get(split, count) != count else ""
@@ -58,5 +67,5 @@ def _counted(images: dict[str, int], of: dict[str, int]) -> str:
 
 
 def lines(seen: Sequence[SeenImages]) -> list[str]:
-    """A sentence for each, a warning where labels of test images were learned."""
+    """Return a sentence for each run, with a warning if labels of test images were learned."""
     return [("warning: " if learned_labels([one]) else "") + sentence(one) for one in seen]

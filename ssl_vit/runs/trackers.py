@@ -1,5 +1,8 @@
-"""Where a run's rows go: metrics.jsonl, log.txt, and TensorBoard, Weights & Biases, trackio and
-MLflow through accelerate's tracker classes. No torch at import."""
+"""Write a run's rows to metrics.jsonl, log.txt, and trackers. No torch at import.
+
+The trackers are TensorBoard, Weights & Biases, trackio and MLflow, through accelerate's tracker
+classes.
+"""
 
 import importlib.util
 import json
@@ -22,14 +25,16 @@ from .files import write_atomically
 from .folder import Run
 
 PATIENCE = 120.0  # seconds that one call of a tracker may take
-END = 30.0  # seconds that a run waits for what is still to be written
+END = 30.0  # seconds that a run waits at its end for trackers to finish writing
 
 Call = Callable[[Any], None]
 
 
 class WarningLog(Callback):
-    """Writes warnings to log.txt, from any process; what a full disk rejects comes before the next
-    line."""
+    """Callback that writes warnings to log.txt, from any process.
+
+    Lines that a full disk rejects are written before the next line.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -50,7 +55,7 @@ class WarningLog(Callback):
 
 
 class MetricsLog(WarningLog):
-    """Writes notes and warnings to log.txt and rows to metrics.jsonl."""
+    """Callback that writes notes and warnings to log.txt and rows to metrics.jsonl."""
 
     def on_note(self, text: str) -> None:
         self._write(lambda: self.run.write_log(text))
@@ -60,7 +65,7 @@ class MetricsLog(WarningLog):
 
 
 def tagged(row: Row) -> dict[str, Any]:
-    """A row's values by the names that trackers show; those of training are train/NAME."""
+    """Return a row's values by the names that trackers show, train/NAME for training metrics."""
     return {
         name if "/" in name else f"train/{name}": value
         for name, value in row.items()
@@ -69,15 +74,15 @@ def tagged(row: Row) -> dict[str, Any]:
 
 
 class Trackers(Callback):
-    """Passes rows to the trackers of log.trackers, of rank 0.
+    """Callback that passes rows to the trackers of log.trackers, on rank 0.
 
-    All their calls are made in one thread, because some libraries bind their run to a thread, and
-    none may hold up training. Each call stands by itself: a tracker that raises, or takes longer
-    than PATIENCE, is left out from there on with one warning.
+    All calls are made in one thread, because some libraries bind their run to a thread, and no
+    tracker may hold up training. A tracker that raises, or takes longer than PATIENCE, is left out
+    from then on, with one warning; the other trackers continue.
 
     Args:
-        run: in whose folder they write.
-        warn: called with the warning, in the thread that uses this object.
+        run: the run, in whose folder the trackers write.
+        warn: a function that is called with the warning, in the thread that uses this object.
     """
 
     def __init__(self, run: Run, warn: Callable[[str], None]) -> None:
@@ -85,7 +90,7 @@ class Trackers(Callback):
         self.warn = warn
         self.names = list(dict.fromkeys(run.recipe.log.trackers or ()))
         self.worker = _Worker(run)
-        for name in self.names:  # opens them
+        for name in self.names:  # opens the tracker
             self._add(name, lambda tracker: None)
 
     def on_row(self, row: Row) -> None:
@@ -100,7 +105,7 @@ class Trackers(Callback):
         self.end()
 
     def end(self) -> None:
-        """Write what is left, for END seconds at most; once."""
+        """Write the remaining rows, for at most END seconds, and end the trackers."""
         for name in list(self.names):
             self._add(name, methodcaller("finish"))
         self.worker.end(END)
@@ -125,17 +130,17 @@ class Trackers(Callback):
     def _drop(self, name: str, error: BaseException) -> None:
         if name in self.names:
             self.names.remove(name)
-            if not self.run.is_moved:  # else the run says so itself
+            if not self.run.is_moved:  # otherwise the run reports the move itself
                 self.warn(f"log.trackers=[{name}] failed and is left out from here on: {error!r}")
 
 
 class _Worker:
-    """The thread of all trackers.
+    """Thread of all trackers.
 
     Args:
-        run: in whose folder they write.
-        hung: a worker whose calls, but those of the tracker that it hangs in, this one takes over;
-            it opens the trackers again.
+        run: the run, in whose folder the trackers write.
+        hung: a worker that hangs in a tracker. The new worker takes over its waiting calls, except
+            calls of that tracker, and opens the other trackers again.
     """
 
     def __init__(self, run: Run, hung: "_Worker | None" = None) -> None:
@@ -143,7 +148,7 @@ class _Worker:
         self.calls: queue.SimpleQueue[tuple[str, Call] | None] = queue.SimpleQueue()
         self.failed: dict[str, BaseException] = {}
         self.busy: tuple[str, float] | None = None  # the tracker that is called, and since when
-        rows = run.rows()  # in the thread it would race with the next row
+        rows = run.rows()  # read here, because reading in the thread would race with the next row
         self.first_step = rows[-1]["step"] + 1 if rows else 0
         if hung and hung.busy:
             self.failed = hung.failed | {hung.busy[0]: TimeoutError()}
@@ -155,7 +160,7 @@ class _Worker:
         self.thread.start()
 
     def end(self, seconds: float) -> None:
-        """Wait until all calls are done, for so long at most."""
+        """Wait until all calls are done, for at most `seconds`."""
         self.calls.put(None)
         self.thread.join(seconds)
 
@@ -170,16 +175,16 @@ class _Worker:
                 if name not in opened:
                     opened[name] = _open(name, self.run, self.first_step)
                 call(opened[name])
-            except BaseException as error:  # a library may exit the process that cannot log in
+            except BaseException as error:  # a library may raise SystemExit if it cannot log in
                 self.failed[name] = error
             self.busy = None
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Check that the libraries of log.trackers are there.
+    """Check that the libraries of log.trackers are installed.
 
     Raises:
-        UserError: one is not; it names the package.
+        UserError: a library is missing; the message names the package.
     """
     for name in names:
         found = importlib.util.find_spec(name)
@@ -190,8 +195,10 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 def _open(name: str, run: Run, first_step: int) -> Any:
-    """Start or continue the run of a tracker. What TensorBoard has from `first_step` on, written
-    before a resume, is left out."""
+    """Start or continue the run of a tracker.
+
+    TensorBoard's values from `first_step` on, written before a resume, are dropped.
+    """
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     if name == "tensorboard":
@@ -212,31 +219,40 @@ def _open(name: str, run: Run, first_step: int) -> Any:
     if name == "mlflow":
         identifier = tracker.tracker.info.run_id
     write_atomically(known, json.dumps({"id": identifier}) + "\n")
-    if before is None or name == "trackio":  # it replaces a continued run's configuration
+    if before is None or name == "trackio":  # trackio replaces a continued run's configuration
         tracker.store_init_configuration(without_private(run.recipe).values())
     return tracker
 
 
 def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
-    """Offline unless WANDB_MODE says otherwise; `wandb sync` joins parts with one id."""
+    """Return the arguments of a Weights & Biases run, offline unless WANDB_MODE is set.
+
+    `wandb sync` joins the parts with the same id.
+    """
     os.environ.setdefault("WANDB_MODE", "offline")
-    os.environ.setdefault("WANDB_CONSOLE", "off")  # it would replace the standard streams
+    os.environ.setdefault("WANDB_CONSOLE", "off")  # wandb would replace the standard streams
     identifier = before or secrets.token_hex(4)
     named = {"identifier": identifier, "id": identifier, "name": label}
     return named | {"dir": str(folder), "resume": "allow"}
 
 
 def _trackio(folder: Path, label: str, before: str | None) -> dict[str, Any]:
-    """Its local database (TRACKIO_DIR) has all runs; nothing is sent without a Space's name."""
+    """Return the arguments of a trackio run.
+
+    The local database (TRACKIO_DIR) has all runs; nothing is sent without the name of a Space.
+    """
     name = before or f"{label}-{secrets.token_hex(2)}"
     return {"identifier": name, "name": name, "resume": "allow", "embed": False}
 
 
 def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
-    """A local database unless MLFLOW_TRACKING_URI names a server."""
+    """Return the arguments of an MLflow run.
+
+    The run is in a local database unless MLFLOW_TRACKING_URI names a server.
+    """
     import mlflow
 
-    # set_tracking_uri sets the variable too, in which a run before this one left its own
+    # set_tracking_uri also sets the variable, which may hold the place of an earlier run
     given = os.environ.get("MLFLOW_TRACKING_URI")
     files = None
     if given is None or given in _mlflow_places:
