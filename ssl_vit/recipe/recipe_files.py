@@ -105,7 +105,7 @@ def find_recipe(name: str | None) -> Path:
     if name.startswith(f"{STUDIES}/"):
         raise UserError(f"recipe={name}: this is a study. Type `ssl-vit study recipe={name}`.")
     choices = suggest(name, recipe_names())
-    raise UserError(f"recipe={name}: no such recipe, and the name does not end in .yaml, {choices}")
+    raise UserError(f"recipe={name}: no such recipe or .yaml file, {choices}")
 
 
 def preset(key: str, name: str) -> Values:
@@ -164,7 +164,7 @@ def _chain(path: Path) -> list[_Link]:
             return found
         before, path = path, find_base(base, path)
         if path.resolve() in [link.path.resolve() for link in found]:
-            raise UserError(f"{before}: base={base}: this recipe is its own base.")
+            raise UserError(f"{before}: base={base}: bases form a circle.")
 
 
 def load(path: Path) -> FileValues:

@@ -117,7 +117,7 @@ def from_python(
     for word in found:
         key = word.removeprefix("--").partition("=")[0]
         if key in kind.command_line_only and (word.startswith("--") or "=" in word):
-            raise UserError(f"{key}: Python has no such option. Leave out {key}.")
+            raise UserError(f"{key}: only for the command line. Leave out {key}.")
     return found
 
 
@@ -185,7 +185,7 @@ def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
     )
     choices = [*map(option_name, kind.options().values()), *used]
     wrong = [
-        f"{key}={text}: {'this tool ignores the key' if key in all_keys() else 'unknown option'}, "
+        f"{key}={text}: {'not a key of this tool' if key in all_keys() else 'unknown option'}, "
         f"{suggest(key, choices)}"
         for key, text in overrides.items()
         if not any(fnmatchcase(key, name) for name in used)

@@ -115,7 +115,7 @@ def images_taken(source: InitSource, data: Data) -> str | None:
         return f"warning: init={source.place}: {text}. For other images, {OTHERS}."
     place = data.place
     share = "" if data.share == 1 else f", data.share={data.share:g}"
-    text = f"{place}{share}, as for init={source.place}"
+    text = f"{place}{share}, the images of init={source.place}"
     return f"images      {text}. For other images, {OTHERS}."
 
 

@@ -181,7 +181,7 @@ def test_objectives_train_every_weight_of_it(
     words = [f"recipe={objective}", "data.size=16", "optim.batch=4", *views]
     if objective in OF_TOKENS and shape in WITHOUT_TOKEN:
         with pytest.raises(
-            UserError, match=rf"^objective={objective}: .*token.* has none; expected one of"
+            UserError, match=rf"^objective={objective}: .*token.* has none"
         ):
             started(folders[shape], *words)
         return
@@ -200,19 +200,19 @@ def refusal(*words: str) -> str:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "convolutions": ("convnext_atto", {}, "a Vision Transformer or an Eva; it is a ConvNeXt"),
-    "two tokens": ("deit_tiny_distilled_patch16_224", {}, "it is a VisionTransformerDistilled"),
-    "learned rotations": ("vit_small_patch16_rope_mixed_224", {}, "it has a RotaryEmbeddingMixed"),
+    "convolutions": ("convnext_atto", {}, "a Vision Transformer or an Eva, not a ConvNeXt"),
+    "two tokens": ("deit_tiny_distilled_patch16_224", {}, "not a VisionTransformerDistilled"),
+    "learned rotations": ("vit_small_patch16_rope_mixed_224", {}, "not a RotaryEmbeddingMixed"),
     "rotations at random": (
         "vit_small_patch16_dinov3",
         {"rope_rescale_coords": 2.0},
         "does not shift or scale at random",
     ),
-    "pooled by attention": ("vit_base_patch16_siglip_224", {}, "global_pool=token or avg; it has"),
+    "pooled by attention": ("vit_base_patch16_siglip_224", {}, "global_pool=token or avg"),
     "other blocks": ("vit_pwee_patch16_reg1_gap_256", {}, "expected blocks of attention and an"),
     "an unknown argument": ("vit_tiny_patch16_224", {"a": 3}, "unexpected keyword argument 'a'"),
     "another text": ("vit_tiny_patch16_224", {"act_layer": "mish"}, "model_args has act_layer=mis"),
-    "an unknown name": ("vit_of_tomorrow", {}, "model.timm=vit_of_tomorrow: expected a name of"),
+    "an unknown name": ("vit_of_tomorrow", {}, "model.timm=vit_of_tomorrow: "),
     "no square": ("vit_tiny_patch16_224", {"patch_size": [8, 4]}, "expected square patches"),
 }
 

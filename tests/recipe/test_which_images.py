@@ -61,7 +61,7 @@ def test_fine_tuning_uses_the_images_of_the_run_it_starts_from(
     mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
 ) -> None:
     made = ssl_vit.finetune([*TUNE, f"init={mine}", out, "name=tuned"])
-    assert f"those of init={mine}: {images}" in capsys.readouterr().out.splitlines()[0]
+    assert f"{images}, the images of init={mine}" in capsys.readouterr().out.splitlines()[0]
     data = ssl_vit.load_run(made.folder).recipe.data
     assert (data.path, data.name, data.size, data.validation) == (str(images), "IMAGES", 16, 0.25)
     assert data.flip  # an augmentation is the recipe's
@@ -252,4 +252,4 @@ def test_weights_of_another_image_size_are_said(words: list[str], tmp_path: Path
     recipe.data.size = 96
     notice = size_notice(options, recipe)
     assert (notice is None) == bool(words)
-    assert notice is None or "data.size=224 keeps" in notice
+    assert notice is None or "data.size=224" in notice
