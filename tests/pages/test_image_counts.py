@@ -19,7 +19,7 @@ from ssl_vit.recipe.records.run import Measured
 from ssl_vit.recipe.schema import more_held_out
 from ssl_vit.stats import proportion
 
-CAUTION = "what is measured on fewer than 100 is uncertain, a share by 10 points or more"
+CAUTION = "An accuracy on fewer than 100 images is uncertain by 10 points or more"
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_more_images_are_held_out_where_a_share_limits_them(
     recipe = load.resolve(options)
     assert more_held_out(recipe) == remedy
     (text,) = few_images({"validation": 12}, (), remedy)
-    assert ("; data.validation=0.2 holds out more" in text) == bool(remedy)
+    assert ("use data.validation=0.2" in text) == bool(remedy)
 
 
 def test_there_is_no_baseline_of_one_image(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -90,7 +90,7 @@ def test_the_terminal_says_of_how_many_images_a_figure_is(
     lines = capsys.readouterr().out.splitlines()
     cautions = [line for line in lines if CAUTION in line]
     assert [line.split(":")[1:3] for line in cautions] == [
-        [" held-out images", f" 3; {CAUTION}; data.validation=0.2 holds out more"],
+        [" held-out images", f" 3. {CAUTION}. To hold out more images, use data.validation=0.2"],
         [" test images", " 6; " + CAUTION],
     ]
     assert next(line for line in lines if line.startswith("held out at")).endswith("(n = 3 images)")
@@ -108,12 +108,12 @@ def test_a_choice_on_few_images_is_said(
     best = ["checkpoint.best=accuracy", f"out={tmp_path}", "name=best"]
     cli.finetune([*TUNE, f"init={runs}/mine", *best])
     text = capsys.readouterr().out
-    assert "and the checkpoint is chosen on them" in text and "on 3 held-out images" in text
+    assert "chooses the checkpoint on these images" in text and "on 3 held-out images" in text
     result = json.loads((tmp_path / "best" / "result.json").read_text())
     assert result["measured_on"] == {"validation": 3, "test": 6}
     cli.evaluate([*PROBE, f"init={runs}/mine", f"out={tmp_path}", "name=probed"])
     text = capsys.readouterr().out
-    assert "the learning rate of the linear probe is chosen on them" in text
+    assert "chooses the learning rate of the linear probe on these images" in text
     cli.evaluate(
         [*PROBE, f"init={runs}/mine", "probe.measures=[knn]", f"out={tmp_path}", "name=knn"]
     )
@@ -123,7 +123,7 @@ def test_a_choice_on_few_images_is_said(
 
 def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
     page = (runs / "tuned" / "report.html").read_text()
-    chosen = "and the checkpoint is chosen on them; data.validation=0.2 holds out more"
+    chosen = "The run chooses the checkpoint on these images. To hold out more images, use data.validation=0.2"
     assert f"Held-out images: 3; {CAUTION}, {chosen}." in page
     assert f"Test images: 6; {CAUTION}." in page and "accuracy on 3 held-out images" in page
     (runs / "tuned" / "result.json").rename(runs / "tuned" / "hidden")
@@ -148,7 +148,7 @@ def test_n_is_of_images_where_a_metric_counts_patches() -> None:
 def test_a_model_card_is_as_careful(runs: Path) -> None:
     text = card.write(ssl_vit.load_run(runs / "tuned"), runs / "tuned" / "export")
     assert f"**Test images: 6; {CAUTION}.**" in text
-    assert "and the checkpoint is chosen on them.**" in text
+    assert "chooses the checkpoint on these images.**" in text
     assert "accuracy on 3 held-out images was the best" in text
 
 

@@ -287,7 +287,7 @@ def test_a_save_that_finds_no_memory_is_told_and_counted(
             saver.failed == 1 and line.startswith("step 1 ") and "MemoryError; kept: none" in line
         )
         attempt(2)
-        with pytest.raises(UserError, match="3 saves in a row failed; step 3"):
+        with pytest.raises(UserError, match="3 saves in a row failed: step 3"):
             attempt(3)
     attempt(4)
     assert saver.failed == 0 and saver.kept == 4
