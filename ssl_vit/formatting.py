@@ -296,7 +296,7 @@ def few_images(
             text = f"{SPLIT_NAMES.get(split, split)} images: {count}. An accuracy on fewer than"
             text += f" {FEW_IMAGES} images is uncertain by 10 points or more"
             if chosen and split != "test":
-                text += f". The run chooses {' and '.join(chosen)} on these images"
+                text += f". The choice of {' and '.join(chosen)} depends on these images"
             if remedy and split == "validation":
                 text += f". To hold out more images, use {remedy}"
             found.append(text)

@@ -91,7 +91,7 @@ def test_the_terminal_says_of_how_many_images_a_figure_is(
     cautions = [line for line in lines if CAUTION in line]
     assert [line.split(":")[1:3] for line in cautions] == [
         [" held-out images", f" 3. {CAUTION}. To hold out more images, use data.validation=0.2"],
-        [" test images", " 6; " + CAUTION],
+        [" test images", " 6. " + CAUTION],
     ]
     assert next(line for line in lines if line.startswith("held out at")).endswith("(n = 3 images)")
     assert [line for line in lines if line.startswith("held out ")][-1].endswith("(n = 3 images)")
@@ -108,24 +108,25 @@ def test_a_choice_on_few_images_is_said(
     best = ["checkpoint.best=accuracy", f"out={tmp_path}", "name=best"]
     cli.finetune([*TUNE, f"init={runs}/mine", *best])
     text = capsys.readouterr().out
-    assert "chooses the checkpoint on these images" in text and "on 3 held-out images" in text
+    assert "choice of the checkpoint depends on these images" in text and "on 3 held-out images" in text
     result = json.loads((tmp_path / "best" / "result.json").read_text())
     assert result["measured_on"] == {"validation": 3, "test": 6}
     cli.evaluate([*PROBE, f"init={runs}/mine", f"out={tmp_path}", "name=probed"])
     text = capsys.readouterr().out
-    assert "chooses the learning rate of the linear probe on these images" in text
+    assert "choice of the learning rate of the linear probe depends on these images" in text
     cli.evaluate(
         [*PROBE, f"init={runs}/mine", "probe.measures=[knn]", f"out={tmp_path}", "name=knn"]
     )
     text = capsys.readouterr().out
-    assert "is chosen" not in text and f"test images: 6; {CAUTION}" in text
+    assert "The choice of" not in text and f"test images: 6. {CAUTION}" in text
 
 
 def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
     page = (runs / "tuned" / "report.html").read_text()
-    chosen = "The run chooses the checkpoint on these images. To hold out more images, use data.validation=0.2"
-    assert f"Held-out images: 3; {CAUTION}, {chosen}." in page
-    assert f"Test images: 6; {CAUTION}." in page and "accuracy on 3 held-out images" in page
+    chosen = "The choice of the checkpoint depends on these images. To hold out more images, use"
+    chosen += " data.validation=0.2"
+    assert f"Held-out images: 3; {CAUTION}. {chosen}." in page
+    assert f"Test images: 6. {CAUTION}." in page and "accuracy on 3 held-out images" in page
     (runs / "tuned" / "result.json").rename(runs / "tuned" / "hidden")
     try:  # a run that goes on
         run_page.write(runs / "tuned")
@@ -147,8 +148,8 @@ def test_n_is_of_images_where_a_metric_counts_patches() -> None:
 
 def test_a_model_card_is_as_careful(runs: Path) -> None:
     text = card.write(ssl_vit.load_run(runs / "tuned"), runs / "tuned" / "export")
-    assert f"**Test images: 6; {CAUTION}.**" in text
-    assert "chooses the checkpoint on these images.**" in text
+    assert f"**Test images: 6. {CAUTION}.**" in text
+    assert "choice of the checkpoint depends on these images.**" in text
     assert "accuracy on 3 held-out images was the best" in text
 
 

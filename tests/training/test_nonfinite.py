@@ -149,7 +149,7 @@ def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(
     assert_same_end(unbroken, folder)
     log = (folder / "log.txt").read_text()
     what = f"step 6 could not be saved in {folder / 'checkpoints'}: No space left on device"
-    assert f"{what}; kept: step-000000002, step-000000004\n" in log
+    assert f"{what}. Kept: step-000000002, step-000000004\n" in log
     assert saved_steps(folder) == [10, 12]
 
 
