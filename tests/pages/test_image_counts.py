@@ -44,7 +44,7 @@ def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None
     assert few_images({"validation": 100, "test": 5_000}) == []
     (text,) = few_images({"test": 5_000}, group="patient")
     assert text.startswith(
-        "data.group=patient: intervals take the images of a group for independent"
+        "data.group=patient: the intervals assume independent images"
     )
     assert [text.partition(":")[0] for text in few_images({"validation": 99, "test": 1})] == [
         "held-out images",
@@ -125,7 +125,7 @@ def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
     page = (runs / "tuned" / "report.html").read_text()
     chosen = "The choice of the checkpoint depends on these images. To hold out more images, use"
     chosen += " data.validation=0.2"
-    assert f"Held-out images: 3; {CAUTION}. {chosen}." in page
+    assert f"Held-out images: 3. {CAUTION}. {chosen}." in page
     assert f"Test images: 6. {CAUTION}." in page and "accuracy on 3 held-out images" in page
     (runs / "tuned" / "result.json").rename(runs / "tuned" / "hidden")
     try:  # a run that goes on
@@ -169,7 +169,7 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
     }
     found = metric_tables.readings(entries, {"validation": 9, "test": 239})
     assert metric_tables.verdict(found) == (
-        "At its own task the model beats the commonest class (52.72% against 25.00% on 239 test"
+        "At the training task, the model beats the commonest class (52.72% against 25.00% on 239 test"
         " images), and is measured on too few images to be compared with the loss of guessing (1.357"
         " against 1.386 on 9 held-out images)."
     )

@@ -265,9 +265,9 @@ def test_a_pickle_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> N
     net = timm.create_model("vit_tiny_patch16_224", num_classes=0, depth=1, embed_dim=24)
     timm.models.save_for_hf(net, folder)
     line = refusal("recipe=mae", f"init={folder}")
-    assert line.startswith(f"init={folder}: pytorch_model.bin is not read; convert it: ")
+    assert line.startswith(f"init={folder}: pytorch_model.bin ")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = line.partition("convert it: ")[2]
+    command = line.partition("this command: ")[2]
     subprocess.run(command, shell=True, check=True, timeout=120, env=environment)
     found = weights._from_export(folder, str(folder)).state
     assert all(torch.equal(found[name], value) for name, value in net.state_dict().items())
@@ -287,7 +287,7 @@ def test_timms_names_are_known_without_the_hub() -> None:
     typed = resolve(["recipe=mae", "init=timm:vit_tiny_patch16_224", "model=vit_p8", "data=shapes"])
     assert typed.model.patch == 8
     for other in ("no_such_vit", "vit_tiny_patch16_224.no_such_tag"):
-        assert "timm has no weights of that name" in refusal("recipe=mae", f"init=timm:{other}")
+        assert "timm has no weights with this name" in refusal("recipe=mae", f"init=timm:{other}")
 
 
 def test_a_folder_after_timm_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ def test_a_folder_after_timm_is_told_apart(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     for place in ("vit_mine", "weights/vit_mine"):
         Path(place).mkdir(parents=True)
-        assert refusal("recipe=mae", f"init=timm:{place}").endswith(f" is init={place}")
+        assert refusal("recipe=mae", f"init=timm:{place}").endswith(f"use init={place})")
 
 
 def test_a_table_is_interpolated_by_timms_rule_in_timms_weights_alone(tmp_path: Path) -> None:

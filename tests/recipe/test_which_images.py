@@ -81,7 +81,7 @@ def test_every_tool_says_that_it_takes_the_images_of_the_run(
         "figures": lambda: draw_figures.main([init, "figures=filters", "images=4", out]),
         "plan": lambda: plan_tool.main(["recipe=finetune", init]),
     }[tool]()
-    assert f"those of {init}: {images}" in capsys.readouterr().out
+    assert f"{images}, the images of {init}" in capsys.readouterr().out
 
 
 def test_a_share_of_a_runs_images_stays_that_share(mine: Path, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_weights_that_do_not_say_their_images_are_said_to_be_measured_on_others(
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith(f"warning: init={alone}: ") and "data=shapes is used" in line
     plan_tool.main(["recipe=finetune", f"init={mine}", "data=shapes"])
-    assert "those of" not in capsys.readouterr().out.splitlines()[0]
+    assert "the images of init=" not in capsys.readouterr().out.splitlines()[0]
 
 
 def test_a_run_of_a_study_without_images_is_planned_on_those_of_the_run_it_starts_from(
