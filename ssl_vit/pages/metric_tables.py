@@ -31,11 +31,11 @@ from .blocks import Table
 Images = Mapping[str, int] | None  # {split: number of images measured}, as in result.json
 
 # Reasons why a difference may have no interval
-NO_VERDICT = "the images chose the weights, were used to train, lie in groups, or are too few"
+NO_VERDICT = "the images were used to choose or train the weights, lie in groups, or are too few"
 # Sentence about a fine-tuned run: a comparison with the commonest class says nothing about
 # pre-training.
 NOT_KNOWN = "whether pre-training helped is not known"
-WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
+WON, LOST, OPEN = "beats", "does not beat", "cannot be distinguished from"
 # for example by a loss, which is not recorded per image
 AHEAD = "is ahead (without an interval) of"
 FEW = "is measured on too few images to be compared with"
@@ -243,7 +243,7 @@ def _features_verdict(found: Sequence[Reading]) -> str:
     said = {
         WON: "are better than untrained features",
         LOST: "are worse than untrained features",
-        OPEN: "cannot be told from untrained features",
+        OPEN: "cannot be distinguished from untrained features",
     }
     claims = []
     for fresh in (other for other in one.beside if other.place == FRESH):
@@ -262,7 +262,7 @@ def _features_verdict(found: Sequence[Reading]) -> str:
     if LOST in pixels:
         text += " By k-NN, the pixels at 8 x 8 are better than the features."
     elif OPEN in pixels:
-        text += " By k-NN, the features cannot be told from the pixels at 8 x 8."
+        text += " By k-NN, the features cannot be distinguished from the pixels at 8 x 8."
     return text
 
 

@@ -51,7 +51,7 @@ def course(record: RunRecord) -> str:
         return f"The run finished on {_when(result.finished)}, {took}."
     of = f" of {record.steps:,}" if record.steps else ""
     if record.running:
-        return f"The run is at step {record.step:,}{of}{_time_left(record)}{times}."
+        return f"The run is in progress, at step {record.step:,}{of}{_time_left(record)}{times}."
     if not record.step:
         return f"The run has not finished and has no metrics{times}."
     kept = record.saved_step

@@ -136,7 +136,7 @@ def _channels(r: Recipe) -> None:
         raise r.error("target", f"{text}. Choose from: {', '.join(known)}.")
     views = compared_views(r)
     coloured = views and (views.jitter or views.grayscale or any(views.solarize))
-    text = "the colours of its views can be changed only in 8-bit RGB images."
+    text = "this objective changes the colours of 8-bit RGB images, and these images are not RGB."
     text += " Add views.jitter=0 views.grayscale=0 views.solarize=[0,0]."
     r.refuse("objective", text, coloured and not data.is_rgb)
 
@@ -361,7 +361,7 @@ def _lengths(r: Recipe) -> None:
     optim, batch, depth = r.optim, r.compute.batch, r.model.depth
     text = f"must be less than optim.steps={optim.steps}. Use optim.warmup={optim.steps // 10}."
     r.refuse("optim.warmup", text, optim.warmup >= optim.steps)
-    text = f"begins at step {optim.decay_from}, before the end of optim.warmup={optim.warmup}."
+    text = f"the decay begins at step {optim.decay_from}, before optim.warmup={optim.warmup} ends."
     text += " Use a smaller optim.decay or optim.warmup."
     r.refuse("optim.decay", text, optim.schedule == "wsd" and optim.warmup > optim.decay_from)
     text = f"must divide optim.batch={optim.batch}."
@@ -431,7 +431,7 @@ def why_unused(r: Recipe, key: str) -> str:
     if key in COLUMN_KEYS and r.data.name == EMBEDDED:
         return f"data={EMBEDDED} is generated and has no columns"
     if key in MASK_KEYS and not measures_masks(r):
-        return "has no effect without masks, which recipe=segment reads"
+        return "has no effect without recipe=segment, which measures masks"
     if key == "probe.token_images" and not (probes and ATTENTIVE in r.probe.measures):
         return "has no effect without recipe=evaluate probe.measures=[attentive]"
     if key in ONLINE_PROBE_KEYS and probes:

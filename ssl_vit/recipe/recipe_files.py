@@ -164,7 +164,8 @@ def _chain(path: Path) -> list[_Link]:
             return found
         before, path = path, find_base(base, path)
         if path.resolve() in [link.path.resolve() for link in found]:
-            raise UserError(f"{before}: base={base}: bases form a circle.")
+            text = "the bases form a circle. Use another base."
+            raise UserError(f"{before}: base={base}: {text}")
 
 
 def load(path: Path) -> FileValues:

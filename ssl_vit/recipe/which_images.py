@@ -75,7 +75,7 @@ def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
         if {*CROPPING} & {*source.described_values(model=False)}:
             return None
     cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
-    text = f"how this encoder was evaluated is unknown, so its images get a {cut}"
+    text = f"how the images of this encoder were cropped is unknown, so the default is used ({cut})"
     return f"warning: init={source.place}: {text}. To change this, use data.eval_crop=."
 
 
@@ -111,7 +111,7 @@ def images_taken(source: InitSource, data: Data) -> str | None:
     if source.is_scratch:
         return None
     if not source.images():
-        text = f"the images of its training are unknown here, so data={data.name} is used"
+        text = f"the training images of this encoder are unknown here, so data={data.name} is used"
         return f"warning: init={source.place}: {text}. For other images, {OTHERS}."
     place = data.place
     share = "" if data.share == 1 else f", data.share={data.share:g}"

@@ -237,5 +237,5 @@ class Watchdog(Callback):
             waited, batches = waited + INTERVAL if same else 0.0, self.batches
             if waited > self.patience:
                 option = f"compute.patience={self.patience:g}"
-                text = "no data for so many seconds. Check if shared memory (/dev/shm) is full."
+                text = "no data arrived in this time. Check if shared memory (/dev/shm) is full."
                 exit_process(LOST, f"error: {option}: {text} {RESUME_HINT}")

@@ -85,7 +85,7 @@ class SignalHandler:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.interactive and self.reason and number == signal.SIGINT:
-            raise KeyboardInterrupt("Type the same call to resume from the newest checkpoint.")
+            raise KeyboardInterrupt("Repeat the same call to resume from the newest checkpoint.")
         self.request_stop(signal.Signals(number).name)
 
 

@@ -146,5 +146,5 @@ class State:
         if self.strategy.objective.mixes_images:
             drawn.append(self.strategy.objective.mixes_images)
         if drawn and was != now:
-            why = f"the run was stopped with compute.batch={was}, and {drawn[0]} draws per batch"
-            raise UserError(f"compute.batch={now}: {why}. Use compute.batch={was}.")
+            why = f"the run was stopped with compute.batch={was}, and the random numbers of {drawn[0]}"
+            raise UserError(f"compute.batch={now}: {why} depend on it. Use compute.batch={was}.")

@@ -218,7 +218,7 @@ def test_a_classifier_is_tested_on_distinct_images_and_against_the_commonest_cla
 
 
 def test_features_of_labels_drawn_at_random_are_no_better_than_one_class(tmp_path: Path) -> None:
-    """The verdict said that they cannot be told from untrained ones, and nothing else."""
+    """The verdict said that they cannot be distinguished from untrained ones, and nothing else."""
     root = splits(tmp_path / "images")
     words = [f"data.path={root}", "data.validation=val", f"out={tmp_path}", "name=trained"]
     trained = run(altered(TINY, *words, "optim.steps=2", "optim.warmup=1", "eval.images=8"))

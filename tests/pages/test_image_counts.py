@@ -43,9 +43,7 @@ def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None
     assert 0.09 < (interval.high - interval.low) / 2 < 0.1
     assert few_images({"validation": 100, "test": 5_000}) == []
     (text,) = few_images({"test": 5_000}, group="patient")
-    assert text.startswith(
-        "data.group=patient: the intervals assume independent images"
-    )
+    assert text.startswith("data.group=patient: the intervals assume independent images")
     assert [text.partition(":")[0] for text in few_images({"validation": 99, "test": 1})] == [
         "held-out images",
         "test images",
@@ -108,7 +106,10 @@ def test_a_choice_on_few_images_is_said(
     best = ["checkpoint.best=accuracy", f"out={tmp_path}", "name=best"]
     cli.finetune([*TUNE, f"init={runs}/mine", *best])
     text = capsys.readouterr().out
-    assert "choice of the checkpoint depends on these images" in text and "on 3 held-out images" in text
+    assert (
+        "choice of the checkpoint depends on these images" in text
+        and "on 3 held-out images" in text
+    )
     result = json.loads((tmp_path / "best" / "result.json").read_text())
     assert result["measured_on"] == {"validation": 3, "test": 6}
     cli.evaluate([*PROBE, f"init={runs}/mine", f"out={tmp_path}", "name=probed"])

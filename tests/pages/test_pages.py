@@ -56,7 +56,7 @@ def test_the_numbers_of_a_finished_run(tmp_path):
     ]
     assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
     assert "beats the commonest colour (50.00% against 7.00%)" in page.text
-    assert "cannot be told from the neighbours' mean (50.00% against 45.00%)" in page.text
+    assert "cannot be distinguished from the neighbours' mean (50.00% against 45.00%)" in page.text
     costs = dict(page.table(["fact", "value"]))
     assert costs["device-hours"] == "0.11" and costs["images per second, median"] == "100"
     assert costs["peak memory of a device, GiB"] == "1.2"
@@ -411,7 +411,7 @@ def test_the_page_of_what_goes_on_is_loaded_again(tmp_path):
     assert refresh not in (folder / "report.html").read_text()
     run_page.write(folder, running=True)
     text = (folder / "report.html").read_text()
-    assert refresh in text and 'data-refresh="60"' in text and "The run is at step" in text
+    assert refresh in text and 'data-refresh="60"' in text and "in progress" in text
     with held_by_another_process(folder):
         index_page.write(tmp_path)
         assert refresh in (tmp_path / "index.html").read_text()

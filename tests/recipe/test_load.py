@@ -143,7 +143,7 @@ def test_the_warmup_of_a_shortened_recipe_is_cut_and_that_is_said():
     ):
         assert warmup_notice(kept, resolve(kept)) is None
     above = ["recipe=mpp", f"optim.steps={2 * WARMUP}"]  # which leaves half of them to it
-    assert f"{WARMUP} of {2 * WARMUP}," in warmup_notice(above, resolve(above))
+    assert f"{WARMUP} of {2 * WARMUP} steps" in warmup_notice(above, resolve(above))
     assert resolve(above).optim.warmup == WARMUP
     assert refusal(*words, f"optim.warmup={WARMUP}").startswith(f"optim.warmup={WARMUP}: ")
 

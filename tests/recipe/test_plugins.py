@@ -416,7 +416,10 @@ WRONG = [
     ("declare(Turned())", "declare(Turned())\nraise OSError('broken')", "broken"),
     # became a method of recipes
     *(('Group("turned"', f'Group("{one}"', NO_GROUP) for one in ("values", "trains", "a.b")),
-    *(('Group("turned"', f'Group("{one}"', "two groups of keys have this name") for one in ("mae", "target")),
+    *(
+        ('Group("turned"', f'Group("{one}"', "two groups of keys have this name")
+        for one in ("mae", "target")
+    ),
     ("def build(", "def built(", "Turned: expected a method build"),
     # made runs that nothing reads
     (TURNS, 'key(5, "h.", le=3)', "turned.turns: expected a default within the bounds"),
