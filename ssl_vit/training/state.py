@@ -146,5 +146,7 @@ class State:
         if self.strategy.objective.mixes_images:
             drawn.append(self.strategy.objective.mixes_images)
         if drawn and was != now:
-            why = f"the run was stopped with compute.batch={was}, and the random numbers of {drawn[0]}"
-            raise UserError(f"compute.batch={now}: {why} depend on it. Use compute.batch={was}.")
+            why = f"the run was stopped with compute.batch={was}, and the randomness of {drawn[0]}"
+            raise UserError(
+                f"compute.batch={now}: {why} depends on the value. Use compute.batch={was}."
+            )

@@ -185,7 +185,7 @@ def test_a_run_that_goes_on(tmp_path):
     with held_by_another_process(folder):
         assert lock.is_held(folder)
         page = page_of(folder)
-        assert "is running, at step 200 of 1,000, about 8 min 32 s left" in page.text
+        assert "in progress, at step 200 of 1,000, about 8 min 32 s left" in page.text
     assert not lock.is_held(folder)
 
 
