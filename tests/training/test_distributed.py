@@ -125,7 +125,7 @@ def test_what_differs_between_processes_is_named(tmp_path: Path) -> None:
     for line, starts, says in zip(
         lines,
         ("optim.lr=0.5 ", "images of train=", "out= has step-000000004=False ", "no gradient for"),
-        (f"{on} 0.001;", "on process 1", f"{on} True", "mask_token"),
+        (f"{on}optim.lr=0.001 ", "on process 1", f"{on}out= has step-000000004=True", "mask_token"),
         strict=True,
     ):
         assert line.startswith(f"error: {starts}") and says in line, outputs
