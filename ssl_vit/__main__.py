@@ -91,7 +91,7 @@ def _check_words(name: str, words: Sequence[str]) -> None:
         if key not in known and others and not is_place:
             other = shell_command("python", *tool_command(others[0]), "--help")
             what = "another tool" if key in TOOLS else f"an option of {', '.join(others)}"
-            raise UserError(f"{word}: {name} does not take it; it is {what}. Type {other}")
+            raise UserError(f"{word}: not an option of {name}, but {what}. Type {other}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(usage(every=name == ALL))
             status = 0 if arguments else 2
         elif tool is None:
-            raise UserError(f"{name}: unknown tool; {suggest(name, TOOLS)}")
+            raise UserError(f"{name}: unknown tool, {suggest(name, TOOLS)}")
         elif not FLAGS.isdisjoint(arguments[1:]):
             print(tool_help(tool, [word for word in arguments[1:] if word not in FLAGS]))
             status = 0

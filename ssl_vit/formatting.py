@@ -289,16 +289,16 @@ def few_images(
     """
     found = []
     if group is not None:
-        text = f"data.group={group}: intervals take the images of a group for independent"
-        found.append(f"{text}; they are too narrow if images of a group are alike")
+        text = f"data.group={group}: the intervals assume independent images, so they are too"
+        found.append(f"{text} narrow if images of a group are alike")
     for split, count in measured_on.items():
         if count < FEW_IMAGES:
-            text = f"{SPLIT_NAMES.get(split, split)} images: {count}; what is measured on fewer"
-            text += f" than {FEW_IMAGES} is uncertain, a share by 10 points or more"
+            text = f"{SPLIT_NAMES.get(split, split)} images: {count}. An accuracy on fewer than"
+            text += f" {FEW_IMAGES} images is uncertain by 10 points or more"
             if chosen and split != "test":
-                text += f", and {' and '.join(chosen)} is chosen on them"
+                text += f". The choice of {' and '.join(chosen)} depends on these images"
             if remedy and split == "validation":
-                text += f"; {remedy} holds out more"
+                text += f". To hold out more images, use {remedy}"
             found.append(text)
     return found
 

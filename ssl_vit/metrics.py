@@ -54,7 +54,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         if self.unit == LOSS and self.higher:
-            raise ValueError(f"{self.name}: of a loss, expected higher=False")
+            raise ValueError(f"{self.name}: a loss needs higher=False")
 
     @property
     def words(self) -> str:
@@ -130,7 +130,7 @@ def register(*rows: Row) -> None:
     for row in rows:
         before = _metrics.get(row.name) or _baselines.get(row.name)
         if before not in (None, row):
-            raise ValueError(f"{row.name}: the name of another metric or baseline")
+            raise ValueError(f"{row.name}: another metric or baseline has this name")
         if isinstance(row, Metric):
             _metrics[row.name] = row
         else:
@@ -405,7 +405,7 @@ _TASK_METRICS = (
     # counts the directions of the features themselves, and falls to 1 if the mean outweighs all
     # differences.
     Metric("effective_rank", "effective rank of features"),
-    Metric("rank", "rank of the probes' features, with their mean"),
+    Metric("rank", "rank of the probes' features, including the mean"),
     Metric("mean_cosine", "mean cosine of two images' features", higher=False),
     # how much an image tells about its prototype: H(mean p) - mean H(p), at most log K
     Metric("information", "information of prototypes"),

@@ -40,26 +40,26 @@ SHOWN = {
         shows_images=False,
     ),
     "positions": Shown(
-        "cosine similarity of each patch's position embedding with those of all patches",
+        "cosine similarity of each patch's position embedding with all position embeddings",
         uses_images=False,
         shows_images=False,
     ),
     "attention_distance": Shown(
-        "mean distance between a patch and the patches it attends to, for each head of each block",
+        "mean distance between a patch and the patches that the patch attends to, for each head",
         shows_images=False,
     ),
     "attention_rollout": Shown(
-        "how much of each patch is in the image's feature; what is dark adds little"
+        "how much each patch contributes to the image's feature (dark patches contribute little)"
     ),
     "class_attention": Shown(
         "the patches that the class token attends to in the last block, by head"
     ),
-    "feature_map": Shown("features of patches as colours; one colour is one feature in all images"),
-    "image_map": Shown(
-        "features of images in two dimensions (t-SNE), coloured by class where they have one"
+    "feature_map": Shown(
+        "features of patches as colours (a colour means the same feature in all images)"
     ),
+    "image_map": Shown("features of images in two dimensions (t-SNE), coloured by class if known"),
     "reconstruction": Shown(
-        "images, what was corrupted, what is predicted of it and what is true, with the error"
+        "images, the corrupted patches, the predictions, the true patches, and the error"
     ),
 }
 PREDICTIONS = "predictions"  # drawn by training from held-out images of the run
@@ -83,7 +83,7 @@ def predictions(values: Mapping[str, Any]) -> str:
     caption = next((one.figure for one in parts if one.figure), "")
     target = declaration.targets().get(str(values.get("target")))
     if caption and declared.predicts_patches and target and target.drawn:
-        caption += f"; {target.drawn}"
+        caption += f", {target.drawn}"
     return caption
 
 
@@ -131,13 +131,13 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
         shown = SHOWN.get(path.stem, Shown(objective if path.stem in DECLARED_FIGURES else ""))
         caption = shown.caption or otherwise
         if entry := recorded.get(path.stem):
-            caption += f"; {entry.drawn}" if entry.drawn else ""
+            caption += f", {entry.drawn}" if entry.drawn else ""
             caption += f". Images of {entry.images}" if shown.uses_images else ""
         title = path.stem.replace("_", " ").capitalize()
         caption = f"{title}: {caption}. ({folder.name}/{path.name})"
         yield Figure(f"{folder.name}/{path.name}", caption, svg, title)
     if named:
-        yield Text(f"Too large to be part of this page: {', '.join(named)}.")
+        yield Text(f"These figures are too large for this page: {', '.join(named)}.")
 
 
 def _text(path: Path) -> str | None:

@@ -31,13 +31,13 @@ from .blocks import Table
 Images = Mapping[str, int] | None  # {split: number of images measured}, as in result.json
 
 # Reasons why a difference may have no interval
-NO_VERDICT = "these images chose its weights, were trained on, lie in groups, or are too few"
+NO_VERDICT = "the images were used to choose or train the weights, lie in groups, or are too few"
 # Sentence about a fine-tuned run: a comparison with the commonest class says nothing about
 # pre-training.
 NOT_KNOWN = "whether pre-training helped is not known"
-WON, LOST, OPEN = "beats", "does not beat", "cannot be told from"
+WON, LOST, OPEN = "beats", "does not beat", "cannot be distinguished from"
 # for example by a loss, which is not recorded per image
-AHEAD = "is ahead, without an interval, of"
+AHEAD = "is ahead (without an interval) of"
 FEW = "is measured on too few images to be compared with"
 NO_BETTER = f"no better than always naming {COMMONEST_CLASS}"
 
@@ -211,7 +211,7 @@ def beside_text(one: Reading) -> str:
             part += f": {100 * apart.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
         parts.append(part)
     if one.draws:
-        one_draw = "one draw, and the interval does not cover others"
+        one_draw = "a single draw (the interval does not cover other draws)"
         parts.append(f"mean of {one.draws} draws" if one.draws > 1 else one_draw)
     return "; ".join(parts)
 
@@ -241,14 +241,14 @@ def _features_verdict(found: Sequence[Reading]) -> str:
         return ""
     one = min(compared or probed, key=lambda reading: place(reading.name))
     said = {
-        WON: "are better than untrained ones",
-        LOST: "are worse than untrained ones",
-        OPEN: "cannot be told from untrained ones",
+        WON: "are better than untrained features",
+        LOST: "are worse than untrained features",
+        OPEN: "cannot be distinguished from untrained features",
     }
     claims = []
     for fresh in (other for other in one.beside if other.place == FRESH):
         if fresh.difference is None:
-            return f"No verdict on its features: {NO_VERDICT}."
+            return f"There is no verdict on the features: {NO_VERDICT}."
         claims.append(said[fresh.verb])
     if is_no_better(one):
         # Untrained features below the commonest class are easily beaten, so a win over them is not
@@ -260,9 +260,9 @@ def _features_verdict(found: Sequence[Reading]) -> str:
     beside = [other for each in found for other in each.beside if other.place == PIXELS]
     pixels = {other.verb for other in beside if other.difference}
     if LOST in pixels:
-        text += " By k-NN the pixels at 8 x 8 are better."
+        text += " By k-NN, the pixels at 8 x 8 are better than the features."
     elif OPEN in pixels:
-        text += " By k-NN they cannot be told from the pixels at 8 x 8."
+        text += " By k-NN, the features cannot be distinguished from the pixels at 8 x 8."
     return text
 
 
@@ -296,7 +296,7 @@ def _task_verdict(found: Sequence[Reading]) -> str:
     """
     for one in found:
         if not math.isfinite(one.value) and not one.name.startswith(PROBED):
-            return f"No verdict on its own task: {label(one.name)} is not finite."
+            return f"There is no verdict on the training task: {label(one.name)} is not finite."
     own = [(one, other) for one in found for other in one.beside if not other.place]
     several = len({one.split for one, _ in own}) > 1
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, AHEAD, LOST, OPEN, FEW)}
@@ -307,7 +307,7 @@ def _task_verdict(found: Sequence[Reading]) -> str:
         )
         by_verb[other.verb].append(f"{other.called} ({values}{where})")
     parts = [f"{verb} {_listed(texts)}" for verb, texts in by_verb.items() if texts]
-    return f"At its own task the model {', and '.join(parts)}." if parts else ""
+    return f"At the training task, the model {', and '.join(parts)}." if parts else ""
 
 
 def probe_place(name: str) -> str:

@@ -76,8 +76,8 @@ def first(record: RunRecord) -> Iterator[Block]:
     """Yield three sentences (what the run is, the course, the result) and cautions."""
     yield Text(" ".join(sentences(record)))
     if record.state == "running" and record.updated:
-        text = f"As of {record.updated:%Y-%m-%d %H:%M:%S} UTC; this page is loaded again"
-        yield Text(f"{text} every {REFRESH} seconds while nothing on it is in use.")
+        text = f"Updated {record.updated:%Y-%m-%d %H:%M:%S} UTC. The page reloads every {REFRESH}"
+        yield Text(f"{text} seconds while you are not using a chart or a table.")
     for text in seen_text.cautions(record.seen):
         yield Text(f"{text}.", warning=True)
     if number := record.warning_count:
@@ -91,14 +91,14 @@ def warnings(record: RunRecord) -> Iterator[Block]:
         yield Listing([f"{problem}." for problem in record.problems])
     if steps := record.steps_of_bad_loss:
         rows = "1 row" if len(steps) == 1 else f"{len(steps):,} rows"
-        text = f"The loss is not finite in {rows} of metrics.jsonl, first at step {steps[0]:,};"
-        yield Text(f"{text} curves have a gap there.", warning=True)
+        text = f"The loss is not finite in {rows} of metrics.jsonl, first at step {steps[0]:,}."
+        yield Text(f"{text} The curves have gaps at these steps.", warning=True)
     if record.not_finite:
         shown = ", ".join(f"{step:,}" for step in record.not_finite[:STEPS])
         more = " and more" if len(record.not_finite) > STEPS else ""
-        text = "Not learned from, as the loss or the gradient was not finite: "
+        text = "Updates skipped because the loss or the gradient was not finite: "
         text += f"{len(record.not_finite):,} steps ({shown}{more})."
-        yield Text(f"{text} not_finite.json names their samples.", warning=True)
+        yield Text(f"{text} not_finite.json lists the images of these steps.", warning=True)
     if len(record.warnings) > WARNINGS:
         yield Text(f"The last {WARNINGS} of {len(record.warnings):,} warnings in log.txt:")
     if record.warnings:
@@ -119,24 +119,25 @@ def results(record: RunRecord) -> Iterator[Block]:
     if record.result is None:
         images = format_held_out(record.measured_on)
         step = record.latest()[0]
-        yield Text(f"The run has not finished; these are of step {step:,}, on {images}.")
+        text = f"The run has not finished. These values were measured at step {step:,}, on {images}"
+        yield Text(f"{text}.")
     yield table
     chosen, remedy = (chosen_on_held_out(recipe), more_held_out(recipe)) if recipe else ([], "")
     group = recipe.data.group if recipe else None
     for text in few_images(record.measured_on, chosen, remedy, group):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
     for one in record.seen:
-        whose = "" if one.run == record.name else "Of the weights behind it: "
+        whose = "" if one.run == record.name else "About the initial weights: "
         yield Text(f"{whose}{seen_text.sentence(one)}.")
     if (compared := metric_tables.baselines(readings)).rows:
         yield compared
     if any(row[2] != "-" for row in table.rows):
         yield Text(
-            "Intervals are Wilson's, of a share of n independent images; of a share of patches,"
-            " which in one image are alike, as wide as for so many images. Copies of an image count"
-            " once. Intervals of few-shot also cover the draws of images. Those of differences are"
-            " of pairs, the same images for both (Agresti and Min, 2005). They are about this one"
-            " network: what another seed would give is not in them."
+            "Intervals of accuracies are Wilson's intervals for n independent images. Patches of an"
+            " image are alike, so an accuracy of patches gets the interval for n images. Copies of"
+            " an image count once. Intervals of few-shot accuracy also cover the draws of images."
+            " Intervals of differences compare pairs of results on the same images (Agresti and"
+            " Min, 2005). All intervals describe this network and not the spread over seeds."
         )
 
 
@@ -144,11 +145,11 @@ def learning_curves(record: RunRecord) -> Iterator[Block]:
     """Yield a chart for each group of metrics, and a table of metrics with a single value."""
     yield from curves.charts(record.rows.curves)
     if numbers := curves.numbers(record.rows.curves):
-        yield Text("Measured once, or the same each time:")
+        yield Text("Metrics that were measured once or never changed:")
         yield Table(["measure", "value", "steps"], numbers)
     if (rows := len(record.rows.steps)) > curves.DRAWN:
-        text = f"Of the {rows:,} rows of metrics.jsonl at most {curves.DRAWN} of a metric are drawn"
-        yield Text(f"{text}: of each stretch the lowest and the highest.")
+        text = f"metrics.jsonl has {rows:,} rows. A curve shows at most {curves.DRAWN} values: the"
+        yield Text(f"{text} lowest and the highest value of each stretch.")
 
 
 def figures(record: RunRecord) -> Iterator[Block]:
@@ -175,7 +176,7 @@ def recipe(record: RunRecord) -> Iterator[Block]:
         for key in values
         if key in before and values[key] != before[key]
     ]
-    yield Text(f"What differs from {source}:" if rows else f"Nothing differs from {source}.")
+    yield Text(f"Changes from {source}:" if rows else f"No changes from {source}.")
     if rows:
         yield Table(["key", "this run", source], rows, labels=3)
     every = [[key, format_value(value)] for key, value in values.items()]
@@ -189,11 +190,11 @@ def how(record: RunRecord) -> Iterator[Block]:
         return
     rows: list[tuple[str, object]] = []
     if result is not None:
-        forwarded = "trained on" if result.steps else "whose features it computed"
+        forwarded = "trained on" if result.steps else "whose features were computed"
         rows = [(f"images {forwarded}", _number(result.images, ",.0f"))]
         costs = {"exaflop": "compute, exaFLOP", "device_hours": "device-hours"}
         totals = {
-            f"total_{field}": f"{name} with those before its first step"
+            f"total_{field}": f"{name}, including the runs before this run"
             for field, name in costs.items()
         }
         for field, name in (costs | totals).items():
@@ -214,7 +215,7 @@ def how(record: RunRecord) -> Iterator[Block]:
         ("machine and versions", machine(found) if found.model_fields_set else ""),
         ("system", host.get("system", "")),
         ("cores", host.get("cores", "")),
-        ("images of a process at once", found.device_batch or ""),
+        ("images per process and pass", found.device_batch or ""),
         ("steps of gradient accumulation", found.accumulation or ""),
         *((f"images of {name}", n) for name, n in found.images.items() if name in found.data),
     ]
@@ -242,17 +243,17 @@ def load(record: RunRecord) -> Iterator[Block]:
     if not (folder / "export" / "config.json").exists():
         return
     needed = recipe.model.opened_by if recipe else "import timm"
-    without = "without it in" if needed == "import timm" else "in"
-    yield Text(f"In Python, with this package, and {without} timm and transformers:")
+    other = "timm or transformers alone" if needed == "import timm" else "timm or transformers"
+    yield Text(f"In Python, load the encoder with ssl_vit, or with {other}:")
     name, kind = "encoder", "AutoModel"
     classes: list[str] = []
     with suppress(OSError, ValueError):  # the file may be damaged
         classes = export_files.read(folder / "export").get("label_names") or []
     if classes:
         name, kind = "classifier", "AutoModelForImageClassification"
-        text = f"The export is a classifier of {len(classes):,} classes; `label_names` in its"
-        text += " config.json names them in the order of its outputs."
-        yield Text(f"{text} `ssl_vit.load_encoder` gives the encoder alone.")
+        text = f"The export is a classifier of {len(classes):,} classes. `label_names` in"
+        text += " config.json names the classes in the order of the outputs."
+        yield Text(f"{text} `ssl_vit.load_encoder` loads the encoder without the classifier.")
     place = f"local-dir:{folder}/export"
     lines = ["import ssl_vit", f"encoder = ssl_vit.load_encoder({str(folder)!r})", "", needed]
     lines.append(f"{name} = timm.create_model({place!r}, pretrained=True).eval()")

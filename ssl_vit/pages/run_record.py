@@ -220,9 +220,9 @@ def _rows(path: Path, result: Result | None, problems: list[str]) -> Rows:
         problems.append(f"metrics.jsonl cannot be read: {error.strerror}")
         return Rows(NO_CURVE.steps, {})
     if found.damaged:
-        problems.append(f"metrics.jsonl is damaged: {found.damaged:,} lines are left out")
+        problems.append(f"metrics.jsonl is damaged (unreadable lines: {found.damaged:,})")
     elif result is not None and result.steps and not len(found.steps):
-        problems.append("metrics.jsonl has no rows: there are no curves")
+        problems.append("metrics.jsonl has no rows, so there are no curves")
     return found
 
 

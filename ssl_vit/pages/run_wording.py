@@ -22,7 +22,7 @@ def what(record: RunRecord) -> str:
     """Return a sentence about what the run is."""
     values, recipe = record.values, record.recipe
     if not values:
-        return "A run whose recipe cannot be read."
+        return "The recipe of this run cannot be read."
     declared = declaration.known_or_bare(str(values.get("objective")))
     text = declared.title or declared.name
     if recipe is not None:
@@ -48,15 +48,15 @@ def course(record: RunRecord) -> str:
             began = f", from step {result.trunk.step:,} on" if result.trunk else ""
             trained = f"after {result.steps:,} steps{seen}{began} in"
         took = f"{trained} {duration(result.seconds)}{times}{_chosen(result)}"
-        return f"It finished on {_when(result.finished)}, {took}."
+        return f"The run finished on {_when(result.finished)}, {took}."
     of = f" of {record.steps:,}" if record.steps else ""
     if record.running:
-        return f"It is running, at step {record.step:,}{of}{_time_left(record)}{times}."
+        return f"The run is in progress, at step {record.step:,}{of}{_time_left(record)}{times}."
     if not record.step:
-        return f"It has not finished, and has no metrics{times}."
+        return f"The run has not finished and has no metrics{times}."
     kept = record.saved_step
-    saved = f"its newest checkpoint is of step {kept:,}" if kept else "it has no checkpoint"
-    return f"It stopped after step {record.step:,}{of}{times}; {saved}."
+    saved = f"The newest checkpoint is from step {kept:,}" if kept else "There is no checkpoint"
+    return f"The run stopped after step {record.step:,}{of}{times}. {saved}."
 
 
 def _chosen(result: Result) -> str:
@@ -65,8 +65,8 @@ def _chosen(result: Result) -> str:
     if best is None or best.step is None:
         return ""
     images = format_held_out(result.measured_on)
-    value = f"{best.metric} on {images} was the best ({best.value:.4g})"
-    return f"; its weights are those of step {best.step:,}, whose {value}"
+    value = f"with the best {best.metric} on {images} ({best.value:.4g})"
+    return f". The weights are from step {best.step:,}, {value}"
 
 
 def _when(text: str) -> str:
@@ -100,10 +100,10 @@ def _outcome(record: RunRecord) -> str:
         if not values:
             loss = record.rows.curves.get("loss")
             known = loss is not None and math.isfinite(loss.values[-1])
-            return f"Its training loss is {loss.values[-1]:.3f}." if loss and known else ""
+            return f"The training loss is {loss.values[-1]:.3f}." if loss and known else ""
         text = f"On {format_held_out(record.measured_on)} at step {step:,}: "
         baselines = format_baselines(values)
-        return f"{text}{format_metrics(values)}{f'; to beat: {baselines}' if baselines else ''}."
+        return f"{text}{format_metrics(values)}{f'. To beat: {baselines}' if baselines else ''}."
     readings = metric_tables.readings(metrics, record.measured_on)
     # For a training run, only test metrics come first; held-out metrics are compared with baselines
     # below.
@@ -112,15 +112,16 @@ def _outcome(record: RunRecord) -> str:
     main = [first[name] for name in in_order([*first])]
     found = [f"{label(one.name)}: {metric_tables.beside_text(one)}." for one in main[:1]]
     if record.recipe is not None and record.recipe.fine_tunes:
-        text = f"{metric_tables.NOT_KNOWN}: it was not compared with tuned training from scratch."
+        text = f"{metric_tables.NOT_KNOWN}, because the run was not compared with tuned training"
+        text += " from scratch."
         found += filter(None, [metric_tables.classifier_verdict(readings)])
         found.append(text[0].upper() + text[1:])
     else:
         found += filter(None, [metric_tables.verdict(readings)])
         if any(other.place for one in readings for other in one.beside):
-            found.append("Fine-tuning was not compared.")
+            found.append("The comparison uses frozen features, without fine-tuning.")
     if record.result.not_compared:
-        found.append(f"Its features were not compared: {record.result.not_compared}.")
+        found.append(f"The features were not compared: {record.result.not_compared}.")
     if not found and metrics:
         found = [f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."]
     return " ".join(found)
@@ -138,6 +139,6 @@ def machine(environment: Environment) -> str:
     changed = "+" if whole.endswith("+") else ""
     return (
         f"{device}, {environment.threads or 'unknown'} threads, "
-        f"precision {environment.precision or 'unknown'}; "
-        f"Python {environment.python or 'unknown'}, {versions}; revision {whole[:10]}{changed}"
+        f"precision {environment.precision or 'unknown'}, "
+        f"Python {environment.python or 'unknown'}, {versions}, revision {whole[:10]}{changed}"
     )

@@ -32,6 +32,7 @@ TRANSFORMER_KEYS = (
     *("optim.dropout", "optim.layer_decay", "probe.pool", "probe.layer", "model.registers"),
     *("model.layer_scale", "model.qk_norm", "model.activation", "model.positions"),
 )
+USE_VIT = "Use a Vision Transformer, such as model=vit_s16."
 LABEL_KEYS = ("data.classes", "data.label_column")
 COLUMN_KEYS = ("data.label_column", "data.image_column", "data.group", "data.mask_column")
 MASK_KEYS = ("data.mask_column", "data.mask_ignore", "data.mask_classes", "probe.mask_images")
@@ -70,7 +71,7 @@ def check_used(recipe: Recipe, given: Mapping[str, str]) -> None:
     """
     for key, text in given.items():
         if reason := why_unused(recipe, key):
-            raise UserError(f"{key}={text}: {reason}")
+            raise UserError(f"{key}={text}: {reason}. Leave out {key}.")
 
 
 def check_place(data: Data) -> None:
@@ -81,14 +82,15 @@ def check_place(data: Data) -> None:
     """
     if data.name == EMBEDDED and (data.path or data.hub):
         raise UserError(
-            f"data={EMBEDDED} is generated, not read; leave it out beside data.path= or data.hub="
+            f"data={EMBEDDED}: these images are generated and not read from a place. Leave out"
+            f" data={EMBEDDED} to use the images of data.path= or data.hub=."
         )
     if data.path and not exists(data.path):
-        raise UserError(f"data.path={data.path}: no such file or folder")
+        raise UserError(f"data.path={data.path}: no such file or folder. Check the path.")
     if not data.path and not data.hub and data.name != EMBEDDED:
         raise UserError(
-            f"data={data.name} lies nowhere yet; add data.path= with a local copy (parquet, tars or"
-            " image folder)"
+            f"data={data.name}: no place is given for these images. Add data.path= with the path"
+            " of a local copy (image folder, parquet files or tars)."
         )
 
 
@@ -100,59 +102,62 @@ def _given(recipe: Recipe, keys: Iterable[str]) -> str:
 
 def _model(r: Recipe) -> None:
     model, predicts = r.model, r.declared.predicts_patches
-    text = f"objective={r.objective} needs patches"
-    none = f"{text}; model.timm={model.timm} has none"
-    r.refuse("model", none, predicts and model.convolutional, model.name)
+    needs = f"objective={r.objective} needs patches"
+    text = f"{needs}, and model.timm={model.timm} has none. {USE_VIT}"
+    r.refuse("model", text, predicts and model.convolutional, model.name)
     if model.convolutional and (key := _given(r, TRANSFORMER_KEYS)):
-        raise r.error(key, f"model={model.name} has no use for it")
+        default = f"{key}={option_text(all_keys()[key].default)}"
+        text = f"model={model.name} is no Vision Transformer and does not use this key"
+        raise r.error(key, f"{text}. Use {default}.")
     # Each cell of the ResNet's feature map has already seen neighbouring pixels, so masked pixels
     # would leak.
-    text = f"{text} of pixels, not of a ResNet's feature map"
+    text = f"{needs} of pixels, and this model cuts a ResNet's feature map into patches. {USE_VIT}"
     r.refuse("model", text, predicts and model.hybrid, model.name)
     multiple = declaration.target(r.target).patch_multiple if predicts else 1
-    text = f"expected patches of a multiple of {multiple} pixels, not model.patch={model.patch}"
-    r.refuse("target", text, model.patch % multiple)
+    text = f"model.patch={model.patch} must be a multiple of {multiple} pixels for this target"
+    r.refuse("target", f"{text}. Use another model.patch= or target=.", model.patch % multiple)
 
 
 def _channels(r: Recipe) -> None:
     data, predicts = r.data, r.declared.predicts_patches
-    beside = f"beside data.channels={data.channels}"
     for key in ("data.mean", "data.std"):
         others = len(r.value(key)) != data.channels
         # For other channel counts, the default of three numbers is replaced by measured values.
-        r.refuse(key, f"expected {data.channels} numbers {beside}", others and _given(r, [key]))
+        text = f"data.channels={data.channels} needs {data.channels} numbers, one for each channel"
+        r.refuse(key, f"{text}.", others and _given(r, [key]))
     resnet = r.model.convolutional or r.model.hybrid
-    text = f"model={r.model.name} begins with a ResNet, which takes 3"
+    text = f"model={r.model.name} begins with a ResNet, which takes 3 channels. {USE_VIT}"
     r.refuse("data.channels", text, data.channels != 3 and resnet)
     if predicts and not data.is_rgb and not declaration.target(r.target).any_channels:
         known = [name for name, one in declaration.targets().items() if one.any_channels]
-        if data.channels == 3:
-            beside = f"beside data.range={option_text(data.range)}"
-        text = f"takes RGB of 8 bits; expected one of {', '.join(known)} {beside}"
-        raise r.error("target", text)
+        key = "data.range" if data.channels == 3 else "data.channels"
+        images = f"{key}={option_text(r.value(key))}"
+        text = f"this target needs 8-bit RGB images and cannot be used with {images}"
+        raise r.error("target", f"{text}. Choose from: {', '.join(known)}.")
     views = compared_views(r)
     coloured = views and (views.jitter or views.grayscale or any(views.solarize))
-    text = "the colours of its views are those of RGB of 8 bits; crop, flip and blur are left with"
-    text += " views.jitter=0 views.grayscale=0 views.solarize=[0,0]"
+    text = "this objective changes the colours of 8-bit RGB images, and these images are not RGB."
+    text += " Add views.jitter=0 views.grayscale=0 views.solarize=[0,0]."
     r.refuse("objective", text, coloured and not data.is_rgb)
 
 
 def _args(r: Recipe) -> None:
-    for name in r.model.args:
-        giver = GIVEN.get(name) or "this package"
-        r.refuse("model.args", f"{name} is given by {giver}", name in GIVEN)
+    for name in filter(GIVEN.__contains__, r.model.args):
+        remedy = f"Use {GIVEN[name]}= instead" if GIVEN[name] else f"Leave out {name}"
+        raise r.error("model.args", f"{name} cannot be set here. {remedy}.")
 
 
 def _encoder(r: Recipe) -> None:
     model = r.model
-    text = f"expected learned, learned_2d, sincos_2d or none beside model={model.name}"
+    text = f"model={model.name} is a hybrid of ResNet and Transformer without rotary positions."
+    text += " Choose from: learned, learned_2d, sincos_2d, none."
     r.refuse("model.positions", text, model.positions == "rotary" and model.hybrid)
-    text = "expected gelu for a hybrid"
+    text = "a hybrid of ResNet and Transformer has only gelu. Use model.activation=gelu."
     r.refuse("model.activation", text, model.activation != "gelu" and model.hybrid)
     divisors = {"learned_2d": 2, "sincos_2d": 4, "rotary": 4 * model.heads}
     divisor = divisors.get(model.positions, 1)
-    text = f"no multiple of {divisor}, which model.positions={model.positions} needs"
-    r.refuse("model.width", text, model.width % divisor)
+    text = f"must be a multiple of {divisor} for model.positions={model.positions}"
+    r.refuse("model.width", f"{text}.", model.width % divisor)
 
 
 def _class_token(r: Recipe) -> None:
@@ -160,24 +165,25 @@ def _class_token(r: Recipe) -> None:
     if r.model.class_token:
         return
     named = f"model={r.model.name or r.model.timm}"
-    text = f"{named} has no class token; expected avg"
+    text = f"{named} has no class token. Use"
     unknown = r.objective == "probe" and r.probe.pool is None and r.init_source.is_scratch
-    r.refuse("probe.pool", text, r.probe.pool == "token" or unknown)
-    for one in r.declared.trained(r) if r.trains else ():
-        name = one.options.name if one.options else ""
-        own = getattr(r.groups.get(name), "pool", None)
-        r.refuse(f"{name}.pool", text, own == "token")
-        if not own and one.pool == "token":
+    r.refuse("probe.pool", f"{text} probe.pool=avg.", r.probe.pool == "token" or unknown)
+    for trained in r.declared.trained(r) if r.trains else ():
+        name = trained.options.name if trained.options else ""
+        pool = getattr(r.groups.get(name), "pool", None)
+        r.refuse(f"{name}.pool", f"{text} {name}.pool=avg.", pool == "token")
+        if not pool and trained.pool == "token":
             others = [name for name, it in declaration.objectives().items() if it.pool == "avg"]
-            reads = f"reads the class token, and {named} has none"
-            raise r.error("objective", f"{reads}; expected one of {', '.join(others)}")
+            text = f"this objective reads the class token, and {named} has none"
+            raise r.error("objective", f"{text}. Choose from: {', '.join(others)}.")
 
 
 def _mixing(r: Recipe) -> None:
-    mixed, keys = max(r.data.mixup, r.data.cutmix), "data.mixup, .cutmix"
-    text = f"objective={r.objective} has no use for mixed images"
-    r.refuse(keys, text, mixed and "data.mixup" not in r.declared.shared, mixed)
-    r.refuse(keys, "expected 0 beside data.stream=true", mixed and r.data.stream, mixed)
+    for key in MIXING:
+        mixed, remedy = r.value(key), f"Use {key}=0."
+        text = f"objective={r.objective} does not learn from mixed images. {remedy}"
+        r.refuse(key, text, mixed and "data.mixup" not in r.declared.shared)
+        r.refuse(key, f"data.stream=true cannot mix images. {remedy}", mixed and r.data.stream)
 
 
 def _cuts_held_out(r: Recipe) -> bool:
@@ -193,53 +199,64 @@ def _stream(r: Recipe) -> None:
     """Refuse what a stream cannot do: a stream shows only the next image, and training uses every
     image of it.
     """
-    data, beside, only = r.data, "beside data.stream=true", "data.stream=true is for training only"
+    data, stream = r.data, "data.stream=true"
     if not data.stream:
         return
     drawn = data.hub is None and data.path is None
-    r.refuse("data.stream", f"data={data.name} is generated, not read", drawn)
-    r.refuse("objective", only, not r.trains)
-    r.refuse("eval.test", f"{only}; expected eval.test=false", r.eval.test)
+    r.refuse("data.stream", "no images to stream. Give data.hub= or data.path=.", drawn)
+    text = f"{stream} is only for training. Use data.stream=false."
+    r.refuse("objective", text, not r.trains)
+    text = f"{stream} is only for training, not for testing. Use eval.test=false."
+    r.refuse("eval.test", text, r.eval.test)
     # The images of a share depend on the total number, which is known only after reading all
     # images.
-    r.refuse("data.share", f"expected 1 {beside}", data.share != 1)
+    text = f"{stream} trains on all images. Use data.share=1."
+    r.refuse("data.share", text, data.share != 1)
     cuts = data.validation is not None and _cuts_held_out(r)
-    r.refuse("data.validation", f"expected a split, or 0 for none, {beside}", cuts)
-    r.refuse("data.test", f"expected a split's name {beside}", not isinstance(data.test, str))
-    text = "takes shares of classes, and data.stream does not know labels beforehand"
-    r.refuse("data.share_seed", text, data.share_seed is not None)
-    text = "keeps groups on one side of a share, and data.stream takes no whole groups"
+    no_share = f"{stream} cannot cut off a share of the images. Give the name of a split"
+    r.refuse("data.validation", f"{no_share}, or 0 for no held-out images.", cuts)
+    r.refuse("data.test", f"{no_share}.", not isinstance(data.test, str))
+    text = f"{stream} does not know the labels beforehand, so no share of each class can be drawn"
+    r.refuse("data.share_seed", f"{text}. Use data.share_seed=null.", data.share_seed is not None)
+    text = f"{stream} cannot keep the images of a group together. Use data.group=null."
     r.refuse("data.group", text, data.group is not None)
 
 
 def _held_out(r: Recipe) -> None:
     data, best, cuts = r.data, r.checkpoint.best, _cuts_held_out(r)
-    text = "has no use without a share: expected null, or data.validation= or data.test= with one"
+    text = (
+        "has no effect, because no share of the images is held out or tested. Use data.group=null,"
+    )
+    text += " data.validation=0.1 or data.test=0.2."
     no_share = not cuts and isinstance(data.test, str)
     r.refuse("data.group", text, data.group is not None and no_share)
-    text = f"expected data.validation=null or a share above 0 beside it, not {data.validation}"
+    text = (
+        f"has no effect with data.validation={data.validation}. Use data.validation=null or a share"
+    )
+    text += " such as data.validation=0.1."
     r.refuse("data.validation_from", text, data.validation_from != "share" and not cuts)
     if best is None:
         return
-    text = "holds out no images to choose on; expected null, or a share above 0"
-    r.refuse("checkpoint.best", f"data.validation=0 {text}", data.validation == 0)
-    text = f"of objective={r.objective}, collapsed features may have the best; expected a probe's"
-    text += " accuracy, such as probe/knn with probe.every="
+    text = "data.validation=0 leaves no held-out images to choose a checkpoint on."
+    text += " Use checkpoint.best=null, or a share such as data.validation=0.1."
+    r.refuse("checkpoint.best", text, data.validation == 0)
+    text = f"with objective={r.objective}, collapsed features can have the best {best}."
+    text += " Use the accuracy of a probe: checkpoint.best=probe/knn probe.every=1000."
     told = declaration.tells_nothing(best, r.objective, r.target)
     r.refuse("checkpoint.best", text, told)
 
 
 def _labels(r: Recipe) -> None:
-    text = "the run learns labels or is measured on them; expected true, of images that have some;"
-    text += " others are looked at with tools/embed.py and tools/figures.py"
+    text = "this run learns labels or measures accuracy. Use data.labels=true and labelled images."
+    text += " For images without labels, use `ssl-vit embed` or `ssl-vit figures`."
     r.refuse("data.labels", text, not r.data.labels and uses_labels(r))
     learning = [part for part in r.declared.parts if declaration.objective(part).labels]
     untrained = "".join(f" with {r.objective}.{part}=0" for part in learning)
-    text = f"objective={r.objective}{untrained} learns no labels"
+    text = f"objective={r.objective}{untrained} learns no labels. Use eval.test=false."
     r.refuse("eval.test", text, r.eval.test and not learns_labels(r))
     classifies = r.eval.test or (r.objective == "probe" and "top1" in r.probe.measures)
-    text = "no use without eval.test=true or probe.measures=[top1]"
-    r.refuse("eval.real", text, r.eval.real and not classifies)
+    text = "has no effect without eval.test=true or probe.measures=[top1]. Add one of them, or use"
+    r.refuse("eval.real", f"{text} eval.real=null.", r.eval.real and not classifies)
 
 
 def _sizes(r: Recipe) -> None:
@@ -248,13 +265,12 @@ def _sizes(r: Recipe) -> None:
         return
     below = size // patch * patch
     near = [side for side in (below, below + patch) if side >= 2 * patch] or [2 * patch]
-    verb = "are" if len(near) > 1 else "is"
-    text = f"no multiple of the patch of {r.model.name or 'the model'}, model.patch={patch}"
-    nearest = f"the nearest {verb} {' and '.join(map(str, near))}"
+    remedy = f"Use data.size={' or '.join(map(str, near))}"
     if divisors := [side for side in range(2, size // 2 + 1) if size % side == 0]:
-        nearest += f", or model.patch={min(divisors, key=lambda side: abs(side - patch))}"
-    r.refuse("data.size", f"{text}; {nearest}", size % patch or size < 2 * patch)
-    r.refuse("model.width", f"no multiple of model.heads={heads}", r.model.width % heads)
+        remedy += f", or model.patch={min(divisors, key=lambda side: abs(side - patch))}"
+    text = f"must be a multiple of model.patch={patch} and at least {2 * patch}. {remedy}."
+    r.refuse("data.size", text, size % patch or size < 2 * patch)
+    r.refuse("model.width", f"must be a multiple of model.heads={heads}.", r.model.width % heads)
 
 
 def _corruption(r: Recipe) -> None:
@@ -262,13 +278,13 @@ def _corruption(r: Recipe) -> None:
         return
     own, patches, side = r.group(CorruptionOptions), r.patches, r.data.size // r.model.patch
     shares, keys = own.mask + own.random + own.keep, "corruption.mask + .random + .keep"
-    r.refuse(keys, "the three shares must sum to 1", abs(shares - 1) >= 1e-6, f"{shares:g}")
-    text = f"expected less than {side}: an image has {side} x {side} patches"
+    r.refuse(keys, "the three shares must sum to 1.", abs(shares - 1) >= 1e-6, f"{shares:g}")
+    text = f"must be less than {side}, because an image has {side} x {side} patches."
     r.refuse("corruption.side", text, own.side != 1 and own.side >= side)
     masks_all = own.mask >= 1 and selected_count(own.rate, patches) >= patches
     if masks_all and not r.model.convolutional:
-        less = f"{fewer_than(patches)}, or corruption.mask below 1"
-        raise r.error("corruption.rate", f"masks all of an image's {patches} patches; {less}")
+        text = f"masks all {patches} patches of an image. {fewer_than(patches)}"
+        raise r.error("corruption.rate", f"{text}, or corruption.mask below 1.")
 
 
 def _views(r: Recipe) -> None:
@@ -276,22 +292,23 @@ def _views(r: Recipe) -> None:
     if views is None:
         return
     for key in ("optim.batch", "eval.images"):
-        text = f"objective={r.objective} compares the images of a batch; expected at least 2"
+        text = f"objective={r.objective} compares the images of a batch. Use at least 2."
         r.refuse(key, text, r.value(key) == 1)
-    text = "expected the smaller standard deviation first"
+    text = "the first number is larger than the second. Give the smaller standard deviation first."
     r.refuse("views.blur_sigma", text, views.blur_sigma[0] > views.blur_sigma[1])
     if not views.local:
         return
-    text = f"objective={r.objective} has no use for local views; expected 0"
+    text = f"objective={r.objective} does not use local views. Use views.local=0."
     r.refuse("views.local", text, "views.local" not in r.declared.shared)
-    text = f"larger than the other views, data.size={r.data.size}"
+    text = f"local views must not be larger than the other views. Use at most {r.data.size}."
     r.refuse("views.local_size", text, views.local_size > r.data.size)
-    text = f"no multiple of model.patch={patch}"
+    text = f"must be a multiple of model.patch={patch}."
     r.refuse("views.local_size", text, views.local_size % patch)
     smallest, largest = views.local_area
-    r.refuse("views.local_area", "expected the smaller share first", smallest > largest)
-    most = f"data.crop_area={r.data.crop_area:g}"
-    text = f"the smallest is larger than that of the other views, {most}"
+    text = "the first number is larger than the second. Give the smaller share first."
+    r.refuse("views.local_area", text, smallest > largest)
+    most = f"{r.data.crop_area:g}"
+    text = f"the first share must be at most data.crop_area={most}, the smallest of other views."
     r.refuse("views.local_area", text, smallest > r.data.crop_area)
 
 
@@ -301,7 +318,7 @@ def check_patches(r: Recipe) -> None:
     Raises:
         UserError: The model has no patches, or its patches are cells of a feature map.
     """
-    text = f"objective={r.objective} needs patches of pixels; model={r.model.name} has none"
+    text = f"objective={r.objective} needs patches of pixels, and this model has none. {USE_VIT}"
     r.refuse("model", text, r.model.convolutional or r.model.hybrid, r.model.name)
 
 
@@ -315,38 +332,41 @@ def check_decoder(r: Recipe, group: str) -> None:
         UserError: The width is no multiple of the number of heads or of 4.
     """
     key, width, heads = f"{group}.width", r.value(f"{group}.width"), r.value(f"{group}.heads")
-    r.refuse(key, f"no multiple of {group}.heads={heads}", width % heads)
-    r.refuse(key, "expected a multiple of 4: sines and cosines of row and column", width % 4)
+    r.refuse(key, f"must be a multiple of {group}.heads={heads}.", width % heads)
+    r.refuse(key, "must be a multiple of 4 for sines and cosines of row and column.", width % 4)
 
 
 def _probe(r: Recipe) -> None:
-    own, evaluates = r.probe, r.objective == "probe"
-    only = f"tools/evaluate.py; objective={r.objective} has no use for it"
-    if own.feature == "hidden":
-        r.refuse("probe.feature", f"is read by {only}", not evaluates)
+    probe, evaluates = r.probe, r.objective == "probe"
+    only = f"objective={r.objective} does not use this. Only `ssl-vit evaluate` does."
+    if probe.feature == "hidden":
+        text = f"{only} Use probe.feature=encoder."
+        r.refuse("probe.feature", text, not evaluates)
         for key in ("probe.pool", "probe.layer"):
-            text = f"reads what its run trained it on; leave {key}={r.value(key)} out"
+            text = f"{key} has no effect on this feature. Leave out {key}."
             r.refuse("probe.feature", text, r.value(key) is not None)
-    for measure in (one for one in own.measures if one in TOKENS):
-        r.refuse("probe.measures", f"is measured by {only}", not evaluates, measure)
-        text = f"needs patches; model={r.model.name or r.model.timm} has none"
+    for measure in (name for name in probe.measures if name in TOKENS):
+        leave = f"Leave out {measure}."
+        r.refuse("probe.measures", f"{only} {leave}", not evaluates, measure)
+        text = f"needs patches, and model={r.model.name or r.model.timm} has none. {leave}"
         r.refuse("probe.measures", text, r.model.convolutional, measure)
-        text = f"reads the encoder's patches; probe.feature={own.feature} is of images"
-        r.refuse("probe.measures", text, own.feature != "encoder", measure)
-        text = f"probe.measures={measure} reads patches and has no use for it"
-        r.refuse("probe.pool", text, own.pool is not None and set(own.measures) <= TOKENS)
+        text = f"reads patches, and probe.feature={probe.feature} has none."
+        text += " Use probe.feature=encoder."
+        r.refuse("probe.measures", text, probe.feature != "encoder", measure)
+        text = f"probe.measures={measure} reads patches without pooling. Leave out probe.pool."
+        r.refuse("probe.pool", text, probe.pool is not None and set(probe.measures) <= TOKENS)
 
 
 def _lengths(r: Recipe) -> None:
-    own, batch, depth = r.optim, r.compute.batch, r.model.depth
-    text = f"not below optim.steps={own.steps}; add optim.warmup={own.steps // 10}"
-    r.refuse("optim.warmup", text, own.warmup >= own.steps)
-    text = f"begins at step {own.decay_from}, before the end of optim.warmup={own.warmup}"
-    text += "; expected less of one of them"
-    r.refuse("optim.decay", text, own.schedule == "wsd" and own.warmup > own.decay_from)
-    text = f"does not divide optim.batch={own.batch}"
-    r.refuse("compute.batch", text, batch and own.batch % batch)
-    text = f"expected at most model.depth={depth}"
+    optim, batch, depth = r.optim, r.compute.batch, r.model.depth
+    text = f"must be less than optim.steps={optim.steps}. Use optim.warmup={optim.steps // 10}."
+    r.refuse("optim.warmup", text, optim.warmup >= optim.steps)
+    text = f"the decay begins at step {optim.decay_from}, before optim.warmup={optim.warmup} ends."
+    text += " Use a smaller optim.decay or optim.warmup."
+    r.refuse("optim.decay", text, optim.schedule == "wsd" and optim.warmup > optim.decay_from)
+    text = f"must divide optim.batch={optim.batch}."
+    r.refuse("compute.batch", text, batch and optim.batch % batch)
+    text = f"must be at most model.depth={depth}."
     r.refuse("probe.layer", text, (r.probe.layer or 1) > depth)
 
 
@@ -358,19 +378,19 @@ def _trunk(r: Recipe) -> None:
     if r.trunk is None:
         return
     schedule = r.optim.schedule
-    text = f"expected optim.schedule=wsd, not {schedule}, beside a step of another run"
+    text = f"optim.schedule={schedule} cannot continue another run. Use optim.schedule=wsd."
     r.refuse("resume", text, schedule != "wsd")
     check_stable(r, r)
     for key in ("optim.weight_decay_end", "checkpoint.best"):
-        text = f"expected null beside resume={r.resume}, as it depends on the whole run"
-        r.refuse(key, text, r.value(key) is not None)
+        text = f"this depends on the whole run, and resume={r.resume} continues another run"
+        r.refuse(key, f"{text}. Use {key}=null.", r.value(key) is not None)
     trained = r.declared.trained(r)
     follows = [f"objective={one.name}" for one in trained if not one.any_length]
     if any(one.predicts_patches for one in trained) and not declaration.target(r.target).any_length:
         follows.append(f"target={r.target}")
     if follows:
-        text = f"{follows[0]} follows the share of the run that is done, so that runs of other"
-        raise r.error("resume", f"{text} lengths do not begin alike; leave it out")
+        text = f"with {follows[0]}, every step depends on the length of the run, so runs of"
+        raise r.error("resume", f"{text} different lengths cannot share steps. Leave out resume.")
 
 
 def check_stable(recipe: Recipe, other: Recipe) -> None:
@@ -384,8 +404,9 @@ def check_stable(recipe: Recipe, other: Recipe) -> None:
         UserError: The step of the trunk lies within the decay.
     """
     assert recipe.trunk is not None
-    own = f"optim.steps={other.optim.steps} optim.decay={other.optim.decay:g}"
-    text = f"expected a step up to {other.optim.decay_from}, where the decay of {own} begins"
+    length = f"optim.steps={other.optim.steps} optim.decay={other.optim.decay:g}"
+    start = other.optim.decay_from
+    text = f"with {length}, the decay begins at step {start}. Use a step up to {start}."
     recipe.refuse("resume", text, recipe.trunk.step > other.optim.decay_from)
 
 
@@ -401,31 +422,31 @@ def why_unused(r: Recipe, key: str) -> str:
     targets = declaration.targets().items()
     owners = [name for name, one in targets if one.options and one.options.name == top]
     if owners and not _has_group(r, top):
-        return f"is for target={owners[0]}"
+        return f"has no effect without target={owners[0]}"
     if not _has_group(r, top) or (key in LABEL_KEYS and not _reads_labels(r)):
         trained = {part.name for part in r.declared.trained(r)}
         left = [part for part in r.declared.parts if part not in trained]
-        untrained = f" with {r.objective}.{left[0]}=0" if left else ""  # for a sum of objectives
-        return f"{objective} has no use for it{untrained}"
+        untrained = f" and {r.objective}.{left[0]}=0" if left else ""  # for a sum of objectives
+        return f"has no effect with {objective}{untrained}"
     if key in COLUMN_KEYS and r.data.name == EMBEDDED:
         return f"data={EMBEDDED} is generated and has no columns"
     if key in MASK_KEYS and not measures_masks(r):
-        return "is for masks, which probe.measures=[segmentation] of recipe=segment reads"
+        return "has no effect without recipe=segment, which measures masks"
     if key == "probe.token_images" and not (probes and ATTENTIVE in r.probe.measures):
-        return "is for probe.measures=[attentive] of recipe=evaluate"
+        return "has no effect without recipe=evaluate probe.measures=[attentive]"
     if key in ONLINE_PROBE_KEYS and probes:
-        return f"is for probes while pre-training; {objective} has no use for it"
+        return f"has no effect with {objective}, because this key is for probes during pre-training"
     if probes and (key in TRAINING_KEYS or top in TRAINING_KEYS):
-        return f"{objective} trains nothing and has no use for it"
+        return f"has no effect with {objective}, which trains nothing"
     if top == "hub" and key != "hub.repo" and not r.hub.repo:
-        return "has no use without hub.repo=USER/NAME"
+        return "has no effect without hub.repo=USER/NAME"
     if key.startswith("views.local_") and not ((views := compared_views(r)) and views.local):
-        return "there are no local views; add views.local="
+        return "has no effect without local views, such as views.local=6"
     if key.endswith(".koleo_group") and not r.value(weight := key.removesuffix("_group")):
-        return f"{weight}=0 has no use for it"
+        return f"has no effect with {weight}=0"
     other, value = all_keys()[key].requires or ("", None)
     if other and r.value(other) != value:
-        return f"{other}={option_text(r.value(other))} has no use for it"
+        return f"has no effect with {other}={option_text(r.value(other))}"
     return ""
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 G = TypeVar("G")
 FOUND_IN = "ssl_vit.objectives"
-ADDED = "plugin=FILE.py adds others"  # added to errors about unknown names
+ADDED = "plugin=FILE.py adds more"  # added to errors about unknown names
 # What several objectives use:
 # `corruption`: the group of keys for objectives that corrupt patches.
 # `target`: for objectives that predict patches.
@@ -145,7 +145,8 @@ class ObjectiveDeclaration:
         Raises:
             UserError: The objective needs a single label per image, as most objectives do.
         """
-        raise UserError(f"objective={self.name}: {found}; expected a column of one label")
+        text = "This objective needs one label per image: choose another data.label_column="
+        raise UserError(f"objective={self.name}: {found}. {text}.")
 
     def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
         """Return the objectives that are trained: this objective, or all parts with a weight above
@@ -248,14 +249,14 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
     """
     if not isinstance(found, ObjectiveDeclaration | TargetDeclaration):
         called = getattr(found, "__name__", type(found).__name__)
-        raise UserError(f"declare({called}): expected an instance, as declare({called}())")
+        raise UserError(f"declare({called}): expected an instance. Write declare({called}()).")
     known: dict[str, Any] = _OBJECTIVES if isinstance(found, ObjectiveDeclaration) else _TARGETS
     what = "objective" if known is _OBJECTIVES else "target"
     if not found.name:
-        raise UserError(f"{type(found).__name__}: the declaration of an {what} lacks its name")
+        raise UserError(f"{type(found).__name__}: the {what} has no name. Set `name`.")
     before = known.get(found.name)
     if before is not None and before is not found:
-        raise UserError(f"{what}={found.name}: declared twice")
+        raise UserError(f"{what}={found.name}: this name is already taken. Choose another name.")
     for name in getattr(found, "shared", ()):
         if name not in SHARED:
             raise UserError(f"objective={found.name}: shared={name}: {suggest(name, SHARED)}")
@@ -266,11 +267,12 @@ def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
         for name in row.compared_with if isinstance(row, Baseline) else ():
             if name not in own and not has_row(name):
                 near = suggest(name, ["loss", "accuracy", *own])
-                text = f"baseline {row.name}: compared with {name}, which has no row; {near}"
+                text = f"baseline {row.name} is compared with the unknown metric {name}, {near}"
                 raise UserError(f"{what}={found.name}: {text}")
     names = [row.name for row in found.metrics]
     if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise UserError(f"{what}={found.name}: metrics: two rows are named {twice}")
+        text = f"two metrics or baselines are named {twice}. Choose another name"
+        raise UserError(f"{what}={found.name}: {text}.")
     if not is_plugins(type(found)):
         register(*found.metrics)
     known[found.name] = found
@@ -410,12 +412,12 @@ def adopt(recorded: "Declared") -> None:
 def describe_targets() -> str:
     """Return the help of `target`: what each target predicts for a patch."""
     found = (f"{name}: {one.sentence}" for name, one in targets().items() if one.sentence)
-    return f"What is predicted of a patch. {'; '.join(found)}."
+    return f"What is predicted for each patch. {'; '.join(found)}."
 
 
 def _named(key: str, name: str, known: Mapping[str, D]) -> D:
     if name not in known:
-        raise UserError(f"{key}={name}: {suggest(name, known)}; {ADDED}")
+        raise UserError(f"{key}={name}: {suggest(name, known)} ({ADDED})")
     return known[name]
 
 

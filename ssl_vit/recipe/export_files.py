@@ -51,8 +51,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         return read(folder, own=True)
     except (OSError, ValueError) as error:
-        text = f"its config.json is damaged, or another program's ({error})"
-        raise UserError(f"{folder} is no export: {text}") from None
+        text = f"config.json is damaged, or another program wrote the file ({error})"
+        raise UserError(f"{folder}: {text}. Use the export of a run.") from None
 
 
 def read(folder: Path, own: bool = False) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def check_digest(folder: Path, name: str, prefix: str) -> None:
         return
     with (folder / name).open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-            text = "is damaged or was replaced: its SHA-256 is not the one that config.json records"
-            raise UserError(f"{prefix}: {folder / name} {text}; restore the file, or export again")
+            text = "was damaged or replaced, because config.json records another SHA-256"
+            raise UserError(f"{prefix}: {folder / name} {text}. Restore the file, or export again.")
 
 
 def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy") -> None:
@@ -152,14 +152,14 @@ def unsupported(config: dict[str, Any]) -> str | None:
     if config.get("model_type") != "vit":
         if "architecture" in config:
             return None
-        choices = "vit (transformers' ViT), or an architecture key (an export of timm or ssl_vit)"
-        return f"model_type={config.get('model_type')}; expected {choices}"
+        choices = "model_type=vit (transformers) or the key architecture (timm or ssl_vit)"
+        return f"model_type={config.get('model_type')}. Expected {choices}"
     for key, value in VIT_VALUES.items():
         if config.get(key, value) != value:
-            return f"{key}={config[key]}; expected {key}={value}"
+            return f"{key}={config[key]}. Only {key}={value} can be loaded"
     for key in ("image_size", "patch_size"):
         if isinstance(config.get(key), list) and len(set(config[key])) != 1:
-            return f"{key}={config[key]}; expected a square"
+            return f"{key}={config[key]}. Only squares can be loaded"
     return None
 
 

@@ -96,7 +96,7 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     others = [word for word in named if word not in chosen]
     if others and not kind.positional:
         text = suggest(others[0], [EVERY, *filter(None, groups())])
-        raise UserError(f"{others[0]}: no group of keys; {text}")
+        raise UserError(f"{others[0]}: no group of keys has this name, {text}")
     if chosen and kind.recipes:
         title = f"Keys of a recipe{_title(arguments)}:"
         return _recipe_keys(title, values, list(groups()) if EVERY in chosen else chosen)
@@ -110,13 +110,14 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     lines += _lines((one, heading(one)) for one in options if not one.required)
     if kind.recipes == ALL:
         used = {key: one for key, one in all_keys().items() if key in kind.most and key in values}
-        lines += ["", f"Keys of a recipe{_title(arguments)} that are turned most:"]
+        lines += ["", f"The keys of a recipe that are changed most often{_title(arguments)}:"]
         lines += _lines(
             (used[key], _key_heading(used[key], values)) for key in kind.most if key in used
         )
     if kind.recipes in (ALL, ALSO):
         names = ", ".join(name for name in groups() if name)
-        text = f"All keys of a recipe: --help {EVERY}; those of a group: --help GROUP, of {names}."
+        text = f"To list all keys of a recipe, type --help {EVERY}. To list the keys of a group,"
+        text += f" type --help GROUP. The groups are {names}."
         lines += ["", *textwrap.wrap(text, WIDTH)]
     return "\n".join(lines)
 

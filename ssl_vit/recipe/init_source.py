@@ -129,8 +129,8 @@ class InitSource:
         prefix = self.option
         if self.is_timm and not PLAIN_NAME.fullmatch(self.timm_name):
             raise UserError(
-                f"{prefix}: expected a model's name after timm:; for a repository type"
-                f" hf-hub:USER/NAME{self._folder_hint}"
+                f"{prefix}: expected the name of a model after timm:. For a repository on the Hub,"
+                f" use hf-hub:USER/NAME{self._folder_hint}"
             )
         if not self.is_local:
             return LocalWeights()
@@ -138,7 +138,7 @@ class InitSource:
         if path.suffix == ".npz" and path.is_file():
             return LocalWeights()
         if not path.is_dir():
-            raise UserError(f"{prefix}: no such folder or file; {CHOICES}")
+            raise UserError(f"{prefix}: no such folder or file, {CHOICES}")
         if (path / "recipe.yaml").exists():
             return LocalWeights(self._export_of_run(path), path)
         if (path / "config.json").exists() and (path / "model.safetensors").exists():
@@ -147,10 +147,11 @@ class InitSource:
         if (path / "config.json").exists() and (path / "pytorch_model.bin").exists():
             files = (path / name for name in ("pytorch_model.bin", "model.safetensors"))
             command = " ".join([CONVERT, *(shlex.quote(str(file)) for file in files)])
-            raise UserError(f"{prefix}: pytorch_model.bin is not read; convert it: {command}")
+            text = "pytorch_model.bin cannot be read safely. Convert the file with this command:"
+            raise UserError(f"{prefix}: {text} {command}")
         raise UserError(
-            f"{prefix}: expected a run (recipe.yaml) or an export (config.json, model.safetensors);"
-            f" {CHOICES}"
+            f"{prefix}: the folder is neither a run (recipe.yaml) nor an export (config.json and"
+            f" model.safetensors), {CHOICES}"
         )
 
     def _export_of_run(self, run: Path) -> Path:
@@ -158,10 +159,10 @@ class InitSource:
         if (export / "config.json").exists():
             return export
         if (run / "result.json").exists():
-            text = "measured an encoder and made none; give the init= of its recipe.yaml"
-            raise UserError(f"{self.option}: that run {text}")
-        again = f"its command, or its tool with recipe={run / 'recipe.yaml'}, resumes it"
-        raise UserError(f"{self.option}: that run has not finished: it has no export yet; {again}")
+            text = f"this run only measured an encoder. Use the init= in {run / 'recipe.yaml'}"
+            raise UserError(f"{self.option}: {text}.")
+        again = f"To resume the run, start the same tool with recipe={run / 'recipe.yaml'}"
+        raise UserError(f"{self.option}: this run has not finished and has no export. {again}.")
 
     def fetch_export(self, *names: str) -> Path | None:
         """Return the folder of the export, or None for scratch, timm: and .npz files.
@@ -180,14 +181,14 @@ class InitSource:
         if folder is None:
             return None
         if not (folder / "config.json").exists():
-            raise UserError(f"{prefix}: the repository is no encoder: it has no config.json")
+            raise UserError(f"{prefix}: the repository has no config.json and so no encoder.")
         try:
             config = export_files.read(folder)
             reason = export_files.unsupported(config)
         except Exception as error:  # any error that a foreign file can cause
-            raise UserError(f"{prefix}: its config.json cannot be read: {error!r}") from None
+            raise UserError(f"{prefix}: config.json cannot be read: {error!r}") from None
         if reason:
-            raise UserError(f"{prefix}: its config.json says {reason}")
+            raise UserError(f"{prefix}: config.json says {reason}.")
         return folder
 
     def described_values(self, model: bool = True) -> Values:
@@ -236,7 +237,8 @@ class InitSource:
         """
         found = {} if self.is_scratch else self.described_values()
         if "model.width" not in found:
-            raise UserError(f"{self.option}: expected trained weights that say what they are of")
+            text = "nothing says which network these weights belong to. Choose from"
+            raise UserError(f"{self.option}: {text}: {DESCRIBED}.")
         keys = [f"data.{key}" for key in PIXEL_KEYS]
         values = {key: one for key, one in found.items() if key in keys or key[:6] == "model."}
         values["pool"] = self.pooling()
@@ -256,7 +258,7 @@ class InitSource:
     def _folder_hint(self) -> str:
         """End of errors about timm:NAME if a folder on this machine is called NAME."""
         name = self.timm_name
-        return f"; a folder of this machine is {self.key}={name}" if Path(name).is_dir() else ""
+        return f" (for the folder {name}, use {self.key}={name})" if Path(name).is_dir() else ""
 
     def _built_by_timm(self) -> timm_models.Described:
         """Return the network that weights in timm's format belong to.
@@ -271,7 +273,7 @@ class InitSource:
         try:
             return timm_models.describe(name, args)
         except (ValueError, UserError) as error:
-            hint = "" if name.startswith(TRANSFORMERS) else "; or say what it is with model="
+            hint = "" if name.startswith(TRANSFORMERS) else " (or name the network with model=)"
             raise UserError(f"{self.option}: {error}{hint}") from None
 
     def feature_values(self) -> dict[str, Any]:
@@ -301,7 +303,7 @@ class InitSource:
             yield
         except Exception as error:  # any error that a foreign file can cause
             raise UserError(
-                f"{self.option}: its config.json or recipe.yaml cannot be read: {error!r}"
+                f"{self.option}: config.json or recipe.yaml cannot be read: {error!r}"
             ) from None
 
     def images(self) -> Values:
@@ -317,7 +319,8 @@ class InitSource:
             return {}
         data = parsing.load_yaml(run / "recipe.yaml").get("data")
         if not isinstance(data, dict):
-            raise UserError(f"{self.option}: {run / 'recipe.yaml'} does not say its data")
+            text = f"{run / 'recipe.yaml'} does not name the images of the run. Use data.path="
+            raise UserError(f"{self.option}: {text}.")
         return {f"data.{key}": value for key, value in data.items()}
 
     def pooling(self) -> str:
@@ -388,9 +391,9 @@ class InitSource:
         if run is None or not (run / "result.json").exists():
             return dict.fromkeys(COSTS, 0.0)
         path = run / "result.json"
-        result = require(path, Result, f"it belongs to {self.option}")
+        result = require(path, Result, f"this file belongs to {self.option}")
         if not result.has(*(f"total_{key}" for key in COSTS)):
-            raise UserError(f"{self.option}: {path} is damaged")
+            raise UserError(f"{self.option}: {path} is damaged: it has no costs")
         return {key: result[f"total_{key}"] for key in COSTS}
 
 

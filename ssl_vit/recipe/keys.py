@@ -403,7 +403,7 @@ def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> 
     wrong = [one for one in value if one not in choices] if isinstance(value, list) else [value]
     if wrong and isinstance(wrong[0], str):
         hint = key.schema.get("hint")
-        return UserError(f"{start}{suggest(wrong[0], choices)}" + (f"; {hint}" if hint else ""))
+        return UserError(f"{start}{suggest(wrong[0], choices)}" + (f" ({hint})" if hint else ""))
     return UserError(f"{start}expected {expected}")
 
 

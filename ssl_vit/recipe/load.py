@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, suggest
+from ..formatting import option_text
 from . import declaration, recipe_files, schema, words
 from .check import check, check_place, check_used
 from .default_name import default_name
@@ -53,7 +54,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     given = words.typed(texts)
     if given.get("data.path") and given.get("data.hub"):
         both = f"data.path={given['data.path']} and data.hub={given['data.hub']}"
-        raise UserError(f"{both}: expected one of them")
+        raise UserError(f"{both}: the images have two places. Leave out data.path or data.hub.")
     path = recipe_files.find_recipe(named["recipe"])
     file = recipe_files.load(path)
     start: Values = {}
@@ -155,11 +156,12 @@ def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     if "optim.warmup" in given or not recipe.trains:
         return None
     if before != warmup:
-        return f"warm-up     {warmup:,} steps, a tenth; the recipe has {before:,} for more"
+        text = f"{warmup:,} steps, a tenth of this run"
+        return f"warm-up     {text}. The recipe has {before:,} steps for a longer run."
     if 10 * warmup <= steps or steps >= known.get("optim.steps", 0):
         return None
-    text = f"{warmup:,} steps of {steps:,}, as the recipe has for {known['optim.steps']:,}"
-    return f"warm-up     {text}; a tenth is optim.warmup={steps // 10}"
+    text = f"{warmup:,} of {steps:,} steps, as in the recipe for {known['optim.steps']:,} steps"
+    return f"warm-up     {text}. For a tenth of this run, use optim.warmup={steps // 10}."
 
 
 def _described(source: InitSource, model: bool) -> Values:
@@ -172,7 +174,7 @@ def _described(source: InitSource, model: bool) -> Values:
     found = source.described_values(model)
     for key in found.keys() - schema.all_keys().keys():
         near = suggest(key, [name for name in schema.all_keys() if name.startswith("model.")])
-        raise UserError(f"init={source.place}: its recipe.yaml has {key}, which is no key; {near}")
+        raise UserError(f"init={source.place}: recipe.yaml has the unknown key {key}, {near}")
     return found
 
 
@@ -259,24 +261,25 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
 
     Other channels are allowed if the weights can be adapted to them (model.adapt_channels).
     """
-    channels, made = start.get("data.channels", 3), f"init={recipe.init} was made with"
+    channels, made = start.get("data.channels", 3), f"init={recipe.init} was trained with"
     if start and channels != recipe.data.channels:
-        here = f"data.channels={recipe.data.channels}: {made} {channels}"
+        text = f"data.channels={recipe.data.channels}: {made} another number of channels."
         if channels != 3:
-            raise UserError(f"{here}; leave it out")
+            raise UserError(f"{text} Use data.channels={channels}.")
         if not recipe.model.adapt_channels:
-            raise UserError(f"{here}; model.adapt_channels=true repeats its first layer")
+            raise UserError(f"{text} Use data.channels=3 or model.adapt_channels=true.")
         return
     for key in ("range", "mean", "std"):
         expected = start.get(f"data.{key}")
         found = getattr(recipe.data, key)
         if expected is not None and list(expected) != found:
-            raise UserError(f"data.{key}={found}: {made} {list(expected)}; leave it out")
+            use = f"Use data.{key}={option_text(list(expected))}"
+            raise UserError(f"data.{key}={found}: {made} other values. {use}.")
     # A frozen encoder only knows bytes, but an encoder that is trained may learn another range.
     given = recipe.data.range
     bytes_expected = start and start.get("data.range") is None
     if recipe.objective == "probe" and bytes_expected and given not in (None, [*BYTES]):
-        raise UserError(f"data.range={given}: {made} {[*BYTES]}; leave it out")
+        raise UserError(f"data.range={given}: {made} 8-bit images. Use data.range=[0,255].")
 
 
 def _make_paths_absolute(recipe: Recipe) -> None:

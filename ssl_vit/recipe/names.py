@@ -12,6 +12,7 @@ LONGEST_PATH = 4095
 PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
 # Unicode categories: control characters, surrogates (bytes that are not UTF-8) and line ends
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}
+NO_CONTROL = "a line break or another control character cannot be part of a value"
 # Names that tools write next to runs, in a folder of runs or of a study, and the folders that a run
 # replaces inside its own folder. If a run had out= or a name with one of these, it could be
 # overwritten.
@@ -22,7 +23,7 @@ BESIDE_RUNS = frozenset(
         *("export", "checkpoints"),
     )
 )
-NOT_BESIDE = "and no name that tools write beside runs, such as index.html or report.html"
+NOT_BESIDE = "but no name that the tools use, such as index.html or report.html"
 
 
 def has_control(text: str) -> bool:

@@ -44,7 +44,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             one = waiting.pop()
             count += 1
             if count > MOST_VALUES:
-                text = f"more than {MOST_VALUES:,} values, with what its aliases stand for"
+                text = f"more than {MOST_VALUES:,} values after replacing the aliases"
                 raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
             if isinstance(one, yaml.SequenceNode):
                 waiting += one.value
@@ -109,8 +109,8 @@ def parse_path(text: str, key: str) -> Path:
     """
     if not is_path(text):
         shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-        names = f"of names of at most {LONGEST_NAME} bytes"
-        raise UserError(f"{key}={shown!r}: expected a path {names}")
+        names = f"Names in a path have 1 to {LONGEST_NAME} bytes"
+        raise UserError(f"{key}={shown!r}: no file or folder can have this path. {names}.")
     return Path(text)
 
 
@@ -135,7 +135,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         text = str(error).replace('in "<unicode string>", ', "at ")
         raise UserError(f"{path}: {' '.join(text.split())[:300]}") from None
     if not isinstance(loaded, dict):
-        raise UserError(f"{path}: expected a mapping")
+        raise UserError(f"{path}: expected lines of the form `key: value`")
     try:
         flatten(loaded)  # checks that no key is given both nested and dotted
     except UserError as error:
@@ -283,7 +283,7 @@ def parse_json(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("nested too deeply") from None
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

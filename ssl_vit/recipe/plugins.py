@@ -35,11 +35,11 @@ def check_plugin(given: Values, plugin: str | None, path: Path) -> None:
     """
     declared = any(declaration.is_plugins(type(one)) for one in declaration.all_declared())
     if given.get("plugin") and {"objective", "target"} & given.keys() and not declared:
-        text = "the file declares no objective and no target; expected declare(...) of one in it"
-        raise UserError(f"plugin={given['plugin']}: {text} (docs/extend.md)")
+        text = "the file declares no objective and no target. Call declare(...) in the file"
+        raise UserError(f"plugin={given['plugin']}: {text} (docs/extend.md).")
     if plugin and "plugin" not in given:
-        text = f"{path} names it; plugins run only if the command line names them"
-        raise UserError(f"plugin={plugin}: {text}; add plugin={plugin} if you trust that file")
+        text = f"{path} names this plugin, but a plugin runs only if the command line names it"
+        raise UserError(f"plugin={plugin}: {text}. Add plugin={plugin} if you trust that file.")
 
 
 def content_of(kind: type) -> str:
@@ -62,12 +62,12 @@ def run_plugin(plugin: str | None) -> None:
     name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        text = "no such Python file; of one that has moved give the new place"
+        text = "no such Python file. If the file has moved, give the new path."
         raise UserError(f"plugin={plugin}: {text}")
     content = file_hash(path)
     if name in sys.modules:
         if sys.modules[name].__dict__[CONTENT] != content:
-            text = "the file has changed since this process ran it; start Python again"
+            text = "the file has changed since this process ran the plugin. Start Python again."
             raise UserError(f"plugin={plugin}: {text}")
         return
     module = importlib.util.module_from_spec(spec)

@@ -93,18 +93,19 @@ def find_recipe(name: str | None) -> Path:
     """
     if name is None:
         first = ", ".join(first_recipes())
-        others = "others that `ssl-vit --all` lists, or a file's path"
-        raise UserError(f"recipe= is missing; choices: {first}, {others}")
+        others = "`ssl-vit --all` lists more. A file's path ends in .yaml"
+        raise UserError(f"recipe= is missing. Choose from: {first}. {others}.")
     if name in recipe_names():
         table, _, row = name.partition("/")
         return PAPER / row if table == PAPER.stem else RECIPES / f"{name}.yaml"
     if name.endswith((".yaml", ".yml")):
         if parse_path(name, "recipe").is_file():
             return Path(name)
-        raise UserError(f"recipe={name}: no such file")
+        raise UserError(f"recipe={name}: no such file. Check the path.")
     if name.startswith(f"{STUDIES}/"):
-        raise UserError(f"recipe={name}: a study is run by tools/study.py")
-    raise UserError(f"recipe={name}: unknown, and no .yaml file; {suggest(name, recipe_names())}")
+        raise UserError(f"recipe={name}: this is a study. Type `ssl-vit study recipe={name}`.")
+    choices = suggest(name, recipe_names())
+    raise UserError(f"recipe={name}: no such recipe or .yaml file, {choices}")
 
 
 def preset(key: str, name: str) -> Values:
@@ -116,7 +117,7 @@ def preset(key: str, name: str) -> Values:
     table = PRESET_TABLES[key]
     rows = load_yaml(table)
     if name not in rows:
-        raise UserError(f"{key}={name}: unknown; {suggest(name, rows)}")
+        raise UserError(f"{key}={name}: unknown name, {suggest(name, rows)}")
     row = {f"{key}.{field}": value for field, value in rows[name].items()}
     row[f"{key}.name"] = name
     words.check_keys(row, f"{table.name}, {name}: ")
@@ -163,7 +164,8 @@ def _chain(path: Path) -> list[_Link]:
             return found
         before, path = path, find_base(base, path)
         if path.resolve() in [link.path.resolve() for link in found]:
-            raise UserError(f"{before}: base={base}: bases form a circle")
+            text = "the bases form a circle. Use another base."
+            raise UserError(f"{before}: base={base}: {text}")
 
 
 def load(path: Path) -> FileValues:
@@ -218,7 +220,7 @@ def find_base(base: Any, path: Path) -> Path:
         UserError: The base does not exist.
     """
     if not isinstance(base, str):
-        raise UserError(f"{path}: base={base}: expected a recipe's name or a file's path")
+        raise UserError(f"{path}: base={base}: expected the name of a recipe or the path of a file")
     if base.endswith((".yaml", ".yml")):
         file = path.parent / parse_path(base, f"{path}: base")
         if not file.is_file():

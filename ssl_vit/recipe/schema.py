@@ -19,7 +19,7 @@ from .images import Data
 from .init_source import InitSource
 from .keys import Key, Keys, OneOf, Values, convert, key, keys_of, summary, validated
 from .model import Model
-from .names import NewFolder, PathText, RunAtStep, RunName, has_control
+from .names import NO_CONTROL, NewFolder, PathText, RunAtStep, RunName, has_control
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .optimisation import Optim
 from .parsing import flatten, nested, yaml_text
@@ -151,7 +151,7 @@ class Recipe(Keys):
             if not (isinstance(kind, type) and issubclass(kind, Keys)):
                 continue
             if not isinstance(getattr(self, name), kind):
-                raise UserError(f"{name}: expected {kind.__name__}; set its keys one by one")
+                raise UserError(f"{name}: expected {kind.__name__}. Set each key separately.")
         flat = flatten(self.model_dump(warnings=False))
         order = {key: place for place, key in enumerate(all_keys())}
         held = sorted(filter(self.holds, flat), key=lambda key: order.get(key, len(order)))
@@ -304,7 +304,7 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
     taken: Values = {}
     for name, value in values.items():
         if isinstance(value, str) and has_control(value):
-            raise UserError(f"{where}{name}={' '.join(value.split())}: cannot be taken as a value")
+            raise UserError(f"{where}{name}={' '.join(value.split())}: {NO_CONTROL}")
         if foreign or name.split(".")[0] in model.model_fields:
             taken[name] = convert(known[name], value) if name in known else value
     found: Recipe = validated(model, nested(taken), known, where, typed)
@@ -340,10 +340,10 @@ def _check_group(group: declaration.Group) -> None:
         UserError: The name of the group or of a key is taken, or a default is out of bounds.
     """
     if not group.name.isidentifier() or group.name[0] == "_" or hasattr(Recipe, group.name):
-        raise UserError(f"{group.name}.: no name of a group of keys; take another one")
+        raise UserError(f"{group.name}.: no group of keys can have this name. Use another name.")
     for name in group.kind.model_fields:
         if hasattr(Keys, name):
-            raise UserError(f"{group.name}.{name}: no name of a key; take another one")
+            raise UserError(f"{group.name}.{name}: no key can have this name. Use another name.")
     try:
         group.kind.model_validate(group.kind().model_dump(warnings=False))
     except ValidationError as error:
@@ -358,7 +358,7 @@ def _keys(*own: declaration.Group) -> dict[str, Key]:
     names = [*Recipe.model_fields, *(one.name for one in own)]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"{name}.: an objective's group of keys has the name of another one")
+            raise UserError(f"{name}.: two groups of keys have this name. Rename one group.")
     for used in own:
         _check_group(used)
     for name, one in keys_of(Recipe).items():

@@ -29,7 +29,7 @@ def selected_count(rate: float, n: int) -> int:
 
 
 def fewer_than(patches: int) -> str:
-    """Return the text about masking rates that leave at least 1 patch of an image (`selected_count`
+    """Return the remedy for masking rates that leave at least 1 patch of an image (`selected_count`
     below all).
     """
-    return f"expected less than {1 - 0.5 / patches:g}"
+    return f"Use less than {1 - 0.5 / patches:g}"

@@ -66,13 +66,14 @@ def _network(name: str, arguments: str) -> Any:
         values = value if isinstance(value, list) else [value]
         if not all(one in TEXTS for one in values if not isinstance(one, bool | int | float)):
             words = ", ".join(WORDS)
-            raise ValueError(f"model_args has {key}={value}; expected numbers or one of {words}")
+            text = f"model_args has {key}={value}. Choose a number or one of {words}"
+            raise ValueError(text)
     try:
         with torch.device("meta"):
             return timm.create_model(name, pretrained=False, num_classes=0, **args)
     except Exception as error:  # any error that timm raises for its arguments
         text = " ".join((str(error) or repr(error)).split())[:200]
-        raise ValueError(f"timm builds no {name} of its model_args: {text}") from None
+        raise ValueError(f"timm cannot build {name} with these model_args: {text}") from None
 
 
 def published(name: str) -> Any:
@@ -87,7 +88,7 @@ def published(name: str) -> Any:
     with suppress(RuntimeError):  # raised for an unknown tag after a known name
         known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     if known is None or not known.hf_hub_id:
-        raise ValueError("timm has no weights of that name on the Hub")
+        raise ValueError("timm has no weights with this name on the Hub")
     return known
 
 
@@ -98,14 +99,14 @@ def unfit(net: Any) -> str | None:
     from timm.models.vision_transformer import VisionTransformer
 
     if type(net) not in (VisionTransformer, Eva):
-        return f"expected a Vision Transformer or an Eva; it is a {type(net).__name__}"
+        return f"expected a Vision Transformer or an Eva, not a {type(net).__name__}"
     rope = getattr(net, "rope", None)
     if rope is not None and type(rope) not in (RotaryEmbeddingCat, RotaryEmbeddingDinoV3):
-        return f"expected rope_type=cat or dinov3; it has a {type(rope).__name__}"
+        return f"expected rope_type=cat or dinov3, not a {type(rope).__name__}"
     if getattr(rope, "aug_active", False):
         return "expected rotary positions that training does not shift or scale at random"
     if net.attn_pool is not None or net.global_pool in ("max", "avgmax"):
-        return f"expected global_pool=token or avg; it has {net.global_pool}"
+        return f"expected global_pool=token or avg, not {net.global_pool}"
     if getattr(net, "pool_include_prefix", False):
         return "expected pool_include_prefix=false"
     return None
@@ -133,7 +134,7 @@ def _describe(name: str, arguments: str) -> Described:
     sizes = {key: args[given] for given, key in BOUNDED.items() if given in args}
     validated(Model, sizes, keys_of(Model), "model.")
     net = network(name, args)
-    unknown = f"model.timm={name}: expected a name of timm's architectures"
+    unknown = f"model.timm={name}: timm has no architecture with this name"
     reason = unknown if net is None else unfit(net)
     if reason:
         raise ValueError(reason)
@@ -142,10 +143,10 @@ def _describe(name: str, arguments: str) -> Described:
     }
     block, embed = net.blocks[0], net.patch_embed
     if "mlp" not in values:
-        raise ValueError(f"expected blocks of attention and an MLP; {name} has other ones")
+        raise ValueError(f"expected blocks of attention and an MLP, but {name} has other blocks")
     side, other = embed.patch_size
     if side != other:
-        raise ValueError(f"expected square patches; they are of {side} x {other} pixels")
+        raise ValueError(f"expected square patches, not patches of {side} x {other} pixels")
     if isinstance(embed, HybridEmbed):  # patches are cells of the stem's feature map
         side = embed.img_size[0] // embed.grid_size[0]
     values |= {"timm": name, "patch": side, "heads": block.attn.num_heads}

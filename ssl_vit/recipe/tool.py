@@ -117,7 +117,7 @@ def from_python(
     for word in found:
         key = word.removeprefix("--").partition("=")[0]
         if key in kind.command_line_only and (word.startswith("--") or "=" in word):
-            raise UserError(f"{key}: is for the command line; a function of Python has no {key}=")
+            raise UserError(f"{key}: only for the command line. Leave out {key}.")
     return found
 
 
@@ -147,14 +147,14 @@ def split(
             own.append(f"{key}={text if equals else 'true'}")
         elif typed.startswith("--"):
             raise UserError(
-                f"{argument}: unknown; {suggest(typed, map(option_name, found.values()))}"
+                f"{argument}: unknown option, {suggest(typed, map(option_name, found.values()))}"
             )
         elif kind.positional and not _is_option(kind, argument):
             alone.append(argument)
         else:
             rest.append(argument)
     if len(alone) > 1:
-        raise UserError(f"{' '.join(alone)}: expected one {_word(kind)}")
+        raise UserError(f"{' '.join(alone)}: expected a single {_word(kind)}")
     place = own if kind.positional in found else rest
     place += [f"{kind.positional}={word}" for word in alone]
     return words.parse(own), rest
@@ -185,7 +185,7 @@ def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
     )
     choices = [*map(option_name, kind.options().values()), *used]
     wrong = [
-        f"{key}={text}: {'has no use here' if key in all_keys() else 'unknown'}; "
+        f"{key}={text}: {'not a key of this tool' if key in all_keys() else 'unknown option'}, "
         f"{suggest(key, choices)}"
         for key, text in overrides.items()
         if not any(fnmatchcase(key, name) for name in used)
@@ -211,8 +211,8 @@ def build(kind: type[T], own: Mapping[str, str], overrides: dict[str, str] | Non
 
 def _raise_missing(kind: type[ToolOptions], option: Key) -> NoReturn:
     if option.form == WORD:
-        raise UserError(f"no {option.metavar}; expected one {_word(kind)}")
-    text = f"{option.name}= is missing; expected {option.expected}"
+        raise UserError(f"expected a single {_word(kind)}")
+    text = f"{option.name}= is missing. Expected {option.expected}"
     raise UserError(", as in ".join([text, *kind.examples()[:1]]))
 
 
@@ -250,7 +250,7 @@ def read_list(key: str, text: str) -> list[str]:
         except ValueError:
             found = []
     if not found or not all(found):
-        raise UserError(f"{key}={text}: expected one, several as in a,b, or a list such as [a,b]")
+        raise UserError(f"{key}={text}: expected a value, or several as in a,b or [a,b]")
     return found
 
 

@@ -38,7 +38,7 @@ def flag() -> Any:
 
 
 def json_flag() -> Any:
-    return key(False, "Print the result as one line of JSON, last.", form=FLAG, alias="json")
+    return key(False, "Print the result as JSON in the last line.", form=FLAG, alias="json")
 
 
 def out(help: str = "Folder that holds the runs.", default: str | None = "runs") -> Any:
@@ -156,7 +156,7 @@ class FigureOptions(ToolOptions):
     split: str | None = key(None, metavar="NAME")
     images: int | None = key(
         None,
-        "Number of images for t-SNE and principal components; attention distances use the first"
+        "Number of images for t-SNE and principal components. Attention distances use the first"
         f" 128. Default: {MOST_IMAGES:,}, or all images if there are fewer.",
         ge=1,
         le=2048,
@@ -232,8 +232,8 @@ class EmbedOptions(ToolOptions):
     patches: bool = key(False)
     rows: Number | None = key(
         None,
-        f"Images per shard. Lower it if memory runs out: the features of a shard are held in"
-        f" memory. Default: {ROWS:,}, or {PATCH_ROWS} with patches=true.",
+        "Images per shard. Use fewer if memory runs out, because the features of a shard are held"
+        f" in memory. Default: {ROWS:,}, or {PATCH_ROWS} with patches=true.",
         metavar="N",
     )
     query: list[str] | None = key(None, metavar="IMAGE,...")
@@ -265,7 +265,7 @@ class ExportOptions(ToolOptions):
     summary = "convert a run's encoder to transformers or ONNX"
     command = "models.interop:main"
     positional = "init"
-    init: Annotated[str, Only(is_path, "a run's folder, or an export's")] = key(
+    init: Annotated[str, Only(is_path, "the folder of a run or of an export")] = key(
         ..., metavar="FOLDER"
     )
     format: Literal["transformers", "onnx"] = key(..., metavar="NAME")

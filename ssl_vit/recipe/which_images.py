@@ -75,8 +75,8 @@ def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
         if {*CROPPING} & {*source.described_values(model=False)}:
             return None
     cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
-    text = "how its own evaluation cuts images is not known, or not to be had here"
-    return f"warning: init={source.place}: {text}; {cut} is used; for another data.eval_crop="
+    text = f"how the images of this encoder were cropped is unknown, so the default is used ({cut})"
+    return f"warning: init={source.place}: {text}. To change this, use data.eval_crop=."
 
 
 def size_notice(options: Iterable[str], recipe: Recipe) -> str | None:
@@ -97,8 +97,8 @@ def size_notice(options: Iterable[str], recipe: Recipe) -> str | None:
         size = source.image_size()
     if size in (None, recipe.data.size):
         return None
-    text = f"of images of {size} px, brought to {recipe.data.size} px"
-    return f"size        the weights are {text}; data.size={size} keeps theirs"
+    text = f"the weights were trained at {size} px and are adapted to {recipe.data.size} px"
+    return f"size        {text}. For {size} px, use data.size={size}."
 
 
 def images_taken(source: InitSource, data: Data) -> str | None:
@@ -111,13 +111,12 @@ def images_taken(source: InitSource, data: Data) -> str | None:
     if source.is_scratch:
         return None
     if not source.images():
-        text = "which images it was trained on is not known here"
-        return (
-            f"warning: init={source.place}: {text}; data={data.name} is used; for others {OTHERS}"
-        )
+        text = f"the training images of this encoder are unknown here, so data={data.name} is used"
+        return f"warning: init={source.place}: {text}. For other images, {OTHERS}."
     place = data.place
     share = "" if data.share == 1 else f", data.share={data.share:g}"
-    return f"images      those of init={source.place}: {place}{share}; for others {OTHERS}"
+    text = f"{place}{share}, the images of init={source.place}"
+    return f"images      {text}. For other images, {OTHERS}."
 
 
 def without_images(known: Values) -> Values:

@@ -16,7 +16,7 @@ from ..errors import UserError, suggest
 from ..formatting import option_text, shell_command, tool_command
 from . import schema
 from .keys import FLAG, Key, Keys, Values, convert, refused
-from .names import has_control
+from .names import NO_CONTROL, has_control
 from .parsing import exists, yaml_word
 
 Options = str | os.PathLike[str] | Iterable[str] | Mapping[str, Any]
@@ -42,7 +42,7 @@ def parse(words: Iterable[str]) -> dict[str, str]:
     words = list(words)
     if SWEEP in words:
         command = shell_command("python", *tool_command("study"), *words)
-        raise UserError(f"{SWEEP}: this tool makes a single run. For a sweep type {command}")
+        raise UserError(f"{SWEEP}: this tool makes a single run. For a sweep, type {command}")
     for word in words:
         if not isinstance(word, str):
             raise UserError(f"{word!r}: expected key=value, as in recipe=mpp")
@@ -50,9 +50,9 @@ def parse(words: Iterable[str]) -> dict[str, str]:
         if not equals or not key:
             raise UserError(f"{word}: expected key=value, as in recipe=mpp")
         if has_control(word):
-            raise UserError(f"{key}={' '.join(text.split())}: cannot be taken as a value")
+            raise UserError(f"{key}={' '.join(text.split())}: {NO_CONTROL}")
         if given.setdefault(key, text) != text:
-            raise UserError(f"{key} is given twice: {given[key]} and {text}; leave one out")
+            raise UserError(f"{key} is given twice: {given[key]} and {text}. Use a single value.")
     return given
 
 
@@ -117,10 +117,10 @@ def _unknown_key(key: str, known: Collection[str]) -> str:
     """Return what is wrong with an unknown key, and what to write instead."""
     if key in ("data.name", "model.name"):
         preset = key.split(".")[0]
-        return f"{key}: expected {preset}=NAME, which sets it."
+        return f"{key}: use {preset}=NAME instead."
     siblings = [name for name in known if name.startswith(f"{key.split('.')[0]}.")]
     if "." not in key and siblings:
-        return f"{key} is a group of keys: {', '.join(siblings)}."
+        return f"{key} is a group of keys. Choose from: {', '.join(siblings)}."
     # for example, lr for optim.lr, or every for the key of several groups
     if near := [name for name in known if name.rpartition(".")[2] == key]:
         return f"unknown key {key}; did you mean {' or '.join(near)}?"
@@ -172,9 +172,9 @@ def _given(options: Any, positional: str) -> list[str]:
         return [f"{positional}={os.fspath(options)}" if positional else os.fspath(options)]
     if not isinstance(options, str):
         if isinstance(options, Keys):
-            raise UserError("a Recipe: expected options, as recipe='runs/NAME/recipe.yaml'")
+            raise UserError("a Recipe: expected options. Write recipe='runs/NAME/recipe.yaml'.")
         if not isinstance(options, Iterable):
-            raise UserError(f"{_short(options)}: expected options: a mapping, a list or a text")
+            raise UserError(f"{_short(options)}: expected a mapping, a list of words or a text")
         found = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in options]
         for word in found:
             if not isinstance(word, str):
@@ -185,7 +185,7 @@ def _given(options: Any, positional: str) -> list[str]:
     try:
         return shlex.split(options)
     except ValueError as error:
-        raise UserError(f"{_short(options)}: {error}; expected words as a shell takes") from None
+        raise UserError(f"{_short(options)}: {error}. Write the options as in a shell.") from None
 
 
 def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -250,7 +250,7 @@ def _swept_text(key: str, value: Any) -> str:
     text = _text(key, value)
     in_brackets = text[:1] + text[-1:] in ("[]", "{}")
     if "," in text and not in_brackets:
-        expected = "expected a list of values, none with a comma"
+        expected = "expected a list of values without commas"
         raise UserError(f"{SWEEP}: {key}={_short(value)}: {expected}")
     return text
 
@@ -273,9 +273,9 @@ def _text(key: str, value: Any) -> str:
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):
         return option_text(value)
-    text = "expected a text, a number, True, False, None, a path or a list of them"
+    text = "expected a text, a number, True, False, None, a path or a list"
     if hasattr(value, "save_to_disk"):
-        text = "expected a place: of a data set save_to_disk(PLACE), then data.path=PLACE"
+        text = 'expected a path. Call save_to_disk("photos") and use data.path=photos.'
     raise UserError(f"{key}={_short(value)}: {text}")
 
 

@@ -204,10 +204,10 @@ class Saver:
         self.error = None
         self.failed += 1
         kept = ", ".join(path.name for path in list_checkpoints(self.root)) or "none"
-        text = f"step {self.step} could not be saved in {self.root}: {why}; kept: {kept}"
+        text = f"step {self.step} could not be saved in {self.root}: {why}. Kept: {kept}"
         self.warn(text)
         if self.failed >= MAX_FAILED_SAVES:
-            raise UserError(f"{self.failed} saves in a row failed; {text}")
+            raise UserError(f"{self.failed} saves in a row failed: {text}")
 
     def close(self) -> None:
         """Wait for the running save without reporting a failure."""

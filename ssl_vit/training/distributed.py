@@ -185,10 +185,10 @@ def _prepare_deepspeed(cpu: bool) -> None:
     """
     prefix = "distributed_type=DEEPSPEED"
     if "LOCAL_RANK" not in os.environ:
-        text = "no launcher has started this process; use `accelerate launch` or srun"
+        text = "no launcher started this process. Use `accelerate launch` or srun."
         raise UserError(f"{prefix}: {text}")
     if not is_deepspeed_available():
-        raise UserError(f"{prefix}: DeepSpeed is not installed; pip install deepspeed, on Linux")
+        raise UserError(f"{prefix}: not installed. On Linux, type `pip install deepspeed`.")
     if cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         import deepspeed.ops
@@ -213,11 +213,9 @@ def _rendezvous() -> Iterator[None]:
     try:
         yield
     except (distributed.DistError, ValueError) as error:
-        choices = (
-            "is that the first process's machine, reached from here, the port free, and every "
-            "process started?"
-        )
-        raise UserError(f"MASTER_ADDR:MASTER_PORT={place}: {one_line(error)}; {choices}") from None
+        hint = "MASTER_ADDR must be the machine of process 0 and reachable from this machine, the"
+        hint += " port must be free, and every process must be started"
+        raise UserError(f"MASTER_ADDR:MASTER_PORT={place}: {one_line(error)}. {hint}.") from None
     if distributed.is_initialized():
         c10d = distributed.distributed_c10d
         c10d._get_default_store().set_timeout(COLLECTIVE_TIMEOUT)
@@ -245,12 +243,12 @@ def _check_gpus() -> None:
     gpus, given = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
     reason, cpu = "", "CUDA_VISIBLE_DEVICES= for the CPU"
     if torch.cuda.is_available() and here > gpus:
-        reason = f"LOCAL_WORLD_SIZE={here}: processes share no GPU, and this machine has {gpus}; "
-        reason += f"choices: --num_processes {gpus}, or {cpu}"
+        reason = f"LOCAL_WORLD_SIZE={here}: each process needs a GPU, and this machine has {gpus}."
+        reason += f" Use --num_processes {gpus}, or {cpu}."
     # "NoDevFiles" is SLURM's word for none
     elif not gpus and given.strip() not in ("", "-1", "NoDevFiles"):
-        reason = f"CUDA_VISIBLE_DEVICES={given}: torch finds no GPU; expected a driver and a CUDA"
-        reason += f" build of torch, or {cpu}"
+        reason = f"CUDA_VISIBLE_DEVICES={given}: torch finds no GPU. Install a driver and a CUDA"
+        reason += f" build of torch, or use {cpu}."
     if reason:
         raise (UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ReportedError)(reason)
 
@@ -264,8 +262,8 @@ def _check_processes(found: int) -> None:
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if found != launched:
         raise UserError(
-            f"WORLD_SIZE={launched}: only {found} of the launched processes found one another; "
-            "does the configuration ask for GPUs that are not here?"
+            f"WORLD_SIZE={launched}: only {found} of the launched processes are connected. Check"
+            " that the configuration does not request GPUs that this machine lacks."
         )
     if (
         "ACCELERATE_MIXED_PRECISION" in os.environ
@@ -273,10 +271,8 @@ def _check_processes(found: int) -> None:
         and "WORLD_SIZE" not in os.environ
     ):
         raise UserError(
-            "num_processes: `accelerate launch` was asked for several and has started one, "
-            "as it does without GPUs; "
-            "choices: --num_processes 1, or torchrun --nproc_per_node N in place of "
-            "accelerate launch"
+            "num_processes: without GPUs, `accelerate launch` has started a single process. Use"
+            " --num_processes 1, or `torchrun --nproc_per_node N` instead of `accelerate launch`."
         )
 
 
@@ -289,8 +285,8 @@ def _check_precision(precision: str) -> None:
     """
     given = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if given != "no" and PRECISIONS.get(given) != precision:
-        text = f"the recipe has compute.precision={precision}; expected no, or that precision"
-        raise UserError(f"mixed_precision={given}: {text}")
+        text = f"the recipe has compute.precision={precision}. Use mixed_precision=no"
+        raise UserError(f"mixed_precision={given}: {text}.")
 
 
 def _check_sharding(accelerator: Accelerator) -> None:
@@ -301,15 +297,16 @@ def _check_sharding(accelerator: Accelerator) -> None:
     """
     for way in ("DEEPSPEED", "FSDP"):
         if _requested(way) and accelerator.distributed_type.value != way:
-            got = f"{accelerator.distributed_type.value} on {accelerator.device.type} came of it"
-            choices = "launch/zero2.yaml, accelerate_config.yaml"
+            got = f"{accelerator.distributed_type.value} on {accelerator.device.type}"
+            choices = "launch/zero2.yaml or accelerate_config.yaml"
             if way == "FSDP":
                 choices = f"{choices}, or GPUs"
-            raise UserError(f"distributed_type={way}: {got}; choices: {choices}")
+            text = f"the launcher set up {got} instead. Use {choices}"
+            raise UserError(f"distributed_type={way}: {text}.")
     if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(
-            "fsdp_version=1: its flat weights have no names to be saved under; choices: 2 "
-            "(launch/fsdp2.yaml)"
+            "fsdp_version=1: the flat weights of this version cannot be saved by name. Use"
+            " fsdp_version=2 (launch/fsdp2.yaml)."
         )
 
 
@@ -378,7 +375,7 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
         for key, value in theirs.items():
             if value != wanted[key]:
                 text = (
-                    f"{key}={value} on process {rank}, on {host}; process 0 has "
-                    f"{wanted[key]}; all need the same"
+                    f"{key}={value} on process {rank} ({host}), but {key}={wanted[key]} on"
+                    " process 0. All processes need the same value."
                 )
                 raise (UserError if accelerator.is_main_process else ReportedError)(text)

@@ -35,7 +35,7 @@ SILENT_AFTER_ERROR = 3 * INTERVAL
 BETWEEN_STEPS_FACTOR = 6  # between steps, where checkpoints are written and evaluators run
 STALLED_FACTOR = 3  # within a step, where no rank moves at all
 FINISHED = "finished"
-RESUME_HINT = "the same command resumes from the last checkpoint"
+RESUME_HINT = "Type the same command to resume from the last checkpoint."
 Item = TypeVar("Item")
 
 
@@ -215,7 +215,7 @@ class Watchdog(Callback):
             if heartbeat.end and rank != self.rank and silent > INTERVAL:
                 return f"{where} ended: {heartbeat.end}"
             if silent > self.silence_limit:
-                return f"{where} gave no sign of life for {self.silence_limit:g} s; {RESUME_HINT}"
+                return f"{where} has been silent for {self.silence_limit:g} s. {RESUME_HINT}"
         if self.rank or not active:
             return ""
         lowest = min(active, key=lambda rank: active[rank].heartbeat.ticks)
@@ -223,11 +223,11 @@ class Watchdog(Callback):
         if any(peer.heartbeat.ticks > heartbeat.ticks for peer in active.values()):
             limit = heartbeat.allowed
             what = f"process {lowest} on {heartbeat.host} has not moved for {limit:g} s"
-            return f"{what}; the others wait for it; {RESUME_HINT}" if stood > limit else ""
+            return f"{what}, and all processes wait. {RESUME_HINT}" if stood > limit else ""
         within = all(peer.heartbeat.allowed == self.patience for peer in active.values())
         limit = STALLED_FACTOR * self.patience
         what = f"no process has moved for {limit:g} s, after step {self.step}"
-        return f"{what}; {RESUME_HINT}" if within and stood > limit else ""
+        return f"{what}. {RESUME_HINT}" if within and stood > limit else ""
 
     def _watch_alone(self) -> None:
         """End a single process that waits too long for a batch."""
@@ -237,5 +237,5 @@ class Watchdog(Callback):
             waited, batches = waited + INTERVAL if same else 0.0, self.batches
             if waited > self.patience:
                 option = f"compute.patience={self.patience:g}"
-                text = "no data came for so many seconds; is shared memory (/dev/shm) full?"
+                text = "no data arrived in this time. Check if shared memory (/dev/shm) is full."
                 exit_process(LOST, f"error: {option}: {text} {RESUME_HINT}")

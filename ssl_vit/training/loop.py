@@ -209,7 +209,7 @@ def _report_unreadable(
         for text in batch.unreadable:
             state.images_unreadable += 1
             if text not in state.unreadable:
-                callbacks.warn(f"an image was replaced by the next: {text}")
+                callbacks.warn(f"an unreadable image was replaced by the next image: {text}")
             state.unreadable[text] += 1
             names = state.unreadable
             check_unreadable(state.images_unreadable, state.images_seen, data, names, len(names))

@@ -12,8 +12,8 @@ from pathlib import Path
 from ..errors import UserError
 from ..runs.files import write_atomically
 
-MAY_HELP = "a lower optim.lr= or a longer optim.warmup= may help"
-UNTRAINED = "no update was made before, so look at the images, the initial weights and the loss"
+MAY_HELP = "Try a lower optim.lr= or a longer optim.warmup=."
+UNTRAINED = "The network was not trained before: check the images, the initial weights and the loss"
 
 
 @dataclass(eq=False, repr=False)
@@ -50,13 +50,13 @@ class NonFinitePolicy:
         if len(steps) > 1:
             where = f"steps {steps[0]} to {steps[-1]}"
         text = (
-            f"{where}: loss or gradient not finite in {len(steps)}, not learned from; the "
-            f"samples are in {self.path}"
+            f"{where}: the loss or gradient is not finite (skipped updates: {len(steps)}). "
+            f"{self.path} lists the images"
         )
         if self.action == "stop":
             of_plugin = f" of {self.plugin}" if self.plugin else ""
-            hint = MAY_HELP if steps[0] else f"{UNTRAINED}{of_plugin}"
-            raise UserError(f"optim.nonfinite=stop: {text}; {hint}")
+            hint = MAY_HELP if steps[0] else f"{UNTRAINED}{of_plugin}."
+            raise UserError(f"optim.nonfinite=stop: {text}. {hint}")
         if self.is_main:
             self.warn(text)
 

@@ -85,7 +85,7 @@ class SignalHandler:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.interactive and self.reason and number == signal.SIGINT:
-            raise KeyboardInterrupt("at once; the same call resumes from the newest checkpoint")
+            raise KeyboardInterrupt("Repeat the same call to resume from the newest checkpoint.")
         self.request_stop(signal.Signals(number).name)
 
 
@@ -106,7 +106,7 @@ def _exit_on_second_signal(reading: int) -> None:
                 name = signal.Signals(number[0]).name
                 exit_process(
                     SECOND_SIGNAL + number[0],
-                    f"stopped     at once, by {name} after another signal; not saved",
+                    f"stopped     at once, without saving: {name} was the second signal",
                 )
 
 

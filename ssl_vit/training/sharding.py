@@ -297,7 +297,7 @@ def build_strategy(
     strategy = kind(objective, optimizer, settings, precision, compiles, batch_layout, accelerator)
     sharded = isinstance(strategy, ShardedStrategy) and strategy.full_copy is not None
     if sharded and settings.average is not None:
-        text = "sharded weights are not averaged; leave it out, or use DDP or ZeRO 1 or 2"
+        text = "sharded weights cannot be averaged. Use optim.average=null, DDP, ZeRO 1 or ZeRO 2."
         raise UserError(f"optim.average={settings.average}: {text}")
     return strategy
 
@@ -310,11 +310,11 @@ def check_deepspeed(config: dict[str, Any]) -> None:
     """
     stage = config["zero_optimization"]["stage"]
     if stage not in (1, 2, 3):
-        raise UserError(f"zero_stage={stage}: nothing is shared; choices: 1, 2, 3, or DDP")
+        raise UserError(f"zero_stage={stage}: nothing is sharded. Use 1, 2, 3 or DDP.")
     for name in RECIPE_SECTIONS:
         if name in config and config[name].get("enabled", True) is True:
-            text = "the DeepSpeed configuration must not say it, the recipe's optim.* and"
-            raise UserError(f"{name}: {text} compute.precision= do; take that section out")
+            text = "the recipe sets this with optim.* and compute.precision=. Remove this section"
+            raise UserError(f"{name}: {text} from the DeepSpeed configuration.")
 
 
 def deepspeed_values(

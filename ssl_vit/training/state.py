@@ -107,8 +107,8 @@ class State:
         accelerator = self.accelerator
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
             raise UserError(
-                f"data.stream=true: the run was stopped on {len(saved['stream'])} processes, and a"
-                f" stream goes on only on as many, not {accelerator.num_processes}"
+                f"data.stream=true: the run was stopped on {len(saved['stream'])} processes and"
+                f" cannot be resumed on {accelerator.num_processes}. Start as many as before."
             )
         self._check_device_batch(saved["device_batch"])
         self.load_weights(saved)
@@ -146,8 +146,7 @@ class State:
         if self.strategy.objective.mixes_images:
             drawn.append(self.strategy.objective.mixes_images)
         if drawn and was != now:
-            why = (
-                f"the run was stopped with {was} images a pass, and {drawn[0]} draws for each pass"
+            why = f"the run was stopped with compute.batch={was}, and the randomness of {drawn[0]}"
+            raise UserError(
+                f"compute.batch={now}: {why} depends on the value. Use compute.batch={was}."
             )
-            choices = f"expected compute.batch={was}, on any number of processes that it suits"
-            raise UserError(f"compute.batch={now}: {why}; {choices}")

@@ -100,7 +100,7 @@ def test_a_run_is_the_same_and_names_the_memory(options, capsys):
         made = run([*words, f"compute.resident={resident}", f"name={resident}"])
         text = capsys.readouterr().out
         assert ("decoded in memory: 36 images" in text) == (resident == "null")
-        assert text.count("an image was replaced by the next") == 1, "named once"
+        assert text.count("an unreadable image was replaced by the next image") == 1, "named once"
         rows.append([(row["loss"], row.get("unreadable")) for row in made.rows()])
     assert rows[0] == rows[1] and len(rows[0]) == 3
 

@@ -230,7 +230,7 @@ def test_the_verdict_is_by_the_paired_interval() -> None:
     open_ = Difference(mean=0.022, low=-0.001, high=0.045)
     assert "are worse" in verdict(fresh_knn=(0.322, worse))
     assert "are better" in verdict(fresh_knn=(0.278, better))
-    assert "cannot be told from" in verdict(fresh_knn=(0.278, open_))
+    assert "cannot be distinguished from" in verdict(fresh_knn=(0.278, open_))
     said = verdict(fresh_knn=(0.278, better), pixels_knn=(0.41, worse))
     assert "are better" in said and "the pixels at 8 x 8 are better" in said
     # images that chose the weights

@@ -90,7 +90,7 @@ def test_the_front_matter_is_what_the_hub_reads(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("neighbors", "verdict"),
-    [(0.2, ", the"), (0.4, "does not beat the"), (0.301, "cannot be told from the")],
+    [(0.2, ", the"), (0.4, "does not beat the"), (0.301, "cannot be distinguished from the")],
 )
 def test_the_card_says_whether_the_baselines_are_beaten(
     run: Run, neighbors: float, verdict: str

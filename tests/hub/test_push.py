@@ -302,7 +302,7 @@ def test_what_is_stray_is_passed_over(server: Hub, run: Run, lay: Callable[[Path
 
 
 WORDS: dict[str, list[str]] = {
-    "expected one FOLDER": [],
+    "expected a single FOLDER": [],
     "nowhere is no run": ["nowhere"],
     "hub.repo= is missing": ["RUN"],
     "did you mean hub.repo?": ["RUN", "hub.rep=a/b"],

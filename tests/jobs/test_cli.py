@@ -172,9 +172,9 @@ def test_a_cut_off_jpeg_is_named_and_replaced(
     words = [f"data.path={tmp_path}/own", "data.validation=validation", "optim.steps=6"]
     cli.pretrain(altered([*tiny, "name=run"], *words))
     out, folder = capsys.readouterr().out, tmp_path / "runs" / "run"
-    assert "replaced by the next: row 5: not a whole image" in out and ".cpp" not in out
+    assert "replaced by the next image: row 5: not a whole image" in out and ".cpp" not in out
     for text in (out, (folder / "log.txt").read_text()):
-        assert text.count("replaced by the next: row ") == 2
+        assert text.count("replaced by the next image: row ") == 2
         assert text.count("a held-out image is left out") == 1
         assert text.count("warning: 2 images of the training split could not be read") == 1
     # reads, not files: each of the two once an epoch

@@ -171,7 +171,7 @@ def test_test_images_that_were_trained_on_are_counted_wherever_they_lie(
     assert own.startswith("caution ") and "tuned was trained on 2 of 10 test" in own
     assert theirs.startswith("caution ") and "labelled was trained on" in theirs
     page = (tuned / "report.html").read_text()
-    assert "Of the weights behind it: labelled was trained on" in page
+    assert "About the initial weights: labelled was trained on" in page
     assert ">tuned was trained on 2 of 10 test images" in page
 
 

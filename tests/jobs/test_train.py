@@ -270,7 +270,7 @@ def test_what_a_device_batch_draws_needs_the_same_device_batch_on_resuming(
     short = altered(words, *own, "optim.steps=3", "compute.batch=8")
     folder = cut_off(altered(short, "checkpoint.every=1"), 2)
     before = (folder / "metrics.jsonl").read_text()
-    text = rf"compute\.batch=4: .* 8 images a pass, .*{own[0]} .*compute\.batch=8"
+    text = rf"compute\.batch=4: .*compute\.batch=8, .*{own[0]} .*compute\.batch=8"
     with pytest.raises(UserError, match=text):
         run(altered(short, "compute.batch=4"))
     assert (folder / "metrics.jsonl").read_text() == before

@@ -252,9 +252,9 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
         return load(*given, **named)
 
     monkeypatch.setattr(run_splits, "load", counted)
-    chosen = "the best of what is tried is chosen on them"
+    chosen = "The choice of the best of what is tried depends on these images"
     lines = images(options=place, runs=runs(tune=TUNE, fin=FIN | {"best": "tune"}))
-    assert [line.split("; what")[0] for line in lines] == [
+    assert [line.split(". An")[0] for line in lines] == [
         "run pre, arm a: held-out images: 10",
         "run tune, arm a: held-out images: 10",
         "run tune, arm a: test images: 16",
@@ -263,7 +263,7 @@ def test_few_images_are_said_once_and_each_set_is_read_once(
     assert not any(chosen in line for line in images(options=place, runs=runs(tune=TUNE)))
     linear = own(PROBE, probe__measures=["linear"])
     lines = images(options=place, runs={"pre": PRE, "knn": KNN, "linear": linear}, report={})
-    assert any("run linear" in line and "the linear probe is chosen on" in line for line in lines)
+    assert any("run linear" in line and "the linear probe depends on" in line for line in lines)
     assert not any("run knn" in line and "held out" in line for line in lines)
 
 

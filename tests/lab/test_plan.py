@@ -346,7 +346,7 @@ WRONG = {
     "epochs=3 optim.steps=500": "optim.steps= is given too",
     "epochs=3 data.path=/not/here": "not known; say images=",
     "device=v100_32 compute.precision=bfloat16": "device=v100_32 is not planned in it; say float32",
-    "data=jft --probe": "data=jft lies nowhere yet",
+    "data=jft --probe": "data=jft: no place",
     "recipe=study/gap epochs=3": "unknown key epochs",
     "recipe=study/gap processes=16": "processes=16: is of one run",
     "recipe=study/gap optim.clip=x": "arm scratch: optim.clip=x: expected a number",

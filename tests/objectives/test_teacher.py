@@ -62,7 +62,7 @@ PACKAGE = Form(
     mistakes={
         "ijepa.visible=1.5": "above 0 and below 1",
         "ijepa.rate=0.6": "unknown key ijepa.rate; did you mean ijepa.area",
-        "mae.rate=0.5": "objective=ijepa has no use for it",
+        "mae.rate=0.5": "has no effect",
     },
 )
 
@@ -80,7 +80,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Form]:
             "teacher.rate=1.5": "above 0 and below 1",
             "teacher.rate=0.99": "leaves no.* visible; expected less than 0.96875",
             "teacher.width=3": "unknown key teacher.width; did you mean mae.width",
-            "mae.rate=0.5": "objective=teacher has no use for it",
+            "mae.rate=0.5": "has no effect",
         },
     )
     declaration.withdraw("teacher")

@@ -19,7 +19,7 @@ from ssl_vit.recipe.records.run import Measured
 from ssl_vit.recipe.schema import more_held_out
 from ssl_vit.stats import proportion
 
-CAUTION = "what is measured on fewer than 100 is uncertain, a share by 10 points or more"
+CAUTION = "An accuracy on fewer than 100 images is uncertain by 10 points or more"
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,7 @@ def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None
     assert 0.09 < (interval.high - interval.low) / 2 < 0.1
     assert few_images({"validation": 100, "test": 5_000}) == []
     (text,) = few_images({"test": 5_000}, group="patient")
-    assert text.startswith(
-        "data.group=patient: intervals take the images of a group for independent"
-    )
+    assert text.startswith("data.group=patient: the intervals assume independent images")
     assert [text.partition(":")[0] for text in few_images({"validation": 99, "test": 1})] == [
         "held-out images",
         "test images",
@@ -69,7 +67,7 @@ def test_more_images_are_held_out_where_a_share_limits_them(
     recipe = load.resolve(options)
     assert more_held_out(recipe) == remedy
     (text,) = few_images({"validation": 12}, (), remedy)
-    assert ("; data.validation=0.2 holds out more" in text) == bool(remedy)
+    assert ("use data.validation=0.2" in text) == bool(remedy)
 
 
 def test_there_is_no_baseline_of_one_image(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -90,8 +88,8 @@ def test_the_terminal_says_of_how_many_images_a_figure_is(
     lines = capsys.readouterr().out.splitlines()
     cautions = [line for line in lines if CAUTION in line]
     assert [line.split(":")[1:3] for line in cautions] == [
-        [" held-out images", f" 3; {CAUTION}; data.validation=0.2 holds out more"],
-        [" test images", " 6; " + CAUTION],
+        [" held-out images", f" 3. {CAUTION}. To hold out more images, use data.validation=0.2"],
+        [" test images", " 6. " + CAUTION],
     ]
     assert next(line for line in lines if line.startswith("held out at")).endswith("(n = 3 images)")
     assert [line for line in lines if line.startswith("held out ")][-1].endswith("(n = 3 images)")
@@ -108,29 +106,33 @@ def test_a_choice_on_few_images_is_said(
     best = ["checkpoint.best=accuracy", f"out={tmp_path}", "name=best"]
     cli.finetune([*TUNE, f"init={runs}/mine", *best])
     text = capsys.readouterr().out
-    assert "and the checkpoint is chosen on them" in text and "on 3 held-out images" in text
+    assert (
+        "choice of the checkpoint depends on these images" in text
+        and "on 3 held-out images" in text
+    )
     result = json.loads((tmp_path / "best" / "result.json").read_text())
     assert result["measured_on"] == {"validation": 3, "test": 6}
     cli.evaluate([*PROBE, f"init={runs}/mine", f"out={tmp_path}", "name=probed"])
     text = capsys.readouterr().out
-    assert "the learning rate of the linear probe is chosen on them" in text
+    assert "choice of the learning rate of the linear probe depends on these images" in text
     cli.evaluate(
         [*PROBE, f"init={runs}/mine", "probe.measures=[knn]", f"out={tmp_path}", "name=knn"]
     )
     text = capsys.readouterr().out
-    assert "is chosen" not in text and f"test images: 6; {CAUTION}" in text
+    assert "The choice of" not in text and f"test images: 6. {CAUTION}" in text
 
 
 def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
     page = (runs / "tuned" / "report.html").read_text()
-    chosen = "and the checkpoint is chosen on them; data.validation=0.2 holds out more"
-    assert f"Held-out images: 3; {CAUTION}, {chosen}." in page
-    assert f"Test images: 6; {CAUTION}." in page and "accuracy on 3 held-out images" in page
+    chosen = "The choice of the checkpoint depends on these images. To hold out more images, use"
+    chosen += " data.validation=0.2"
+    assert f"Held-out images: 3. {CAUTION}. {chosen}." in page
+    assert f"Test images: 6. {CAUTION}." in page and "accuracy on 3 held-out images" in page
     (runs / "tuned" / "result.json").rename(runs / "tuned" / "hidden")
     try:  # a run that goes on
         run_page.write(runs / "tuned")
         page = (runs / "tuned" / "report.html").read_text()
-        assert "On 3 held-out images at step 2" in page and "of step 2, on 3 held-out" in page
+        assert "On 3 held-out images at step 2" in page and "at step 2, on 3 held-out" in page
     finally:
         (runs / "tuned" / "hidden").rename(runs / "tuned" / "result.json")
         run_page.write(runs / "tuned")
@@ -147,8 +149,8 @@ def test_n_is_of_images_where_a_metric_counts_patches() -> None:
 
 def test_a_model_card_is_as_careful(runs: Path) -> None:
     text = card.write(ssl_vit.load_run(runs / "tuned"), runs / "tuned" / "export")
-    assert f"**Test images: 6; {CAUTION}.**" in text
-    assert "and the checkpoint is chosen on them.**" in text
+    assert f"**Test images: 6. {CAUTION}.**" in text
+    assert "choice of the checkpoint depends on these images.**" in text
     assert "accuracy on 3 held-out images was the best" in text
 
 
@@ -168,7 +170,7 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
     }
     found = metric_tables.readings(entries, {"validation": 9, "test": 239})
     assert metric_tables.verdict(found) == (
-        "At its own task the model beats the commonest class (52.72% against 25.00% on 239 test"
+        "At the training task, the model beats the commonest class (52.72% against 25.00% on 239 test"
         " images), and is measured on too few images to be compared with the loss of guessing (1.357"
         " against 1.386 on 9 held-out images)."
     )

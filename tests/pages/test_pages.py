@@ -56,7 +56,7 @@ def test_the_numbers_of_a_finished_run(tmp_path):
     ]
     assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
     assert "beats the commonest colour (50.00% against 7.00%)" in page.text
-    assert "cannot be told from the neighbours' mean (50.00% against 45.00%)" in page.text
+    assert "cannot be distinguished from the neighbours' mean (50.00% against 45.00%)" in page.text
     costs = dict(page.table(["fact", "value"]))
     assert costs["device-hours"] == "0.11" and costs["images per second, median"] == "100"
     assert costs["peak memory of a device, GiB"] == "1.2"
@@ -89,7 +89,7 @@ def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
     assert len(accuracy) == 4, "two curves and two baselines"
     assert page.chart("Memory, GiB")["lines"][0]["y"][-1] == 1.2
     assert "Learning rate" not in page.text, "one value has no chart"
-    assert "The loss is not finite in 1 row of metrics.jsonl, first at step 50;" in page.text
+    assert "The loss is not finite in 1 row of metrics.jsonl, first at step 50." in page.text
     assert "1 warning: see" in page.text
     charted = {line["name"] for text in page.data for line in json.loads(text)["lines"]}
     assert not {"step", "images", "seconds"} & charted
@@ -179,13 +179,13 @@ def test_a_run_that_goes_on(tmp_path):
     folder = make_run(tmp_path / "made", finished=False)
     (folder / "checkpoints" / "step-000000150").mkdir(parents=True)
     page = page_of(folder)
-    assert "stopped after step 200 of 1,000; its newest checkpoint is of step 150" in page.text
+    assert "stopped after step 200 of 1,000. The newest checkpoint is from step 150" in page.text
     assert "On held-out images at step 200" in page.text and "Continue from" in page.text
     assert page.table(["measure", "value"])[0][:2] == ["loss", "3"]
     with held_by_another_process(folder):
         assert lock.is_held(folder)
         page = page_of(folder)
-        assert "is running, at step 200 of 1,000, about 8 min 32 s left" in page.text
+        assert "in progress, at step 200 of 1,000, about 8 min 32 s left" in page.text
     assert not lock.is_held(folder)
 
 
@@ -205,7 +205,7 @@ def held_by_another_process(folder):
 def test_a_run_without_metrics(tmp_path):
     folder = make_run(tmp_path / "made", metrics=[], finished=False)
     page = page_of(folder)
-    assert "has not finished, and has no metrics" in page.text
+    assert "has not finished and has no metrics" in page.text
     assert "Curves" not in page.text and not page.data
 
 
@@ -230,7 +230,7 @@ def test_lines_that_are_no_rows_are_left_out_and_counted(tmp_path):
     page = page_of(folder)
     loss = page.chart("Loss")["lines"][0]
     assert loss["x"] == [10 * i for i in range(1, 13)]
-    assert "metrics.jsonl is damaged: 4 lines are left out" in page.text
+    assert "metrics.jsonl is damaged (unreadable lines: 4)" in page.text
     assert "stopped after step 120 of 1,000" in page.text
 
 
@@ -289,7 +289,7 @@ def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
     monkeypatch.setattr(run_page, "EMBEDDED", len(content) - 1)
     page = page_of(folder)
     assert inside not in page.linked
-    assert "Too large to be part of this page: figures/predictions.svg" in page.text
+    assert "too large for this page: figures/predictions.svg" in page.text
 
 
 def test_nothing_is_loaded_and_nothing_else_runs(tmp_path):
@@ -411,7 +411,7 @@ def test_the_page_of_what_goes_on_is_loaded_again(tmp_path):
     assert refresh not in (folder / "report.html").read_text()
     run_page.write(folder, running=True)
     text = (folder / "report.html").read_text()
-    assert refresh in text and 'data-refresh="60"' in text and "It is running" in text
+    assert refresh in text and 'data-refresh="60"' in text and "in progress" in text
     with held_by_another_process(folder):
         index_page.write(tmp_path)
         assert refresh in (tmp_path / "index.html").read_text()
@@ -513,15 +513,15 @@ def test_a_run_of_very_many_rows_is_read_once_and_thinned(tmp_path, monkeypatch)
     (line,) = Page(text).chart("Loss")["lines"]
     assert len(text) < 300_000 and (line["x"][0], line["x"][-1]) == (1, count)
     assert (min(line["y"]), max(line["y"])) == (0.5, 6.5)
-    assert "Of the 200,000 rows of metrics.jsonl at most 600" in text
+    assert "A curve shows at most 600 values" in text
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ([], "expected one FOLDER"),
-        (["a", "b"], "a b: expected one FOLDER"),
-        (["--nothing", "a"], "--nothing: unknown; choices: folder, --json"),
+        ([], "expected a single FOLDER"),
+        (["a", "b"], "a b: expected a single FOLDER"),
+        (["--nothing", "a"], "--nothing: unknown option, choices: folder, --json"),
         (["missing"], "no such folder"),
         (["{}"], "none is there"),
     ],

@@ -113,7 +113,7 @@ def test_a_size_that_h14_cannot_be_cut_into_names_both_that_it_can() -> None:
     """And the patch next to its own that divides the size."""
     words = ["recipe=paper/finetune_imagenet", "init=scratch", "model=vit_h14"]
     with pytest.raises(
-        UserError, match=r"data\.size=384: .* the nearest are 378 and 392, or model\.patch=12$"
+        UserError, match=r"^data\.size=384: .* data\.size=378 or 392, or model\.patch=12\.$"
     ):
         resolve(words, here=False)
 

@@ -155,11 +155,11 @@ def test_the_guides_loss_is_that_of_a_plain_implementation(
 
 @pytest.mark.parametrize("key", ["objective", "target"])
 def test_an_unknown_name_leads_to_plugins(key: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"{key}=whirl: choices: .*; plugin=FILE\.py adds others"):
+    with pytest.raises(UserError, match=rf"{key}=whirl: choices: .*plugin=FILE\.py"):
         resolve(["recipe=mpp", f"{key}=whirl"])
     (tmp_path / "own.py").write_text("whirl = 1")
     line = refused(resolve, ["recipe=mpp", f"{key}=whirl", f"plugin={tmp_path}/own.py"])
-    assert "own.py: the file declares no objective and no target; expected declare(...)" in line
+    assert "own.py: the file declares no objective and no target" in line
     # of what no plugin can add to
     assert "plugin" not in refused(resolve, ["recipe=mpp", "optim.name=whirl"])
 
@@ -216,7 +216,7 @@ def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
     with monkeypatch.context() as patch:
         # the old code was trained, and the new file's hash recorded
         patch.setattr(plugins, "file_hash", lambda path: "another")
-        with pytest.raises(UserError, match="the file has changed since this process ran it"):
+        with pytest.raises(UserError, match="the file has changed"):
             resolve([*words, f"plugin={plugin}"])
     text = plugin.read_text()
     plugin.write_text(f"{text}# another\n")
@@ -405,10 +405,10 @@ def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
 
 
 TURNS = "key(2, gt=1, le=2)"
-NO_GROUP = "no name of a group of keys"
+NO_GROUP = "no group of keys can have this name"
 WRONG = [
-    ('name = "turned"', 'name = ""', "the declaration of an objective lacks its name"),
-    ('name = "turned"', 'name = "mae"', "objective=mae: declared twice"),
+    ('name = "turned"', 'name = ""', "Turned: the objective has no name"),
+    ('name = "turned"', 'name = "mae"', "objective=mae: "),
     ('title = "Which way up"', 'shared = ("view",)', "shared=view: did you mean views"),
     ('title = "Which way up"', 'pool = "mean"', "objective=turned: pool=mean: expected token or"),
     ("declare(Turned())", "declare(Turned)", "declare(Turned): expected an instance"),
@@ -416,7 +416,10 @@ WRONG = [
     ("declare(Turned())", "declare(Turned())\nraise OSError('broken')", "broken"),
     # became a method of recipes
     *(('Group("turned"', f'Group("{one}"', NO_GROUP) for one in ("values", "trains", "a.b")),
-    *(('Group("turned"', f'Group("{one}"', "the name of another") for one in ("mae", "target")),
+    *(
+        ('Group("turned"', f'Group("{one}"', "two groups of keys have this name")
+        for one in ("mae", "target")
+    ),
     ("def build(", "def built(", "Turned: expected a method build"),
     # made runs that nothing reads
     (TURNS, 'key(5, "h.", le=3)', "turned.turns: expected a default within the bounds"),
@@ -490,7 +493,7 @@ def test_a_baseline_is_of_a_metric_and_is_measured(
         )
         words = altered(tiny, f"plugin={file}", "objective=turned", f"name=run{number}")
         if name == "uprigt":
-            with pytest.raises(UserError, match=r"baseline flat: .*did you mean upright"):
+            with pytest.raises(UserError, match=r"baseline flat .*did you mean upright"):
                 trained(words)
         else:
             trained(words)

@@ -63,7 +63,7 @@ class One(Record):
         (RESULT | {"images": None}, Result, "images: expected a value, or no such key"),
         (RESULT | {"best": BEST | {"value": math.nan}}, Result, "best.value: expected a finite"),
         # was a traceback where it is shown
-        (RESULT | {"best": BEST | {"value": None}}, Result, "best: expected step and value"),
+        (RESULT | {"best": BEST | {"value": None}}, Result, "best: expected a step"),
     ],
 )
 def test_what_fits_and_what_is_one_line_that_names_the_key(

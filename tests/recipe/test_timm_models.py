@@ -180,9 +180,7 @@ def test_objectives_train_every_weight_of_it(
     views = ["views.local_size=8", f"{objective}.prototypes=32"] if has_local else []
     words = [f"recipe={objective}", "data.size=16", "optim.batch=4", *views]
     if objective in OF_TOKENS and shape in WITHOUT_TOKEN:
-        with pytest.raises(
-            UserError, match=rf"^objective={objective}: .*token.* has none; expected one of"
-        ):
+        with pytest.raises(UserError, match=rf"^objective={objective}: .*token.* has none"):
             started(folders[shape], *words)
         return
     recipe, net = started(folders[shape], *words)
@@ -200,19 +198,19 @@ def refusal(*words: str) -> str:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "convolutions": ("convnext_atto", {}, "a Vision Transformer or an Eva; it is a ConvNeXt"),
-    "two tokens": ("deit_tiny_distilled_patch16_224", {}, "it is a VisionTransformerDistilled"),
-    "learned rotations": ("vit_small_patch16_rope_mixed_224", {}, "it has a RotaryEmbeddingMixed"),
+    "convolutions": ("convnext_atto", {}, "a Vision Transformer or an Eva, not a ConvNeXt"),
+    "two tokens": ("deit_tiny_distilled_patch16_224", {}, "not a VisionTransformerDistilled"),
+    "learned rotations": ("vit_small_patch16_rope_mixed_224", {}, "not a RotaryEmbeddingMixed"),
     "rotations at random": (
         "vit_small_patch16_dinov3",
         {"rope_rescale_coords": 2.0},
         "does not shift or scale at random",
     ),
-    "pooled by attention": ("vit_base_patch16_siglip_224", {}, "global_pool=token or avg; it has"),
+    "pooled by attention": ("vit_base_patch16_siglip_224", {}, "global_pool=token or avg"),
     "other blocks": ("vit_pwee_patch16_reg1_gap_256", {}, "expected blocks of attention and an"),
     "an unknown argument": ("vit_tiny_patch16_224", {"a": 3}, "unexpected keyword argument 'a'"),
     "another text": ("vit_tiny_patch16_224", {"act_layer": "mish"}, "model_args has act_layer=mis"),
-    "an unknown name": ("vit_of_tomorrow", {}, "model.timm=vit_of_tomorrow: expected a name of"),
+    "an unknown name": ("vit_of_tomorrow", {}, "model.timm=vit_of_tomorrow: "),
     "no square": ("vit_tiny_patch16_224", {"patch_size": [8, 4]}, "expected square patches"),
 }
 
@@ -265,9 +263,9 @@ def test_a_pickle_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> N
     net = timm.create_model("vit_tiny_patch16_224", num_classes=0, depth=1, embed_dim=24)
     timm.models.save_for_hf(net, folder)
     line = refusal("recipe=mae", f"init={folder}")
-    assert line.startswith(f"init={folder}: pytorch_model.bin is not read; convert it: ")
+    assert line.startswith(f"init={folder}: pytorch_model.bin ")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = line.partition("convert it: ")[2]
+    command = line.partition("this command: ")[2]
     subprocess.run(command, shell=True, check=True, timeout=120, env=environment)
     found = weights._from_export(folder, str(folder)).state
     assert all(torch.equal(found[name], value) for name, value in net.state_dict().items())
@@ -287,7 +285,7 @@ def test_timms_names_are_known_without_the_hub() -> None:
     typed = resolve(["recipe=mae", "init=timm:vit_tiny_patch16_224", "model=vit_p8", "data=shapes"])
     assert typed.model.patch == 8
     for other in ("no_such_vit", "vit_tiny_patch16_224.no_such_tag"):
-        assert "timm has no weights of that name" in refusal("recipe=mae", f"init=timm:{other}")
+        assert "timm has no weights with this name" in refusal("recipe=mae", f"init=timm:{other}")
 
 
 def test_a_folder_after_timm_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +293,7 @@ def test_a_folder_after_timm_is_told_apart(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     for place in ("vit_mine", "weights/vit_mine"):
         Path(place).mkdir(parents=True)
-        assert refusal("recipe=mae", f"init=timm:{place}").endswith(f" is init={place}")
+        assert refusal("recipe=mae", f"init=timm:{place}").endswith(f"use init={place})")
 
 
 def test_a_table_is_interpolated_by_timms_rule_in_timms_weights_alone(tmp_path: Path) -> None:

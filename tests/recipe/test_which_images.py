@@ -61,7 +61,7 @@ def test_fine_tuning_uses_the_images_of_the_run_it_starts_from(
     mine: Path, images: Path, out: str, capsys: pytest.CaptureFixture
 ) -> None:
     made = ssl_vit.finetune([*TUNE, f"init={mine}", out, "name=tuned"])
-    assert f"those of init={mine}: {images}" in capsys.readouterr().out.splitlines()[0]
+    assert f"{images}, the images of init={mine}" in capsys.readouterr().out.splitlines()[0]
     data = ssl_vit.load_run(made.folder).recipe.data
     assert (data.path, data.name, data.size, data.validation) == (str(images), "IMAGES", 16, 0.25)
     assert data.flip  # an augmentation is the recipe's
@@ -81,7 +81,7 @@ def test_every_tool_says_that_it_takes_the_images_of_the_run(
         "figures": lambda: draw_figures.main([init, "figures=filters", "images=4", out]),
         "plan": lambda: plan_tool.main(["recipe=finetune", init]),
     }[tool]()
-    assert f"those of {init}: {images}" in capsys.readouterr().out
+    assert f"{images}, the images of {init}" in capsys.readouterr().out
 
 
 def test_a_share_of_a_runs_images_stays_that_share(mine: Path, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_runs_images_that_are_gone_are_named_with_what_to_give(
     assert line.startswith(f"data.path={tmp_path}/gone: no such")
     assert f"init={moved}" in line and "data.path= or data.hub=" in line
     say(moved, path=None)  # as of a pulled run
-    assert "data=IMAGES lies nowhere" in refusal(ssl_vit.evaluate, *PROBE, out, f"init={moved}")
+    assert "data=IMAGES: no place" in refusal(ssl_vit.evaluate, *PROBE, out, f"init={moved}")
     assert ssl_vit.load_encoder(moved).patches == 16  # which reads no images
 
 
@@ -186,7 +186,7 @@ def test_weights_that_do_not_say_their_images_are_said_to_be_measured_on_others(
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith(f"warning: init={alone}: ") and "data=shapes is used" in line
     plan_tool.main(["recipe=finetune", f"init={mine}", "data=shapes"])
-    assert "those of" not in capsys.readouterr().out.splitlines()[0]
+    assert "the images of init=" not in capsys.readouterr().out.splitlines()[0]
 
 
 def test_a_run_of_a_study_without_images_is_planned_on_those_of_the_run_it_starts_from(
@@ -252,4 +252,4 @@ def test_weights_of_another_image_size_are_said(words: list[str], tmp_path: Path
     recipe.data.size = 96
     notice = size_notice(options, recipe)
     assert (notice is None) == bool(words)
-    assert notice is None or "data.size=224 keeps" in notice
+    assert notice is None or "data.size=224" in notice

@@ -284,10 +284,10 @@ def test_a_save_that_finds_no_memory_is_told_and_counted(
         attempt(1)
         (line,) = warnings
         assert (
-            saver.failed == 1 and line.startswith("step 1 ") and "MemoryError; kept: none" in line
+            saver.failed == 1 and line.startswith("step 1 ") and "MemoryError. Kept: none" in line
         )
         attempt(2)
-        with pytest.raises(UserError, match="3 saves in a row failed; step 3"):
+        with pytest.raises(UserError, match="3 saves in a row failed: step 3"):
             attempt(3)
     attempt(4)
     assert saver.failed == 0 and saver.kept == 4

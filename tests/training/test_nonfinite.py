@@ -106,7 +106,7 @@ def test_skip_leaves_that_update_out_and_nothing_else(tiny, poison, monkeypatch)
     assert last["loss"] != same["loss"] and last["loss"] == pytest.approx(same["loss"], rel=0.1)
     assert json.loads((folder / "not_finite.json").read_text())["steps"].keys() == {"8"}
     assert (
-        "step 8: loss or gradient not finite in 1, not learned from"
+        "step 8: the loss or gradient is not finite (skipped updates: 1)"
         in (folder / "log.txt").read_text()
     )
 
@@ -149,7 +149,7 @@ def test_a_full_disk_lets_training_go_on_and_keeps_the_checkpoint(
     assert_same_end(unbroken, folder)
     log = (folder / "log.txt").read_text()
     what = f"step 6 could not be saved in {folder / 'checkpoints'}: No space left on device"
-    assert f"{what}; kept: step-000000002, step-000000004\n" in log
+    assert f"{what}. Kept: step-000000002, step-000000004\n" in log
     assert saved_steps(folder) == [10, 12]
 
 
@@ -197,7 +197,7 @@ finally:
     process = launch("-c", script)
     output, _ = process.communicate(timeout=300)
     assert process.returncode != 0 and "Traceback" not in output
-    assert f"could not be saved in {tmp_path}/run/checkpoints: File too large; kept: none" in output
+    assert f"could not be saved in {tmp_path}/run/checkpoints: File too large. Kept: none" in output
     assert "step     12/12" in output.replace("\r", "\n")
 
 

@@ -97,7 +97,7 @@ def assert_saved(tmp_path: Path) -> None:
     assert checkpoint.is_intact(checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints")[-1])
 
 
-NO_DATA = "error: compute.patience=2: no data came for so many seconds"
+NO_DATA = "error: compute.patience=2: no data arrived in this time"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_one_process_alone_is_watched_while_it_waits_for_one_batch(
         )
         watchdog._watch_alone()
         assert len(said) == alarms
-    assert said[0].startswith("error: compute.patience=10: no data came for so many seconds; ")
+    assert said[0].startswith("error: compute.patience=10: no data arrived in this time")
 
 
 def test_the_watch_over_one_process_ends_with_it() -> None:

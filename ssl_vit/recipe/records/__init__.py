@@ -29,7 +29,7 @@ Kind = TypeVar("Kind")
 
 def _fits_float(value: int | float) -> int | float:
     if isinstance(value, int) and abs(value) >= LARGEST:
-        raise ValueError("expected a number that a float holds")
+        raise ValueError("expected a smaller number")
     return value
 
 

@@ -94,7 +94,7 @@ class Best(Record):
 
 def _is_whole(best: Best) -> Best:
     if (best.step is None) != (best.value is None):
-        raise ValueError("expected step and value, or nulls for both")
+        raise ValueError("expected a step and a value, or null for both")
     return best
 
 
