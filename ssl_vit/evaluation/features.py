@@ -96,7 +96,7 @@ class CheckedReader:
             NonFiniteError: features of an image are not finite.
         """
         parts, self.finite = self.accelerator.gather_parts(self.finite), []
-        check_finite(self.name, torch.cat([torch.ones(0), *parts]))
+        check_finite(self.name, torch.cat([torch.ones(0, dtype=torch.bool), *parts]))
 
 
 def extract(

@@ -14,7 +14,7 @@ from ..errors import UserError, suggest
 from ..metrics import SHARE, Metric, all_baselines, find_baseline, find_metric, has_row
 from ..models.encoder import Backbone
 from ..recipe.declaration import all_declared, is_plugins
-from .teacher import Averages
+from .teacher import Averages, Teacher
 
 # Metric name -> (sum, count); sums and counts are added up over passes and processes
 Metrics = dict[str, tuple[Tensor, Tensor]]
@@ -112,10 +112,6 @@ class Objective(Complete):
     must have `forward`; all other methods have defaults. A training step calls `start_step`, then
     `forward` and backward one or several times, then the optimiser, `after_step` and `averages`.
 
-    Two more methods are optional and have no default: `frozen_weights`, which returns the weights
-    that are not trained at the beginning, and `assignments`, for an objective with prototypes.
-    dino/network.py has both methods.
-
     Attributes:
         encoder: the network that is trained.
         mixes_images: the option that makes a step depend on which images share a device batch, ""
@@ -169,6 +165,16 @@ class Objective(Complete):
     def _stepped(self) -> Iterator[Stepped]:
         return (part for part in self.modules() if isinstance(part, Stepped))
 
+    def frozen_weights(self, progress: float) -> list[nn.Parameter]:
+        """Return the weights that a training step does not change, by default none.
+
+        The weights that are frozen in the first step become free together, later in the run.
+
+        Args:
+            progress: share of the run that is done before the step.
+        """
+        return []
+
     def averages(self, progress: float) -> Averages:
         """Return the momentum m of the teacher and pairs (running average, averaged weight).
 
@@ -205,6 +211,13 @@ class Objective(Complete):
         """
         return {}
 
+    def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
+        """Return probabilities of prototypes for images, by default none.
+
+        Each run measures how much prototypes tell about images, from tensors (B, K) by metric.
+        """
+        return {}
+
     def panels(self, batch: Batch) -> dict[str, Tensor]:
         """Return pictures that show what the objective predicts for images, {title: uint8 (B, 3, H,
         W)}.
@@ -234,9 +247,14 @@ class Objective(Complete):
     def heads(self) -> dict[str, Tensor]:
         """Return the tensors of this objective's state that an export keeps in addition to the
         encoder, by name.
+
+        The tensors of the encoder and of a `Teacher`'s encoder are left out.
         """
+        encoders = [self.encoder, *(m.encoder for m in self.modules() if isinstance(m, Teacher))]
+        modules = self.named_modules(remove_duplicate=False)
+        left_out = tuple(f"{name}." for name, module in modules if module in encoders)
         state = self.state_dict().items()
-        return {name: value for name, value in state if "encoder" not in name.split(".")}
+        return {name: value for name, value in state if not name.startswith(left_out)}
 
     def load_heads(self, heads: dict[str, Tensor]) -> None:
         """Load the tensors that `heads` of a trained objective returned.

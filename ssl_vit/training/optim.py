@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ..objectives.base import Objective
 from ..recipe.schema import Optim
 
 LINEAR_END = 1e-5  # last learning rate of the linear schedule, as in the authors' code
@@ -30,14 +31,15 @@ def groups(
     lr * layer_decay^k, k layers below the head: the head and the final norm at `lr`, the last block
     at lr * layer_decay, and so on down to the patch embedding.
 
-    Weights that are frozen at first (`frozen_weights`) are groups of their own.
+    Weights that an objective freezes at first form separate groups.
     """
     kinds = (nn.Linear, nn.modules.conv._ConvNd)
     decayed = {id(m.weight) for m in module.modules() if isinstance(m, kinds)}
     # a frozen teacher may be deeper
     layer = {name: _layer_id(name) for name, p in module.named_parameters() if p.requires_grad}
     head = max(layer.values()) + 1
-    held = {id(p) for p in frozen_weights(module, 0.0)}
+    frozen = module.frozen_weights(0.0) if isinstance(module, Objective) else []
+    held = {id(p) for p in frozen}
     made: dict[tuple[int, bool, bool], dict] = {}
     # decayed weights first, then the others, each in the module's order
     for name, p in sorted(module.named_parameters(), key=lambda pair: id(pair[1]) not in decayed):
@@ -53,13 +55,6 @@ def groups(
             group["lr"] = lr * layer_decay**below
         made.setdefault((below, is_decayed, id(p) in held), group)["params"].append(p)
     return list(made.values())
-
-
-def frozen_weights(module: nn.Module, progress: float) -> list[nn.Parameter]:
-    """The weights that stay as they are in the step before which this share of the run is done: of
-    an objective with a method `frozen_weights`. All that it ever freezes are frozen in the first
-    step, and are freed at once."""
-    return getattr(module, "frozen_weights", lambda progress: [])(progress)
 
 
 def _layer_id(name: str) -> int:
