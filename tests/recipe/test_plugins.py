@@ -110,7 +110,7 @@ def test_the_help_of_target_has_the_sentence_of_each(plugin: Path, tiny: list[st
     assert own not in meaning(schema.all_keys()["target"])
     resolve([*tiny, f"plugin={plugin}"])
     text = meaning(schema.all_keys()["target"])
-    assert own in text and "mean_color: its mean colour, 3 bits a channel" in text
+    assert own in text and "mean_color: the mean colour in 3 bits" in text
     for target in declaration.targets().values():
         assert text.count(f" {target.name}: {target.sentence}") == 1
 
@@ -448,11 +448,11 @@ NOT_SO = [
     ("turned", "def forward(", "def forwards(", "Network: expected a method forward"),
     ("turned", "loss.mean(), {", "loss, {", r"Network: a loss of shape \(\d+,\); expected"),
     ("turned", PAIR, '"upright": upright', r"Network: metric upright: expected \(sum, count\)"),
-    ("turned", LOSS, "", "Network: metrics upright: expected loss among them"),
+    ("turned", LOSS, "", "Network: the metric loss is missing"),
     ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt: .*did you mean upright"),
     ("turned", "loss.mean(), {", "loss.mean().detach(), {", "Network: the loss has no gradient"),
-    ("turned", "return Network()", "Network()", "Turned: build gives NoneType; expected Objective"),
-    ("brightness", "return MeanB", "MeanB", "Brightness: build gives NoneType; expected Target"),
+    ("turned", "return Network()", "Network()", "Turned: build returns NoneType"),
+    ("brightness", "return MeanB", "MeanB", "Brightness: build returns NoneType"),
     ("brightness", "def render(", "def draw(", "MeanBrightness: expected a method render"),
     (*ACCURACY, r"metrics: accuracy: shape \(\d+, 8, 1\); expected"),
     ("brightness", "b (h w) 1", "b h w", "ground_truth: shape .*; expected"),

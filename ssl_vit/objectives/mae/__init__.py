@@ -12,7 +12,7 @@ from ..targets import FIGURE
 
 
 class MaeOptions(Keys):
-    """Masked autoencoder: what is masked, and the decoder.
+    """Masked autoencoder: masking and decoder.
 
     Attributes:
         rate: Share of the patches that are masked.
@@ -52,7 +52,7 @@ class MaeDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         patches = recipe.patches
         if masked_count(recipe) >= patches:
-            text = f"leaves none of an image's {patches} patches visible; {fewer_than(patches)}"
+            text = f"masks all {patches} patches of an image ({fewer_than(patches)})"
             raise recipe.error("mae.rate", text)
         check_decoder(recipe, "mae")
 
