@@ -445,20 +445,25 @@ def test_a_plugin_that_cannot_be_is_refused_at_once_and_leaves_nothing(
 LOSS, PAIR = '"loss": (loss.detach().sum(), count), ', '"upright": (upright, count)'
 ACCURACY = "brightness", '{"loss"', '{"accuracy": output_BKA > truth_BK1, "loss"'
 NOT_SO = [
-    ("turned", "def forward(", "def forwards(", "Network: expected a method forward"),
-    ("turned", "loss.mean(), {", "loss, {", r"Network: a loss of shape \(\d+,\); expected"),
-    ("turned", PAIR, '"upright": upright', r"Network: metric upright: expected \(sum, count\)"),
+    ("turned", "def forward(", "def forwards(", "Network: methods .*forward"),
+    ("turned", "loss.mean(), {", "loss, {", r"Network: the loss has shape \(\d+,\)"),
+    ("turned", PAIR, '"upright": upright', r"Network: metric upright .*\(sum, count\)"),
     ("turned", LOSS, "", "Network: the metric loss is missing"),
-    ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt: .*did you mean upright"),
+    ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt .*did you mean upright"),
     ("turned", "loss.mean(), {", "loss.mean().detach(), {", "Network: the loss has no gradient"),
     ("turned", "return Network()", "Network()", "Turned: build returns NoneType"),
     ("brightness", "return MeanB", "MeanB", "Brightness: build returns NoneType"),
-    ("brightness", "def render(", "def draw(", "MeanBrightness: expected a method render"),
+    ("brightness", "def render(", "def draw(", "MeanBrightness: methods .*render"),
     (*ACCURACY, r"metrics: accuracy: shape \(\d+, 8, 1\); expected"),
     ("brightness", "b (h w) 1", "b h w", "ground_truth: shape .*; expected"),
-    ("brightness", "1, 1, 3)", "1, 1, 1)", "MeanBrightness: render: torch.uint8 .*, 1, 1, 1"),
-    ("brightness", ".byte()", "", r"render: torch.float32 .*; expected uint8 \(B, N, c, c, 3\)"),
-    ("brightness", '"variance"', '"varianc"', "baseline varianc: .*did you mean variance"),
+    (
+        "brightness",
+        "1, 1, 3)",
+        "1, 1, 1)",
+        "MeanBrightness: render returns torch.uint8 .*, 1, 1, 1",
+    ),
+    ("brightness", ".byte()", "", r"render returns torch.float32 .*uint8 \(B, N, c, c, 3\)"),
+    ("brightness", '"variance"', '"varianc"', "baseline varianc .*did you mean variance"),
 ]
 
 
