@@ -213,8 +213,8 @@ def test_missing_unexpected_and_damaged_weights_are_named(tmp_path: Path) -> Non
     forget_digests(folder)
     file, first = folder / "model.safetensors", "blocks.1.norm1.bias"
     for changed, says in (
-        ({k: v for k, v in state.items() if k != first}, f"lacks {first}"),
-        (state | {"blocks.0.norm3.weight": torch.ones(32)}, "beyond this model blocks.0.norm3.w"),
+        ({k: v for k, v in state.items() if k != first}, f"lack {first}"),
+        (state | {"blocks.0.norm3.weight": torch.ones(32)}, "lacks blocks.0.norm3.w"),
         ({k: v.to(torch.int8) for k, v in state.items()}, "is int8; floating-point weights"),
         (state | {first: torch.full((32,), torch.nan)}, f"{first} is not finite"),
         (state | {"pos_embed": torch.ones(1, 1 + 14, 32)}, "14 positions "),
