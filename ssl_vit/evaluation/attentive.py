@@ -43,7 +43,7 @@ def describe(network: Backbone, images: Images) -> str:
     assert isinstance(network, Encoder)  # recipe/check.py refuses others
     count, tokens = len(_train(images)), network.patches + network.prefix
     held = format_bytes(stored_bytes(count, tokens, network.width))
-    return f"learns from {count_of_images(count)}: {tokens} tokens each, {held} in memory"
+    return f"learns from {count_of_images(count)} with {tokens} tokens each ({held} in memory)"
 
 
 def measure(
@@ -128,8 +128,8 @@ def _check_memory(count: int, tokens: int, width: int) -> None:
     most = int(environment.host_memory() / 2 / stored_bytes(1, tokens, width))
     if count > most:
         held = format_bytes(stored_bytes(count, tokens, width))
-        text = f"{tokens} tokens of each of {count_of_images(count)} take {held} of memory"
-        raise UserError(f"probe.measures=attentive: {text}; expected probe.token_images={most}")
+        text = f"{count_of_images(count)} with {tokens} tokens each take {held} of memory"
+        raise UserError(f"probe.measures=attentive: {text}. Use probe.token_images={most}.")
 
 
 class TrainingTokens(NamedTuple):

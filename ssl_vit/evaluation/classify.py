@@ -132,12 +132,14 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
     except (OSError, ValueError) as error:
         raise UserError(f"eval.real={path}: {error}") from None
     if len(seen) != IMAGENET:
-        raise UserError(f"eval.real={path}: expected a list of {IMAGENET:,} lists")
+        raise UserError(
+            f"eval.real={path}: not a list of {IMAGENET:,} lists. Name ImageNet-ReaL's real.json."
+        )
     numbers = [re.search(r"val_(\d{8})", source.name(int(row))) for row in predictions.index]
     if not all(numbers):
         raise UserError(
-            f"eval.real={path}: expected images of data.test named as ImageNet's"
-            " (ILSVRC2012_val_00000001.JPEG)"
+            f"eval.real={path}: the test images lack ImageNet's numbers. Use file names such as"
+            " ILSVRC2012_val_00000001.JPEG."
         )
     labels = [seen[int(number[1]) - 1] if number else [] for number in numbers]
     known = np.flatnonzero([len(each) > 0 for each in labels])
@@ -148,8 +150,9 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
     # 90% of ImageNet's labels are also ReaL labels
     if len(known) >= FEW_REAL and 2 * agree < len(known):
         raise UserError(
-            f"eval.real={path}: only {agree:,} of {len(known):,} images have one of its labels"
-            " as their own. Name the class folders by ImageNet's synsets (n01440764), all 1,000."
+            f"eval.real={path}: the label agrees with ImageNet-ReaL for only {agree:,} of"
+            f" {len(known):,} images. Name all 1,000 class folders by ImageNet's synsets, such as"
+            " n01440764."
         )
     right_M = torch.tensor([int(predictions.top5[row, 0]) in labels[row] for row in known])
     copies = count_copies(predictions.content[known], predictions.label[known])

@@ -5,7 +5,6 @@ Legend: B batch, N images, D width of the features, K prototypes.
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,8 +45,7 @@ class CollapseEvaluator:
         with torch.autocast(device.type, enabled=False):
             readers = {"": feature_reader(objective.exported, self.pool, None)}
             _, _, _, features = gathered(readers, self.batches, self.accelerator)
-            assign: Any = getattr(objective, "assignments", lambda batches: {})
-            found = assign(to_device(batch, device) for batch in self.batches)
+            found = objective.assignments(to_device(batch, device) for batch in self.batches)
             shares = {name: self._information(p_XK) for name, p_XK in found.items()}
         feature_ND = torch.from_numpy(features[""]).double()
         yield "features/effective_rank", centred_rank(feature_ND)

@@ -171,8 +171,8 @@ def _task(
     """
     found = count_classes(train.mask_ISS, ignore)
     if (classes or found) < 2:
-        text = f"the training masks have {found} classes beside data.mask_ignore={ignore}"
-        raise UserError(f"probe.measures=segmentation: {text}; expected at least 2")
+        text = f"without data.mask_ignore={ignore}, the training masks have {found} classes"
+        raise UserError(f"probe.measures=segmentation: {text}. Use masks with at least 2 classes.")
     return SegmentationTask(classes or found, ignore, grid)
 
 

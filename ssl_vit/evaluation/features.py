@@ -96,7 +96,7 @@ class CheckedReader:
             NonFiniteError: features of an image are not finite.
         """
         parts, self.finite = self.accelerator.gather_parts(self.finite), []
-        check_finite(self.name, torch.cat([torch.ones(0), *parts]))
+        check_finite(self.name, torch.cat([torch.ones(0, dtype=torch.bool), *parts]))
 
 
 def extract(
@@ -186,7 +186,7 @@ def with_shots_that_fit(probe: Probe, source: Source, classes: int) -> tuple[Pro
     left_out = ", ".join(str(shots) for shots in probe.shots if shots > fewest)
     name = probes.class_name(smallest, source.classes)
     has = f"class {name} has {count_of_images(fewest)} to learn from"
-    text = f"probe.shots={left_out} is left out: {has}" if left_out else ""
+    text = f"probe.shots={left_out} is left out, because {has}" if left_out else ""
     fitting = [shots for shots in probe.shots if shots <= fewest]
     return probe.model_copy(update={"shots": fitting}), text
 
@@ -346,7 +346,7 @@ def failing_left_out(
         if name == ENCODER:
             raise
         if warn:
-            warn(f"{PROBE_BASELINES[name]}: not measured: {reason}")
+            warn(f"no result for {PROBE_BASELINES[name]}: {reason}")
 
 
 def accuracy(right_TM: Tensor) -> float:

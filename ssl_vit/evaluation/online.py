@@ -121,8 +121,8 @@ class OnlineProbes:
         measures, (train, held_out) = self.probe.measures, self.images
         return (
             f"{'k-NN' if measures == ['knn'] else ', '.join(measures)} of {held_out:,}"
-            f" labelled held-out images{copies_text(self.copies)} by {train:,} training images,"
-            f" every {self.every:,} steps: about {self.share:.1%} of the work"
+            f" labelled held-out images{copies_text(self.copies)}, fitted to {train:,} training"
+            f" images, every {self.every:,} steps (about {self.share:.1%} of the work)"
         )
 
     def names(self) -> list[str]:
@@ -296,7 +296,7 @@ def label_doubt(source: Source) -> str:
     median = float(np.median(np.unique(label_N[label_N >= 0], return_counts=True)[1]))
     if median >= FEW:
         return ""
-    return f"half of them have at most {count_of_images(int(median))}"
+    return f"half of the folders have at most {count_of_images(int(median))}"
 
 
 def prepare(
@@ -397,7 +397,7 @@ def _more_labelled(recipe: Recipe, splits: Splits) -> str:
     of_all = recipe.data.validation_from != "labelled"
     if partly and of_all and (words or isinstance(recipe.data.validation, float)):
         words.append("data.validation_from=labelled")
-    return f"; {' '.join(words)} holds out more" if words else ""
+    return f" ({' '.join(words)} holds out more)" if words else ""
 
 
 def _share(recipe: Recipe, images: int, every: int) -> float:

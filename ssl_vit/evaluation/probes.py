@@ -109,9 +109,9 @@ def sample_shots(
     count_C = np.bincount(label, minlength=classes)[:classes]
     if count_C.min() < shots:
         short = int(np.argmax(count_C < shots))
-        fits = f"at most {count_C.min()}, as the smallest class has, or " if count_C.min() else ""
+        fits = f"at most {count_C.min()} shots, or " if count_C.min() else ""
         has = f"class {class_name(short, names)} has {count_of_images(count_C[short])}"
-        text = f"{has} to learn from; expected {fits}probe.measures= without few_shot"
+        text = f"{has} to learn from. Use {fits}probe.measures= without few_shot."
         raise UserError(f"probe.shots={shots}: {text}")
     place_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
     order_N = np.lexsort((place_N, label))
@@ -181,7 +181,7 @@ def best_rate(
     """
     finite = weight_GAC.isfinite().all((1, 2)).tolist()
     if not any(finite):
-        text = f"the {probe} probe diverges at each; expected smaller ones"
+        text = f"the {probe} probe diverges at every learning rate. Use smaller rates."
         raise UserError(f"probe.rates={list(rates)}: {text}")
     return max((g for g, ok in enumerate(finite) if ok), key=lambda g: score_G[g])
 
@@ -277,8 +277,9 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
         UserError: k is larger than the number of training images.
     """
     if k > len(train_ND):
-        text = "expected at most so many, or probe.measures= without knn"
-        raise UserError(f"probe.neighbors={k}: there are {len(train_ND)} training images; {text}")
+        images = len(train_ND)
+        text = f"Use at most {images} neighbours, or probe.measures= without knn."
+        raise UserError(f"probe.neighbors={k}: there are only {images} training images. {text}")
     train_ND = F.normalize(train_ND, dim=1)
     predictions = []
     for x_BD in _chunks(test_MD, len(train_ND)):

@@ -57,7 +57,8 @@ def of_use(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
         labelled = labelled_images(source)
         if 0 < len(labelled) < len(source):
             changed[name] = labelled
-            notes.append(f"{name}: of {len(source):,} images the {len(labelled):,} with a label")
+            text = f"uses the {len(labelled):,} labelled images of {len(source):,} images"
+            notes.append(f"{name}: {text}")
     return splits._replace(**changed, notes=tuple(notes))
 
 
@@ -69,14 +70,14 @@ def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
         error: the error.
         untested: whether the run can do without a test.
     """
-    found = [str(error)]
+    found = [str(error).rstrip(".")]
     with suppress(UserError):  # the weights may have been deleted
         share = recipe.init_source.images().get("data.test")
         if isinstance(share, float):
-            found.append(f"init={recipe.init} had data.test={share:g}")
+            found.append(f"The run of init={recipe.init} had data.test={share:g}. Use this value")
     if untested and error.labelled and recipe.trains:
-        found.append("fine-tuning goes without by eval.test=false")
-    return "; ".join(found)
+        found.append("To fine-tune without a test, use eval.test=false")
+    return ". ".join(found) + "."
 
 
 def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
@@ -96,12 +97,12 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
         return
     expected = f"objective={recipe.objective} needs at least {needed}"
     if processes > 1:
-        expected += f", {each} on each of {processes} processes"
+        expected += f" ({each} on each of {processes} processes)"
     held_out = len(splits.validation)
     if held_out >= needed:
         wrong = f"{expected}. Use eval.images={needed}."
         raise recipe.error("eval.images", wrong)
-    wrong = f"{count_of_images(held_out)} held out; {expected}."
+    wrong = f"{count_of_images(held_out)} held out, and {expected}."
     raise recipe.error("data.validation", f"{wrong} {_remedy(recipe, needed)}")
 
 
@@ -112,7 +113,7 @@ def _remedy(recipe: Recipe, needed: int) -> str:
             divided = run_splits.load(recipe.data.model_copy(update={"validation": share}))
             if len(of_use(recipe, divided).validation) >= needed:
                 return f"Use data.validation={share:g}."
-    return f"Give more images, or a split with at least {needed}."
+    return f"Add images, or use a split with at least {needed} images."
 
 
 def held_out_split(recipe: Recipe) -> str:

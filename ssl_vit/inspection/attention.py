@@ -39,7 +39,7 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
         # No subclasses, because a subclass may compute something else
         if type(attention) not in KINDS:
             found = type(attention).__name__
-            raise UnavailableError(f"block {number} is a {found}, without timm's Attention")
+            raise UnavailableError(f"the attention of block {number} cannot be read ({found})")
         query_and_key: list[Tensor] = []
         # Queries and keys pass through norms, or through identities if there are no norms
         hooks = [

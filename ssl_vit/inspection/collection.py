@@ -36,7 +36,7 @@ ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # error shown by the last colour, as a share of a channel's range
 SEEN = (0.35, 0.9)  # part of a colour map that is visible on light and on dark ground
 # Note on the figure of an objective that exports its teacher
-TEACHER_ALONE = "the teacher, which is exported, in place of the encoder that learned beside it"
+TEACHER_ALONE = "predicted with the exported teacher in place of the encoder that was trained"
 MOST_CLASSES = 12  # largest number of classes for which a legend is drawn
 
 
@@ -130,7 +130,7 @@ def _draw_positions(data: ByEncoder) -> Figure:
     As in Figure 7 of the paper, centre. For large grids, only every second or third patch has a
     tile.
     """
-    notes = ["a tile for each patch, in its place"] * len(data)
+    notes = ["a tile for each patch"] * len(data)
     figure, parts = _beside(data, notes, WIDTH / 2)
     for axis, arrays in parts:
         step = -(-len(arrays["patches"]) // MOST_TILES)
@@ -215,13 +215,13 @@ def _draw_attention_rollout(data: ByEncoder) -> Figure:
         feature = {"token": "class token", "avg": "mean of the patches"}[arrays["pool"].item()]
         columns = {"input": arrays["images"], "rollout": np.stack(dimmed)}
         groups.append(PanelGroup(label, columns, f"in the {feature}"))
-    return panels(groups, "input x rollout / its largest value")
+    return panels(groups, "input x rollout / largest rollout")
 
 
 def _class_attention(subject: Subject) -> Arrays:
     encoder = subject.encoder
     if not encoder.has_class_token:
-        raise UnavailableError("it has no class token")
+        raise UnavailableError("the encoder has no class token")
     *_, last_BHTT = attention.attention_maps(encoder, subject.shown.image)
     read_BHN = last_BHTT[:, :, 0, encoder.prefix :]
     return {
@@ -244,7 +244,7 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
         # If the feature is the mean of the patches, the class token got no loss
         note = "" if arrays["pool"] == "token" else "(no loss on the class token's output)"
         groups.append(PanelGroup(label, columns, note))
-    return panels(groups, "each map from 0 (dark) to its largest value (bright)")
+    return panels(groups, "each map is scaled from 0 (dark) to the largest value (bright)")
 
 
 # ---- features -----------------------------------------------------------------------------------
@@ -330,9 +330,9 @@ def _draw_image_map(data: ByEncoder) -> Figure:
 def _predicted(subject: Subject) -> Arrays:
     """Compute the pictures of an objective whose figure is not a reconstruction."""
     if subject.objective is None:
-        raise UnavailableError(subject.unknown or "its objective has no figure of its own")
+        raise UnavailableError(subject.unknown or "the objective has no figure")
     if isinstance(subject.objective, PatchPrediction):
-        raise UnavailableError("figure reconstruction shows its predictions")
+        raise UnavailableError("figures=reconstruction shows the predictions of this objective")
     # An export holds one encoder: here the teacher's weights also serve as the student's
     is_teacher = subject.objective.exported is not subject.objective.encoder
     drawn = TEACHER_ALONE if is_teacher else ""
@@ -348,8 +348,8 @@ def _draw_predicted(data: ByEncoder) -> Figure:
 
 def _reconstruction(subject: Subject) -> Arrays:
     if not isinstance(subject.objective, PatchPrediction):
-        lacking = subject.unknown or "it has no heads that predict patches"
-        other = "figure predicted shows what it predicts"
+        lacking = subject.unknown or "the encoder has no heads that predict patches"
+        other = "figures=predicted shows the predictions of this objective"
         raise UnavailableError(lacking if subject.objective is None else other)
     found = reconstruct(subject.objective, subject.shown)
     arrays = {
@@ -360,7 +360,7 @@ def _reconstruction(subject: Subject) -> Arrays:
     drawn = [f"predicted and true: {target}"] if target else []
     if found.certainty_BHW is not None:
         arrays["certainty"] = found.certainty_BHW.cpu().numpy()
-        text = "the probability that the model gives its prediction, 0 (dark) to 1 (bright)"
+        text = "probability of the prediction, from 0 (dark) to 1 (bright)"
         drawn.insert(0, f"certainty: {text}")
     return arrays | {"drawn": np.array("; ".join(drawn))}
 

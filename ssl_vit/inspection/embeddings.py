@@ -30,7 +30,7 @@ def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
     """
     projection = getattr(encoder.backbone.patch_embed, "proj", None)
     if not isinstance(projection, nn.Conv2d) or projection.in_channels != encoder.channels:
-        raise UnavailableError("its patches come from a convolutional stem, not from pixels")
+        raise UnavailableError("the patches come from a convolutional stem, not from pixels")
     filter_DX = rearrange(projection.weight.detach(), "d c p q -> d (p q c)")
     found = principal_components(filter_DX, COMPONENTS)
     side = projection.kernel_size[0]
@@ -52,6 +52,6 @@ def position_similarity(encoder: Encoder) -> Tensor:
         table_ND = backbone.pos_embed[0, 0 if backbone.no_embed_class else encoder.prefix :]
     if table_ND is None:
         kind = encoder.positions.kind
-        raise UnavailableError(f"it has no position embeddings (model.positions={kind})")
+        raise UnavailableError(f"the encoder has no position embeddings (model.positions={kind})")
     unit_ND = F.normalize(table_ND.detach().double(), dim=-1)
     return unit_ND @ unit_ND.T

@@ -69,7 +69,9 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor
     """
     found = principal_components(sample_ND, 3)
     if len(found.direction_KD) < 3:
-        raise UnavailableError("expected features of at least 3 dimensions and 4 patches")
+        raise UnavailableError(
+            "the figure needs features of at least 3 dimensions, and at least 4 patches"
+        )
     ends = torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=sample_ND.device)
     low_3, high_3 = torch.quantile(found.project(sample_ND), ends, dim=0)
     span_3 = (high_3 - low_3).clamp(min=1e-12)
@@ -86,15 +88,17 @@ def image_map(feature_BD: Tensor) -> Tensor:
             all the same or have one dimension.
     """
     if len(feature_BD) < FEWEST:
-        raise UnavailableError(f"t-SNE needs {FEWEST} images, there are {len(feature_BD)}")
+        raise UnavailableError(f"t-SNE needs {FEWEST} images, and there are only {len(feature_BD)}")
     if torch.equal(feature_BD.amin(0), feature_BD.amax(0)):
-        raise UnavailableError("its features are the same for all images")
+        raise UnavailableError("the features are the same for all images")
     if feature_BD.shape[1] < 2:
-        raise UnavailableError("expected features of at least 2 dimensions")
+        raise UnavailableError("t-SNE needs features of at least 2 dimensions")
     try:
         from sklearn.manifold import TSNE
     except ImportError:
-        raise UnavailableError("t-SNE needs pip install -e '.[figures]' in the clone") from None
+        raise UnavailableError(
+            "t-SNE needs scikit-learn. Type pip install -e '.[figures]' in the clone"
+        ) from None
     perplexity = min(PERPLEXITY, (len(feature_BD) - 1) / 3)
     tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
     return torch.from_numpy(tsne.fit_transform(feature_BD.float().cpu().numpy()))

@@ -113,7 +113,7 @@ def create(model: Model, expected: str = "", **args: Any) -> Any:
 
     Args:
         model: the model.
-        expected: what is expected, for the error message.
+        expected: which architectures are possible, a sentence for the error message.
         **args: arguments of timm.create_model.
 
     Raises:
@@ -123,7 +123,8 @@ def create(model: Model, expected: str = "", **args: Any) -> Any:
         return timm.create_model(architecture(model), pretrained=False, num_classes=0, **args)
     except Exception as error:  # timm raises many types for unsuitable arguments
         why = " ".join((str(error) or repr(error)).split())[:200]
-        raise UserError(f"{_named(model)}: {expected}timm: {why}") from None
+        text = f"timm cannot build this network ({why.rstrip('.')}). {expected}".strip()
+        raise UserError(f"{_named(model)}: {text}") from None
 
 
 def _named(model: Model) -> str:
@@ -148,7 +149,7 @@ def check_sizes(there: Mapping[str, Any], model: Model) -> None:
             here = "null" if here is None else "a value"
         if here != value:
             has = f"{_named(model)} has {str(value).lower()}"
-            raise UserError(f"model.{key}={str(here).lower()}: {has}")
+            raise UserError(f"model.{key}={str(here).lower()}: {has}. Use the same value.")
 
 
 def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
@@ -160,8 +161,8 @@ def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
     if (backbone.cls_token is None) == model.class_token:
         has, says = ("no", "false") if model.class_token else ("a", "true")
         raise UserError(
-            f"model.args={option_text(model.args)}: model.timm={model.timm} has {has} class token;"
-            f" expected class_token: {says} in it"
+            f"model.args={option_text(model.args)}: model.timm={model.timm} has {has} class token."
+            f" Write class_token: {says} in model.args."
         )
     keys = ("registers", "layer_scale", "qk_norm", "activation", "mlp")
     found = sizes_of_state(backbone.state_dict())

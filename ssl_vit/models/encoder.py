@@ -42,7 +42,7 @@ from .positions import Positions, build_positions
 
 # Images that `feature` accepts
 Images = Tensor | np.ndarray | Image.Image | Sequence[np.ndarray | Image.Image]
-EXPECTED = "expected a Vision Transformer or an Eva of timm, with patches"
+EXPECTED = "Use a Vision Transformer or an Eva of timm, with patches."
 
 
 class Backbone(nn.Module, ABC):
@@ -388,10 +388,10 @@ def build_encoder(
     args["dynamic_img_size"] = False
     if not is_eva(model):  # Eva has no argument weight_init
         args["weight_init"] = "jax"
-    backbone = create(model, f"{EXPECTED}; ", **args)
+    backbone = create(model, EXPECTED, **args)
     reason = unfit(backbone)
     if not reason and isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
-        reason = EXPECTED
+        reason = f"this architecture is not supported. {EXPECTED}"
     if reason:
         raise UserError(f"model.timm={model.timm}: {reason}")
     if is_eva(model):

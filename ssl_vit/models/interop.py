@@ -81,7 +81,7 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
     known = {*whole.values(), *(one for three in in_three.values() for one in three)}
     for name in theirs:
         if name not in known and not name.startswith("pooler.") and "mask_token" not in name:
-            raise ValueError(f"{name} is no name of transformers' ViT")
+            raise ValueError(f"transformers' ViT has no tensor {name}")
     found = {timms: theirs[one] for timms, one in whole.items() if one in theirs}
     for timms, three in in_three.items():
         if three[0] in theirs:
@@ -132,13 +132,14 @@ def to_transformers(export: Path, out: Path) -> None:
     reason = _unsupported(model)
     if reason:
         raise UserError(
-            f"{export}: transformers' ViT {reason}; keep the export: AutoModel reads it "
-            f"through timm"
+            f"format=transformers: {export} cannot be converted, because {reason}. Use the export"
+            " as it is, which AutoModel reads through timm."
         )
     if classes and config["global_pool"] != "token":
         raise UserError(
-            f"{export}: transformers' ViT classifies by the class token, this by the mean of the"
-            " patches; keep the export: AutoModelForImageClassification reads it through timm"
+            f"format=transformers: {export} classifies by the mean of the patches, and"
+            " transformers' ViT by the class token. Use the export as it is, which"
+            " AutoModelForImageClassification reads through timm."
         )
     state = to_transformers_state(model.state_dict(), classes > 0)
     data_config = resolve_model_data_config(model)
@@ -159,24 +160,27 @@ def to_transformers(export: Path, out: Path) -> None:
 
 
 def _unsupported(model: Any) -> str | None:
-    """Return what transformers' ViT lacks to represent a timm network, or None."""
+    """Return why transformers' ViT cannot represent a timm network, or None."""
     if hasattr(model, "blocks") and type(model) is not VisionTransformer:
-        return f"is timm's VisionTransformer; this is a {type(model).__name__}"
+        return f"the network is a {type(model).__name__}, not timm's VisionTransformer"
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
         embed = type(getattr(model, "patch_embed", None)).__name__
-        return f"has patches of pixels; this is a {type(model).__name__} on a {embed}"
+        return f"the network is a {type(model).__name__} on a {embed}, without patches of pixels"
     whole, in_three = _names(len(model.blocks))
     known, state = (
         {name for name in names if not name.startswith("head.")}
         for names in ([*whole, *in_three], model.state_dict())
     )
-    for text, names in (("has no", state - known), ("needs", known - state)):
+    for text, names in (
+        ("transformers' ViT has no", state - known),
+        ("the network has no", known - state),
+    ):
         if names:
             return f"{text} {min(names)}"
     acts: list[Any] = [block.mlp.act for block in model.blocks]  # type: ignore[union-attr]
     gelu = all(type(act) is nn.GELU and act.approximate == "none" for act in acts)
     if not gelu or model.no_embed_class:
-        return "has gelu and a position of its class token; this has not"
+        return "the network has no exact gelu, or no position for the class token"
     return None
 
 
@@ -189,7 +193,8 @@ def _load(export: Path) -> Any:
     try:
         return timm.create_model(f"local-dir:{export}", pretrained=True).eval()
     except Exception as error:  # folders from elsewhere can cause any error
-        raise UserError(f"{export} is no export: {' '.join(str(error).split())[:200]}") from None
+        why = " ".join(str(error).split())[:200]
+        raise UserError(f"{export} cannot be read as an export: {why}") from None
 
 
 def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
@@ -232,9 +237,9 @@ def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
     interpolation = data_config["interpolation"]
     if mode == "border" or interpolation not in RESAMPLE:
         raise UserError(
-            f"pretrained_cfg: transformers has no image processor for crop_mode={mode},"
-            f" interpolation={interpolation}; keep the export: AutoImageProcessor reads it through"
-            " timm"
+            f"format=transformers: transformers has no image processor for crop_mode={mode} and"
+            f" interpolation={interpolation} of pretrained_cfg. Use the export as it is, which"
+            " AutoImageProcessor reads through timm."
         )
     sides = dict(zip(("height", "width"), data_config["input_size"][1:], strict=True))
     large = {name: math.floor(side / data_config["crop_pct"]) for name, side in sides.items()}
@@ -274,7 +279,7 @@ def to_onnx(export: Path, out: Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise UserError(
-            "format=onnx: onnx and onnxscript are not installed; type pip install -e '.[onnx]'"
+            "format=onnx: onnx and onnxscript are not installed. Type pip install -e '.[onnx]'"
         ) from None
     config = read_config(export)
     model = _load(export)
@@ -325,15 +330,17 @@ def convert(options: ExportOptions) -> Path:
     out = options.out
     export = InitSource(options.init).locate().export
     if export is None:
-        raise UserError(f"init={options.init}: expected the folder of a run or of an export")
+        raise UserError(
+            f"init={options.init}: not the folder of a run or of an export. Name such a folder."
+        )
     if out.exists() or out.is_symlink():  # also a link to nothing
-        raise UserError(f"out={out}: exists already")
+        raise UserError(f"out={out}: the path exists already. Use another path.")
     try:
         check_weights(export, "model.safetensors", f"init={options.init}", "pt")
     except UserError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{export} is no export: {reason(error)}") from None
+        raise UserError(f"{export} cannot be read as an export: {reason(error)}") from None
     try:
         with replacing(out) as beside:
             FORMATS[options.format](export, beside)

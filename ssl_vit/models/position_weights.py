@@ -91,7 +91,7 @@ def fit_positions(
         try:
             encoder.positions.load_table(patch_1ND[0], old_1ND[0])
         except ValueError as error:
-            raise ValueError(f"{error}; expected model.positions=learned") from None
+            raise ValueError(f"{error}. Use model.positions=learned.") from None
     return state
 
 

@@ -40,7 +40,7 @@ def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) 
     old = positions_1TD.shape[1] - prefix
     side = round(old**0.5)
     if side * side != old:
-        raise ValueError(f"{old} positions are no square grid")
+        raise ValueError(f"{old} positions do not form a square grid")
     if (side, side) == grid:
         return positions_1TD
     square = rearrange(positions_1TD[:, prefix:].float(), "1 (h w) d -> 1 d h w", h=side)
@@ -196,7 +196,7 @@ class Learned2d(Added):
             self.column_Ch.copy_(table_RCD[0, :, :half])
             self.row_Rh.copy_(table_RCD[:, 0, half:])
         if not torch.allclose(self.table(), table_RCD.flatten(0, 1), atol=1e-5):
-            raise ValueError("its positions are not of rows and columns")
+            raise ValueError("the position embeddings do not consist of rows and columns")
 
 
 class Sincos2d(Added):
@@ -224,7 +224,7 @@ class Sincos2d(Added):
         side = round(len(old_ND) ** 0.5)
         wanted_ND = self._build((side, side), old_ND.shape[1])
         if not torch.allclose(wanted_ND.to(old_ND), old_ND, atol=1e-3):
-            raise ValueError("its positions are not sines and cosines")
+            raise ValueError("the position embeddings are not sines and cosines")
 
 
 def build_positions(kind: str, grid: tuple[int, int], width: int) -> Positions:

@@ -64,8 +64,8 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
         set_eps(encoder, own)
         if os.environ.get("RANK", "0") == "0":
             print(
-                f"warning: {init.option}: layer_norm_eps={eps:g} there; training uses {own:g},"
-                " as timm's exports do"
+                f"warning: {init.option}: the weights were trained with layer_norm_eps={eps:g}."
+                f" Training uses {own:g}, the value of timm's exports."
             )
     return {"init": {"weights": weights_hash} | init.identity(), "before": before}
 
@@ -153,9 +153,11 @@ def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor
         return False
     there = first.shape[1]
     if there != 3 or not encoder.adapt_channels:
-        rule = "; model.adapt_channels=true repeats its first layer" if there == 3 else ""
-        here = f"data.channels={encoder.channels}"
-        raise UserError(f"{here}: {init.option} was made with {there}{rule}")
+        remedy = "model.adapt_channels=true to adapt RGB" if there == 3 else "other"
+        raise UserError(
+            f"data.channels={encoder.channels}: {init.option} was trained with {there} channels."
+            f" Use {remedy} weights."
+        )
     state[FIRST] = adapt_input_conv(encoder.channels, first)
     return True
 
@@ -175,7 +177,10 @@ def _check_positions(
     there = kind_there(state, loaded.positions)
     table = "learned" if here in ("learned_2d", "sincos_2d") else here
     if there not in (None, here, table):
-        raise UserError(f"{init.option}: another model: model.positions={here} here, {there} there")
+        raise UserError(
+            f"{init.option}: the weights have model.positions={there}, and this run has"
+            f" model.positions={here}. Use model.positions={there}."
+        )
 
 
 def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> None:
@@ -194,8 +199,8 @@ def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWei
         if expected is not None and [round(value, 4) for value in expected] != current:
             typed = ",".join(map(str, expected))
             raise UserError(
-                f"data.{key}={current}: {init.option} was made with {list(expected)};"
-                f" add data.{key}=[{typed}]"
+                f"data.{key}={current}: {init.option} was trained with another value."
+                f" Use data.{key}=[{typed}]."
             )
 
 
@@ -250,7 +255,7 @@ def _of_timm(init: InitSource) -> LoadedWeights:
 def _from_export(folder: Path, option: str) -> LoadedWeights:
     if not (folder / "model.safetensors").exists():
         raise UserError(
-            f"{option}: the repository is no encoder that can be read: it has no model.safetensors"
+            f"{option}: the repository has no model.safetensors. Name a repository with this file."
         )
     export_files.check_digest(folder, "model.safetensors", option)
     config = export_files.read(folder)
@@ -272,8 +277,8 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
         timms_rule = timm_models.table_rule(name)
         sides = export_files.image_sides(config)
         if POSITIONS in state and len(set(sides)) > 1:
-            text = f"its positions are of images of {' x '.join(map(str, sides))} pixels"
-            raise UserError(f"{option}: {text}; expected a square")
+            text = f"the weights are for images of {' x '.join(map(str, sides))} pixels"
+            raise UserError(f"{option}: {text}. Use weights for square images.")
     return LoadedWeights(state, mean, std, timm_models.unseen(net), None, positions, timms_rule)
 
 
@@ -286,8 +291,8 @@ def _from_npz(init: InitSource) -> LoadedWeights:
     with np.load(init.place) as arrays:  # allow_pickle stays False
         if positions not in arrays or arrays["embedding/kernel"].shape[2] != 3:
             raise UserError(
-                f"{init.option}: expected a Vision Transformer on patches of pixels; Google's other"
-                " files cannot be read"
+                f"{init.option}: not a Vision Transformer on patches of pixels. Use a file such"
+                " as ViT-B_16.npz."
             )
         tokens = arrays[positions].shape[1]
         patch, _, _, width = arrays["embedding/kernel"].shape
@@ -307,9 +312,10 @@ def _check_sizes(option: str, loaded: Mapping[str, Any], model: Mapping[str, Any
     for key, value in loaded.items():
         here = model.get(key, value)
         if here != value:
-            differ.append(f"{key}={str(here).lower()} here, {str(value).lower()} there")
+            differ.append(f"{key}={str(value).lower()} (in this run {str(here).lower()})")
     if differ:
-        raise UserError(f"{option}: another model: {', '.join(differ)}")
+        text = f"the weights have {', '.join(differ)}"
+        raise UserError(f"{option}: {text}. Use the values of the weights.")
 
 
 def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
@@ -321,21 +327,23 @@ def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, 
         UserError: a tensor differs.
     """
     for text, names in (
-        ("lacks", model.keys() - loaded.keys()),
-        ("has beyond this model", loaded.keys() - model.keys()),
+        ("the weights lack", model.keys() - loaded.keys()),
+        ("the model of this run lacks", loaded.keys() - model.keys()),
     ):
         if names:
             listed = ", ".join(sorted(names)[:5])
             if len(names) > 5:
                 listed += f" and {len(names) - 5} more"
-            raise UserError(f"{option}: {text} {listed}")
+            raise UserError(f"{option}: {text} {listed}. Use weights of the same network.")
     for name, value in loaded.items():
         if not name.endswith(POSITIONS) and value.shape != model[name].shape:
-            shapes = f"{tuple(model[name].shape)} here, {tuple(value.shape)} there"
-            raise UserError(f"{option}: {name} is {shapes}")
+            shapes = f"{tuple(value.shape)} in the weights, {tuple(model[name].shape)} in the model"
+            raise UserError(
+                f"{option}: {name} has shape {shapes}. Use weights of the same network."
+            )
         if model[name].is_floating_point() and not value.is_floating_point():
             kind = str(value.dtype).removeprefix("torch.")
-            raise UserError(f"{option}: {name} is {kind}; floating-point weights are read")
+            raise UserError(f"{option}: {name} is {kind}. Use floating-point weights.")
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:

@@ -14,7 +14,7 @@ from ..errors import UserError, suggest
 from ..metrics import SHARE, Metric, all_baselines, find_baseline, find_metric, has_row
 from ..models.encoder import Backbone
 from ..recipe.declaration import all_declared, is_plugins
-from .teacher import Averages
+from .teacher import Averages, Teacher
 
 # Metric name -> (sum, count); sums and counts are added up over passes and processes
 Metrics = dict[str, tuple[Tensor, Tensor]]
@@ -34,7 +34,7 @@ def sums(**values: Tensor) -> Metrics:
     found: Metrics = {}
     for name, value_B in values.items():
         if value_B.ndim != 1:
-            text = f"shape {(*value_B.shape,)}; expected (B,), a value of each image"
+            text = f"the tensor has shape {(*value_B.shape,)}. Give one value per image, (B,)."
             raise UserError(f"{_caller()}: sums({name}=...): {text}")
         images = torch.full((), float(len(value_B)), dtype=torch.float64, device=value_B.device)
         found[name] = (value_B.detach().double().sum(), images)
@@ -50,9 +50,9 @@ def both_views(batch: Batch) -> Tensor:
     """
     found = 1 if batch.views is None else batch.views.shape[1]
     if batch.views is None or found != VIEWS:
-        text = f"{found} view of each image; expected {VIEWS}"
-        expected = 'which shared=("views",) of its declaration gives'
-        raise UserError(f"{_caller()}: {text}, {expected}")
+        text = f"the batch has {found} view of each image, and {VIEWS} are needed"
+        remedy = 'Add shared = ("views",) to the declaration.'
+        raise UserError(f"{_caller()}: {text}. {remedy}")
     return batch.views
 
 
@@ -87,7 +87,8 @@ class Complete(nn.Module, ABC):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if missing := sorted(cls.__abstractmethods__):
-            raise UserError(f"{place(cls)}: expected a method {', '.join(missing)}")
+            text = f"methods are missing. Define {', '.join(missing)}."
+            raise UserError(f"{place(cls)}: {text}")
         return super().__new__(cls)
 
 
@@ -111,10 +112,6 @@ class Objective(Complete):
     The objective owns all parameters except the encoder's, such as mask token and heads. A subclass
     must have `forward`; all other methods have defaults. A training step calls `start_step`, then
     `forward` and backward one or several times, then the optimiser, `after_step` and `averages`.
-
-    Two more methods are optional and have no default: `frozen_weights`, which returns the weights
-    that are not trained at the beginning, and `assignments`, for an objective with prototypes.
-    dino/network.py has both methods.
 
     Attributes:
         encoder: the network that is trained.
@@ -169,6 +166,16 @@ class Objective(Complete):
     def _stepped(self) -> Iterator[Stepped]:
         return (part for part in self.modules() if isinstance(part, Stepped))
 
+    def frozen_weights(self, progress: float) -> list[nn.Parameter]:
+        """Return the weights that a training step does not change, by default none.
+
+        The weights that are frozen in the first step become free together, later in the run.
+
+        Args:
+            progress: share of the run that is done before the step.
+        """
+        return []
+
     def averages(self, progress: float) -> Averages:
         """Return the momentum m of the teacher and pairs (running average, averaged weight).
 
@@ -205,6 +212,13 @@ class Objective(Complete):
         """
         return {}
 
+    def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
+        """Return probabilities of prototypes for images, by default none.
+
+        Each run measures how much prototypes tell about images, from tensors (B, K) by metric.
+        """
+        return {}
+
     def panels(self, batch: Batch) -> dict[str, Tensor]:
         """Return pictures that show what the objective predicts for images, {title: uint8 (B, 3, H,
         W)}.
@@ -219,7 +233,7 @@ class Objective(Complete):
         Raises:
             TypeError: the objective does not learn labels.
         """
-        raise TypeError(f"{type(self).__name__} learns no labels")
+        raise TypeError(f"{type(self).__name__} does not learn labels")
 
     # In the export
 
@@ -234,9 +248,14 @@ class Objective(Complete):
     def heads(self) -> dict[str, Tensor]:
         """Return the tensors of this objective's state that an export keeps in addition to the
         encoder, by name.
+
+        The tensors of the encoder and of a `Teacher`'s encoder are left out.
         """
+        encoders = [self.encoder, *(m.encoder for m in self.modules() if isinstance(m, Teacher))]
+        modules = self.named_modules(remove_duplicate=False)
+        left_out = tuple(f"{name}." for name, module in modules if module in encoders)
         state = self.state_dict().items()
-        return {name: value for name, value in state if "encoder" not in name.split(".")}
+        return {name: value for name, value in state if not name.startswith(left_out)}
 
     def load_heads(self, heads: dict[str, Tensor]) -> None:
         """Load the tensors that `heads` of a trained objective returned.
@@ -267,19 +286,22 @@ def check_output(objective: Objective, output: Output) -> None:
         raise UserError(f"{own_place(objective)}: {text}")
 
     if not isinstance(output, Output):
-        refuse(f"forward gives {type(output).__name__}; expected Output(loss, metrics)")
+        refuse(f"forward returns {type(output).__name__}. Return Output(loss, metrics).")
     if output.loss.ndim:
-        refuse(f"a loss of shape {(*output.loss.shape,)}; expected a scalar, as of mean()")
+        shape = (*output.loss.shape,)
+        refuse(f"the loss has shape {shape}. Return a scalar, for example loss.mean().")
     for name, pair in output.metrics.items():
         if not isinstance(pair, tuple) or [getattr(x, "ndim", 1) for x in pair] != [0, 0]:
-            refuse(f"metric {name}: expected (sum, count), scalar tensors, as of sums(...)")
+            refuse(f"metric {name} is not a pair (sum, count) of scalars. Use sums(...).")
         if not has_row(name):
             plugins = (one for one in all_declared() if is_plugins(type(one)))
             rows = [row.name for one in plugins for row in one.metrics if isinstance(row, Metric)]
             near = suggest(name, ["loss", "accuracy", *rows])
-            refuse(f"metric {name}: the declaration's metrics do not have it; {near}")
+            row = f"Add Metric({name!r}) to the metrics of the declaration"
+            refuse(f"metric {name} is not declared. {row} ({near}).")
     if "loss" not in output.metrics:
-        refuse(f"metrics {', '.join(output.metrics) or '{}'}: expected loss among them")
+        names = ", ".join(output.metrics) or "{}"
+        refuse(f"the metric loss is missing among the metrics {names}. Return a metric loss.")
 
 
 def check_gradient(objective: Objective, loss: Tensor) -> None:
@@ -289,7 +311,7 @@ def check_gradient(objective: Objective, loss: Tensor) -> None:
         UserError: the loss has no gradient.
     """
     if not loss.requires_grad:
-        text = "the loss has no gradient; expected one of weights, not of detach() or no_grad()"
+        text = "the loss has no gradient. Compute the loss without detach() and no_grad()."
         raise UserError(f"{own_place(objective)}: {text}")
 
 
@@ -303,8 +325,8 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
         row = find_baseline(name)
         if row is None:
             near = suggest(name, [one.name for one in all_baselines()])
-            text = "neither one of the package nor in the declaration's metrics"
-            raise UserError(f"{own_place(objective)}: baseline {name}: {text}; {near}")
+            text = f"Add Baseline({name!r}, ...) to the metrics of the declaration ({near})."
+            raise UserError(f"{own_place(objective)}: baseline {name} is not declared. {text}")
         check_share(objective, name, value, row.compared_with[0])
 
 
@@ -322,7 +344,7 @@ def check_share(objective: Objective, name: str, value: float, metric: str = "")
     """
     above = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
     if find_metric(metric or name).unit == SHARE and above > 1e-6:
-        text = f"metric {name}: {value:.4g}; expected 0 to 1, as its unit is SHARE"
+        text = f"metric {name} is {value:.4g}. Values in the unit SHARE are between 0 and 1."
         raise UserError(f"{own_place(objective)}: {text}")
 
 

@@ -90,5 +90,5 @@ def _check_built(
     declared: ObjectiveDeclaration | TargetDeclaration, built: object, kind: type
 ) -> None:
     if not isinstance(built, kind):
-        text = f"build gives {type(built).__name__}; expected {kind.__name__}"
+        text = f"build returns {type(built).__name__}. Return an instance of {kind.__name__}."
         raise UserError(f"{place(type(declared))}: {text}")

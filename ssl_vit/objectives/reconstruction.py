@@ -95,8 +95,8 @@ def _rendered(target: "Target", truth_BN: Tensor, patch: int) -> Tensor:
     shapes = [(*truth_BN.shape[:2], side, side, 3) for side in sides]
     kind, shape = getattr(made, "dtype", type(made)), (*getattr(made, "shape", ()),)
     if kind != torch.uint8 or shape not in shapes:
-        expected = f"uint8 (B, N, c, c, 3), where c divides the patch's side, {patch}"
-        text = f"render: {kind} of shape {shape}; expected {expected}"
+        expected = f"uint8 (B, N, c, c, 3), where c divides {patch}, the side of a patch"
+        text = f"render returns {kind} of shape {shape}. Return {expected}."
         raise UserError(f"{place(type(target))}: {text}")
     return _filled(made, patch)
 

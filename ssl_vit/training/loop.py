@@ -173,7 +173,7 @@ def _update(
     progress = state.step / settings.steps
     objective.start_step(progress)
     optim.set_weight_decay(state.schedule.optimizer, strategy.settings, state.step)
-    frozen = optim.frozen_weights(objective, progress)
+    frozen = objective.frozen_weights(progress)
     if frozen:
         optim.hold(state.schedule.optimizer)
     outputs: list[Output] = []

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ..objectives.base import Objective
 from ..recipe.schema import Optim
 
 LINEAR_END = 1e-5  # last learning rate of the linear schedule, as in the authors' code
@@ -37,7 +38,8 @@ def groups(
     # Only trained weights count, because a frozen teacher may be deeper.
     layer = {name: _layer_id(name) for name, p in module.named_parameters() if p.requires_grad}
     head = max(layer.values()) + 1
-    held = {id(p) for p in frozen_weights(module, 0.0)}
+    frozen = module.frozen_weights(0.0) if isinstance(module, Objective) else []
+    held = {id(p) for p in frozen}
     made: dict[tuple[int, bool, bool], dict] = {}
     # decayed weights first, then all remaining weights, each in the module's order
     for name, p in sorted(module.named_parameters(), key=lambda pair: id(pair[1]) not in decayed):
@@ -53,19 +55,6 @@ def groups(
             group["lr"] = lr * layer_decay**below
         made.setdefault((below, is_decayed, id(p) in held), group)["params"].append(p)
     return list(made.values())
-
-
-def frozen_weights(module: nn.Module, progress: float) -> list[nn.Parameter]:
-    """Return the weights that an update leaves unchanged.
-
-    An objective with frozen weights has a method `frozen_weights`. Every weight that it ever
-    freezes is frozen in the first step, and all are released at the same step.
-
-    Args:
-        module: The objective.
-        progress: Share of the run that is done before the update.
-    """
-    return getattr(module, "frozen_weights", lambda progress: [])(progress)
 
 
 def _layer_id(name: str) -> int:

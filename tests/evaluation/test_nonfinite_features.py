@@ -20,6 +20,7 @@ from ssl_vit.evaluation.features import ENCODER
 from ssl_vit.metrics import FRESH
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.recipe.probe import Probe
+from ssl_vit.training.distributed import WatchedAccelerator
 
 QUICK = ["compute.threads=1", "compute.precision=float32", "compute.batch=4"]
 
@@ -229,7 +230,6 @@ def test_a_teacher_whose_features_are_not_finite_teaches_nothing(
 
 def test_predictions_are_checked_where_they_are_made() -> None:
     from ssl_vit.data.batching import Batch
-    from ssl_vit.training.distributed import WatchedAccelerator
 
     class Classifier:
         def logits(self, batch: Batch) -> Tensor:
@@ -240,3 +240,10 @@ def test_predictions_are_checked_where_they_are_made() -> None:
     batch = Batch(pixels, one_B % 2, one_B, one_B, content=np.arange(3))
     with pytest.raises(UserError, match="2 of 3 images"):
         classify.predict(Classifier(), [batch], WatchedAccelerator(cpu=True))  # type: ignore[arg-type]
+
+
+def test_more_finite_images_than_float32_can_count() -> None:
+    """Flags were added up in float32, where 2^24 + 1 is 2^24."""
+    checked = features.CheckedReader(ENCODER, lambda image: image, WatchedAccelerator(cpu=True))
+    checked.finite = [torch.ones(2**24 + 1, dtype=torch.bool)]
+    checked.check()

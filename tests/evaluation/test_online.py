@@ -173,7 +173,7 @@ def doubt(root: Path) -> str:
 def test_folders_of_a_few_images_may_be_no_classes(tmp_path: Path) -> None:
     """Of half of them: the median of 9, 4 and 2 is 4, that of 9, 5 and 2 is 5."""
     images(tmp_path / "few", ant=9, bee=4, cat=2)
-    assert doubt(tmp_path / "few") == "half of them have at most 4 images"
+    assert doubt(tmp_path / "few") == "half of the folders have at most 4 images"
     images(tmp_path / "enough", ant=9, bee=5, cat=2)
     assert doubt(tmp_path / "enough") == ""
 
@@ -203,7 +203,7 @@ def test_an_image_that_probes_leave_out_is_named(tmp_path: Path) -> None:
     [
         (15, [], "labels: names of folders, 2 classes: a, b; data.labels=false"),
         (15, ["data.labels=false", "data.test=0.2"], "labels: none, data.labels=false"),
-        (4, [], "half of them have at most 4 images"),
+        (4, [], "half of the folders have at most 4 images"),
     ],
 )
 def test_a_run_says_what_it_takes_for_labels_and_records_none_that_it_does_not_learn(

@@ -83,7 +83,7 @@ def test_too_few_held_out_images_for_the_processes_name_what_works(tmp_path: Pat
     for processes, remedy in ((2, "data.validation=0.2"), (3, "data.validation=0.5")):
         with pytest.raises(UserError, match=rf"^data.validation=null: .* Use {remedy}\."):
             split_images.check_held_out(recipe, splits, processes)
-    with pytest.raises(UserError, match="Give more images"):
+    with pytest.raises(UserError, match="at least "):
         split_images.check_held_out(recipe, splits, processes=6)
     recipe = resolve([*options, "data.validation=0.5", "eval.images=2"])
     splits = split_images.load(recipe, test=False)

@@ -310,7 +310,7 @@ def test_a_baseline_that_diverges_is_left_out_and_does_not_end_the_evaluation(
     monkeypatch.setattr(attentive, "train", train)
     found = ssl_vit.evaluate([*words, "name=one"]).metrics
     assert {*found} == {"attentive", "commonest_attentive"} and len(calls) == 2
-    assert "warning: fresh weights: not measured: probe.rates=" in capsys.readouterr().out
+    assert "fresh weights: probe.rates=" in capsys.readouterr().out
     calls.append(None)  # now the encoder's is the one that diverges
     with pytest.raises(UserError, match="attentive probe diverges"):
         ssl_vit.evaluate([*words, "name=two"])
@@ -336,4 +336,4 @@ def test_tokens_that_do_not_fit_are_refused_with_how_many_do(
     assert "probe.token_images=20" in text and "\n" not in text
     found = ssl_vit.evaluate([*words, "probe.token_images=20"])
     assert found.images == 20 + 60 + 41
-    assert "learns from 20 images: 17 tokens each, 21.2 KiB" in capsys.readouterr().out
+    assert "learns from 20 images with 17 tokens each (21.2 KiB" in capsys.readouterr().out

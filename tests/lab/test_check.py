@@ -233,7 +233,7 @@ def test_a_split_that_a_run_needs_is_looked_for_before_anything_starts(tmp_path:
         images(options=place)
     assert str(caught.value).startswith("run fin, arm a: data.test=test: no such split")
     assert "eval.test" not in str(caught.value)  # the report needs what it measures
-    with pytest.raises(UserError, match="fine-tuning goes without by eval"):
+    with pytest.raises(UserError, match=r"eval\.test=false"):
         images(options=place, report={})
     assert images(options=place | {"data.test": 0.2})
 

@@ -114,7 +114,10 @@ PRE = ["recipe=supervised", "optim.dropout=0"]
         ("model=bit_r14x05 model.args={'layers':[1,1,1,1,1]}", "layers: expected 1 to 4 whole"),
         ("model=bit_r50x1 model.args={'a':3}", "timm=resnetv2_50x1_bit, model.args={a: 3}: timm: "),
         ("model=vit_p8 model.args={'a':3}", "model.args={a: 3}: expected a Vision Transformer"),
-        ("model.timm=vit_base_patch16_siglip_gap_224", "has no class token; expected class_tok"),
+        (
+            "model.timm=vit_base_patch16_siglip_gap_224",
+            "has no class token. Write class_token: false",
+        ),
         ("model=r8_vit_n8 model.patch=16", "model.patch=16: model.timm=vit_resnetv2_bit, "),
         ("model.timm=eva02_tiny_patch14_224", "model.positions=learned: model.timm=eva02_tiny_"),
         ("model.positions=rotary model.timm=vit_small_patch16_224", "_patch16_224 has learned"),

@@ -17,17 +17,19 @@ from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.base import Objective, Output, sums
 from ssl_vit.objectives.targets.patch_targets import Target
+from ssl_vit.objectives.teacher import Teacher
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
-from ssl_vit.training.optim import frozen_weights
 
 
 class WithText(Objective):
-    """A plugin's, with an encoder of its own beside that of images."""
+    """A plugin's objective, whose decoder and text encoder are networks of the plugin."""
 
     def __init__(self) -> None:
         super().__init__(net())
         self.text_encoder = nn.Linear(2, 2)
+        self.decoder = nn.ModuleDict({"encoder": nn.Linear(2, 2)})
+        self.teacher = Teacher(net())
         self.head = nn.Linear(2, 2)
 
     def forward(self, batch: Batch) -> Output:
@@ -35,10 +37,17 @@ class WithText(Objective):
 
 
 def test_heads_are_all_but_encoders_of_images() -> None:
-    """The name's end alone counted, so that text_encoder was left out in silence."""
+    """Tensors were left out by their name, so that decoder.encoder was missing in the export."""
     with torch.no_grad():
         names = WithText().heads()
-    assert {name.partition(".")[0] for name in names} == {"text_encoder", "head"}
+    kept = {"text_encoder", "decoder.encoder", "head"}
+    assert names.keys() == {f"{module}.{kind}" for module in kept for kind in ("weight", "bias")}
+
+
+def test_an_objective_may_lack_frozen_weights_and_assignments() -> None:
+    objective = WithText()
+    assert objective.frozen_weights(0.0) == []
+    assert objective.assignments([]) == {}
 
 
 def test_a_wrong_shape_names_the_method_that_gave_it() -> None:
@@ -69,7 +78,7 @@ def test_steps_of_any_length_do_not_know_how_much_is_done(asked: str, tmp_path: 
     def scheduled(progress: float) -> list[object]:
         objective.start_step(progress)
         buffers = [one.tolist() for one in objective.buffers()]
-        return [buffers, objective.averages(progress)[0], len(frozen_weights(objective, progress))]
+        return [buffers, objective.averages(progress)[0], len(objective.frozen_weights(progress))]
 
     alike = scheduled(0.0) == scheduled(0.002)
     parts = recipe.declared.trained(recipe)

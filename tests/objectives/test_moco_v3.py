@@ -166,7 +166,7 @@ def test_evaluation_looks_at_its_own_batch_alone() -> None:
 
 def test_one_view_is_one_line() -> None:
     objective, given = moco(), batch()
-    with pytest.raises(UserError, match="forward: 1 view of each image; expected 2"):
+    with pytest.raises(UserError, match=r"forward: .* 1 view "):
         objective(given._replace(views=None))
 
 

@@ -15,27 +15,29 @@ from ...recipe.schema import Recipe
 
 
 class DinoOptions(Keys):
-    """DINO: head, temperatures and the teacher.
+    """DINO: head, temperatures and teacher.
 
     Attributes:
-        prototypes: Prototypes that teacher and student choose from.
-        hidden: Width of the head's hidden layers.
-        width: Width of what is compared with the prototypes.
-        lengths: Train the prototypes' lengths; false: all are 1.
-        freeze: Share of the run at whose beginning the prototypes stay as drawn.
-        temperature: What the student's similarities are divided by.
-        teacher_temperature: What the teacher's are divided by, at first and after the warm-up; it
-            rises linearly.
-        warmup: Share of the run after which it has risen.
-        momentum: Momentum of the teacher, a running average of encoder and head, in the first step;
-            it rises to 1 along a cosine.
-        balance: What keeps the teacher from one prototype for all images: centre (a running mean of
-            its similarities is taken off) or sinkhorn (all are equally likely in a batch).
-        centre_momentum: Momentum of that running mean; 1: nothing is taken off.
-        koleo: Weight of KoLeo, which keeps the features of different images apart, of each of the
-            two larger views; 0: none.
-        koleo_group: Images, one after the other in a batch, among which KoLeo looks for the
-            nearest: a divisor of a process's; null: those of all processes.
+        prototypes: Number of prototypes that teacher and student choose from.
+        hidden: Width of the hidden layers of the head.
+        width: Width of the vectors that are compared with the prototypes.
+        lengths: Train the lengths of the prototypes. false: all lengths are 1.
+        freeze: Share of the run, from the beginning, during which the prototypes are not trained.
+        temperature: Temperature of the student, which divides the similarities.
+        teacher_temperature: Temperature of the teacher in the first step and after the warm-up. The
+            temperature rises linearly.
+        warmup: Share of the run during which the temperature of the teacher rises.
+        momentum: Momentum of the teacher in the first step, which rises to 1 along a cosine. The
+            teacher is a running average of encoder and head.
+        balance: How the teacher is kept from one prototype for all images: centre (subtract a
+            running mean of the similarities) or sinkhorn (make all prototypes equally likely in
+            a batch).
+        centre_momentum: Momentum of the running mean for balance=centre. 1: nothing is subtracted.
+        koleo: Weight of the KoLeo loss, which pushes the features of different images apart, for
+            each of the two global views. 0: no KoLeo loss.
+        koleo_group: Number of consecutive images among which KoLeo searches the nearest image. Must
+            divide the images of a process in a forward pass. null: search the images of all
+            processes.
     """
 
     prototypes: int = key(65536, gt=1, le=2**20)
@@ -73,7 +75,7 @@ class DinoDeclaration(ObjectiveDeclaration):
     no_measure: tuple[str, ...] = ("loss", "same_prototype")
     metrics: tuple[Metric | Baseline, ...] = (
         Metric(
-            "same_prototype", "share of views whose first prototype student and teacher have alike"
+            "same_prototype", "share of views where student and teacher choose the same prototype"
         ),
         Metric("koleo_loss", higher=False, unit=LOSS),
     )
@@ -84,7 +86,10 @@ class DinoDeclaration(ObjectiveDeclaration):
     def check_pass(self, recipe: Recipe, images: int) -> None:
         group = recipe.group(DinoOptions).koleo_group
         if group and images % group:
-            text = f"expected a divisor of the {images} images that a process has in a step"
+            text = (
+                f"does not divide {images}, the number of images of a process in a forward pass."
+                f" Use a divisor of {images}, or null."
+            )
             raise recipe.error(f"{self.name}.koleo_group", text)
 
 

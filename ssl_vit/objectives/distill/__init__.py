@@ -15,16 +15,17 @@ from ...recipe.schema import Recipe, build
 
 
 class DistillOptions(Keys):
-    """Distillation: the teacher, and the loss.
+    """Distillation: teacher and loss.
 
     Attributes:
-        teacher: The teacher, as init= names weights; of any size and patch.
-        network: What the teacher is; distill.teacher sets it.
-        loss: Distance from the teacher's features: cosine (1 - cosine similarity) or smooth_l1 (of
-            features normalised over their channels).
-        patches: Weight of the patches' distance, beside 1 of the image's; null: 1 where the
-            teacher's grid of patches is the student's, else 0.
-        size: Side in pixels at which the teacher sees an image, resized; null: data.size.
+        teacher: Weights of the teacher, written like init=. The teacher may have any size and any
+            patch size.
+        network: Description of the teacher's network, set by distill.teacher.
+        loss: Distance from the teacher's features: cosine (1 - cosine similarity) or smooth_l1 (on
+            features normalised over channels).
+        patches: Weight of the distance of patch features. The distance of the image feature has
+            weight 1. null: 1 if teacher and student have the same grid of patches, else 0.
+        size: Side in pixels to which images are resized for the teacher. null: data.size.
     """
 
     teacher: PathText | None = key(None, names_weights=True)
@@ -71,23 +72,30 @@ class DistillDeclaration(ObjectiveDeclaration):
             return
         teacher = teacher_of(own, recipe.data.size)
         if teacher.model.convolutional:
-            text = f"expected a Vision Transformer; {teacher.model.timm} has no patches"
+            text = f"{teacher.model.timm} has no patches. Name a Vision Transformer."
             raise recipe.error("distill.teacher", text)
         for name in ("channels", "pixel_range"):
             here, there = (getattr(one.data, name) for one in (recipe, teacher))
             if here != there:
                 shown = name.replace("pixel_", "")
-                text = f"was trained on images of data.{shown}={option_text(there)}; here"
-                raise recipe.error("distill.teacher", f"{text} {option_text(here)}")
+                text = (
+                    f"the teacher was trained with data.{shown}={option_text(there)}, and this run"
+                    f" has data.{shown}={option_text(here)}. Use"
+                    f" data.{shown}={option_text(there)} or another teacher."
+                )
+                raise recipe.error("distill.teacher", text)
         side, patch = teacher.data.size, teacher.model.patch
         if side % patch or side < 2 * patch:
-            text = f"no multiple of the teacher's patch, {patch}, from {2 * patch}"
-            more = "" if own.size else "; distill.size= is for the teacher alone"
-            raise recipe.error("distill.size" if own.size else "data.size", text + more)
+            text = f"the teacher has patches of {patch} px. Use a multiple, at least {2 * patch}"
+            alone = "" if own.size else ", or resize images for the teacher only by distill.size="
+            raise recipe.error("distill.size" if own.size else "data.size", f"{text}{alone}.")
         if own.patches and not same_grid(recipe, teacher):
-            grids = [one.data.size // one.model.patch for one in (recipe, teacher)]
-            text = "the student has {0} x {0} patches and the teacher {1} x {1}; expected 0"
-            raise recipe.error("distill.patches", text.format(*grids))
+            grid, teachers_grid = (one.data.size // one.model.patch for one in (recipe, teacher))
+            text = (
+                f"the student has {grid} x {grid} patches and the teacher {teachers_grid} x"
+                f" {teachers_grid}. Use distill.patches=0, or distill.size={grid * patch}."
+            )
+            raise recipe.error("distill.patches", text)
 
 
 def same_grid(student: Recipe, teacher: Recipe) -> bool:

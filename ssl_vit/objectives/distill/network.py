@@ -157,7 +157,7 @@ def _teacher_precision(device: torch.device) -> AbstractContextManager:
 def build(settings: Settings, encoder: Encoder, classes: int) -> Distillation:
     own = settings.group(DistillOptions)
     if own.network is None:
-        raise UserError(f"distill.teacher= is missing; choices: {DESCRIBED}")
+        raise UserError(f"distill.teacher=: no teacher is named. Choices: {DESCRIBED}")
     described = teacher_of(own, encoder.data.size)
     teacher = build_encoder(described.model, described.data)
     if (eps := own.network.get("eps")) is not None:

@@ -15,16 +15,18 @@ from ..dino import DinoDeclaration, DinoOptions
 
 
 class IbotOptions(DinoOptions):
-    """iBOT: as DINO, and what is masked.
+    """iBOT: the options of DINO, masking and the loss of patches.
 
     Attributes:
-        prototypes: Prototypes that teacher and student choose from.
-        patch_temperature: The same of patches.
-        centre_momentum: Momentum of that running mean; 1: nothing is taken off.
-        rate: Smallest and largest share of a view's patches that are masked, in rectangles.
-        whole: Chance that nothing of a view is masked.
-        shared: Patches have the prototypes of images; false: their own.
-        own_head: Patches have a whole head of their own, as in DINOv2.
+        prototypes: Number of prototypes that teacher and student choose from.
+        patch_temperature: Temperature of the teacher for patches, in the first step and after the
+            warm-up.
+        centre_momentum: Momentum of the running mean for balance=centre. 1: nothing is subtracted.
+        rate: Smallest and largest share of the patches of a view that are masked, in rectangles.
+        whole: Probability that no patch of a view is masked.
+        shared: Use the same prototypes for patches and images. false: patches have separate
+            prototypes.
+        own_head: Give patches a separate head with all layers, as in DINOv2.
         weight: Weight of the loss of patches.
     """
 
@@ -62,7 +64,10 @@ class IbotDeclaration(DinoDeclaration):
         super().check(recipe)
         smallest, largest = recipe.group(IbotOptions).rate
         if smallest > largest:
-            raise recipe.error("ibot.rate", "expected the smaller share first")
+            raise recipe.error(
+                "ibot.rate",
+                "the first share is larger than the second. Write the smaller share first.",
+            )
 
 
 DECLARATION = IbotDeclaration()

@@ -17,20 +17,20 @@ from .sizes import block_sizes, trimmed_count
 
 
 class IjepaOptions(Keys):
-    """I-JEPA: what is predicted, predictor and teacher.
+    """I-JEPA: masks, predictor and teacher.
 
     Attributes:
-        blocks: Target blocks of an image, whose features are predicted.
-        area: Smallest and largest share of an image's patches in a target block.
-        aspect: Smallest and largest height of a target block over its width.
-        context: Smallest and largest share of an image's patches in the context block, a square.
-        visible: Share of an image's patches that the encoder sees, of the context block without the
-            targets.
+        blocks: Number of target blocks in an image. The features of these blocks are predicted.
+        area: Smallest and largest share of the image's patches in a target block.
+        aspect: Smallest and largest ratio of height to width of a target block.
+        context: Smallest and largest share of the image's patches in the square context block.
+        visible: Share of the image's patches that the encoder sees. The patches are in the context
+            block and in no target block.
         width: Predictor: embedding width.
         depth: Predictor: number of transformer blocks.
         heads: Predictor: attention heads.
-        momentum: Momentum of the teacher, a running average of the encoder, in the first step; it
-            rises to 1 linearly.
+        momentum: Momentum of the teacher in the first step, which rises to 1 linearly. The teacher
+            is a running average of the encoder.
     """
 
     blocks: int = key(4, gt=0, le=64)
@@ -70,8 +70,8 @@ class IjepaDeclaration(ObjectiveDeclaration):
   year      = {2023}
 }"""
     figure = (
-        "held-out images, the patches that the encoder saw, and how near the predicted features of"
-        " the target blocks are to the teacher's: white the same direction, black the opposite one"
+        "held-out images, the patches that the encoder saw, and the similarity of predicted and"
+        " true features in the target blocks, from opposite (black) to equal direction (white)"
     )
     options = Group("ijepa", IjepaOptions)
     pool = "avg"  # the class token gets no loss
@@ -88,15 +88,16 @@ class IjepaDeclaration(ObjectiveDeclaration):
         for name in ("area", "aspect", "context"):
             smallest, largest = getattr(own, name)
             if smallest > largest:
-                raise recipe.error(f"ijepa.{name}", "expected the smaller one first")
+                text = "the first value is larger than the second. Write the smaller value first."
+                raise recipe.error(f"ijepa.{name}", text)
         # Patches that remain for the context even if no two target blocks overlap
         left = recipe.patches - own.blocks * target_count(recipe)
         if left < visible_count(recipe):
             text = (
-                f"{own.blocks} target blocks of {target_count(recipe)} patches may leave"
-                f" {max(0, left)} of an image's {recipe.patches} for the context, and ijepa.visible"
-                f" takes {visible_count(recipe)}; expected fewer blocks, a smaller ijepa.area or"
-                " ijepa.visible"
+                f"{own.blocks} target blocks of {target_count(recipe)} patches may leave only"
+                f" {max(0, left)} of {recipe.patches} patches, and ijepa.visible needs"
+                f" {visible_count(recipe)}. Use fewer blocks or a smaller ijepa.area or"
+                " ijepa.visible."
             )
             raise recipe.error("ijepa.blocks", text)
         check_decoder(recipe, "ijepa")

@@ -10,10 +10,10 @@ from ...recipe.schema import Recipe
 
 
 class JointOptions(Keys):
-    """Weights of the losses of objective=joint.
+    """Weights of the losses in objective=joint.
 
     Attributes:
-        mpp: Weight of the MPP loss.
+        mpp: Weight of the loss of masked patch prediction.
         supervised: Weight of the supervised loss.
     """
 
@@ -31,8 +31,8 @@ class JointDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         weights = recipe.group(JointOptions)
         if not (weights.mpp or weights.supervised):
-            text = "expected at least one weight above 0"
-            raise recipe.error("joint.mpp + .supervised", text, "0")
+            text = "both weights are 0. Use at least one weight above 0."
+            raise recipe.error("joint.mpp=0 joint.supervised", text, "0")
 
     def trained(self, recipe: Recipe) -> list[ObjectiveDeclaration]:
         weights = recipe.group(JointOptions)

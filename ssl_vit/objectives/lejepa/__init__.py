@@ -12,13 +12,13 @@ from ...recipe.schema import Recipe
 
 
 class LejepaOptions(Keys):
-    """LeJEPA: trade-off, directions and projector.
+    """LeJEPA: weights of the losses, directions and projector.
 
     Attributes:
-        weight: Weight of SIGReg, lambda; the prediction has the rest of 1.
-        slices: Random directions, others in each step, along which embeddings are compared with a
-            normal distribution.
-        hidden: Width of the projector's two hidden layers.
+        weight: Weight of SIGReg (lambda of the paper). The prediction loss has weight 1 - lambda.
+        slices: Number of random directions along which embeddings are compared with a normal
+            distribution. Each step draws new directions.
+        hidden: Width of the two hidden layers of the projector.
         width: Width of the embeddings.
     """
 

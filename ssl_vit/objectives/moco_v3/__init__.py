@@ -9,15 +9,15 @@ from ...recipe.schema import Recipe
 
 
 class MocoOptions(Keys):
-    """MoCo v3: what is compared, and the momentum copy.
+    """MoCo v3: contrastive loss and momentum encoder.
 
     Attributes:
-        temperature: What similarities are divided by.
-        momentum: Momentum of the encoder's running average in the first step; it rises to 1 along a
+        temperature: Temperature of the loss, which divides the similarities.
+        momentum: Momentum of the momentum encoder in the first step, which rises to 1 along a
             cosine.
         hidden: Width of the hidden layers of projector and predictor.
-        width: Width of the vectors that are compared.
-        freeze_patches: Do not train the patch projection: it stays as drawn, or as init= has it.
+        width: Width of the vectors that the loss compares.
+        freeze_patches: Do not train the patch projection, so that the initial weights remain.
     """
 
     temperature: float = key(0.2, gt=0, le=1e3)
@@ -43,10 +43,10 @@ class MocoDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         model = recipe.model
         if model.convolutional:
-            text = f"objective={self.name} needs a Vision Transformer"
+            text = f"objective={self.name} needs a Vision Transformer, such as model=vit_s16."
             raise recipe.error("model", text, model.name)
         if recipe.group(MocoOptions).freeze_patches and model.hybrid:
-            text = f"model={model.name} has a ResNet before its patch projection; expected false"
+            text = f"model={model.name} has a ResNet in front. Use moco.freeze_patches=false."
             raise recipe.error("moco.freeze_patches", text)
 
 

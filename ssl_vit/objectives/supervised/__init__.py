@@ -14,11 +14,12 @@ class SupervisedOptions(Keys):
     """Training on labels.
 
     Attributes:
-        loss: Classification loss: softmax, or sigmoid, which takes several labels an image too.
-        smoothing: Label smoothing, softmax only.
-        hidden: A hidden tanh layer in the head; false: one linear layer that starts at zero.
-        pool: Feature of an image: token (the class token) or avg (the mean of the patches); default
-            of recipe=finetune: the export's of init=.
+        loss: Classification loss: softmax, or sigmoid, which also allows several labels per image.
+        smoothing: Label smoothing, only for loss=softmax.
+        hidden: Use a hidden tanh layer in the head. false: a single linear layer that starts at
+            zero.
+        pool: Feature of an image: token (the class token) or avg (the mean of the patches). The
+            default of recipe=finetune is the pooling of the weights in init=.
     """
 
     loss: Literal["softmax", "sigmoid"] = key("softmax")
@@ -38,13 +39,15 @@ class SupervisedDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         own = recipe.group(SupervisedOptions)
         if recipe.model.convolutional and own.pool != "token":
-            raise recipe.error("supervised.pool", f"model={recipe.model.name} has no use for it")
+            text = f"model={recipe.model.name} has no patch tokens. Use supervised.pool=token."
+            raise recipe.error("supervised.pool", text)
         if own.smoothing and own.loss != "softmax":
-            raise recipe.error("supervised.smoothing", "supervised.loss=sigmoid has no use for it")
+            text = "supervised.loss=sigmoid has no label smoothing. Use supervised.smoothing=0."
+            raise recipe.error("supervised.smoothing", text)
 
     def check_label_lists(self, recipe: Recipe, found: str) -> None:
         if recipe.group(SupervisedOptions).loss == "softmax":
-            raise recipe.error("supervised.loss", f"{found}; expected supervised.loss=sigmoid")
+            raise recipe.error("supervised.loss", f"{found}. Use supervised.loss=sigmoid.")
 
 
 DECLARATION = SupervisedDeclaration()

@@ -95,7 +95,7 @@ class Supervised(Objective):
         """
         if self.loss == "softmax":
             if label.ndim > 1:
-                raise ValueError("the softmax loss takes one label an image, not lists")
+                raise ValueError("the softmax loss needs one label per image, not lists")
             return F.cross_entropy(
                 logits_BC, label.clamp(min=0), reduction="none", label_smoothing=self.smoothing
             )

@@ -12,9 +12,9 @@ from ...recipe.keys import Depth, Keys, Share, key
 BINS = 8  # bins of a channel: 3 bits
 CELL = 8  # side of a histogram's cell in pixels (Wei et al., 2022, section 3.2)
 # Explains figures of the target normalized_pixels
-NORMALIZED = "normalised pixels, without each patch's own brightness and contrast"
+NORMALIZED = "pixels normalised within each patch, without brightness and contrast of the patch"
 # Explains figures of objectives that predict patches
-FIGURE = "held-out images, what was corrupted, what is predicted of it and what is true"
+FIGURE = "held-out images, the corrupted patches, the predicted patches and the true patches"
 
 
 class MeanColor(TargetDeclaration):
@@ -22,7 +22,7 @@ class MeanColor(TargetDeclaration):
 
     cells = 1  # number of cells along the side of a patch
     name = "mean_color"
-    sentence = "its mean colour, 3 bits a channel (one of 512)"
+    sentence = "the mean colour in 3 bits per channel (512 classes)"
 
     def build(self, settings: Any, encoder: Any) -> Any:
         from .patch_targets import Colors
@@ -32,13 +32,13 @@ class MeanColor(TargetDeclaration):
 
 class GridColor(MeanColor):
     name = "grid_color"
-    sentence = "the 3-bit mean colours of 4 x 4 cells (512 each)"
+    sentence = "the mean colours of 4 x 4 cells in 3 bits per channel (512 classes each)"
     cells = patch_multiple = 4
 
 
 class MeanChannels(TargetDeclaration):
     name = "mean_channels"
-    sentence = "the mean of each channel, 3 bits each (one of 8)"
+    sentence = "the mean of each channel in 3 bits (8 classes each)"
     any_channels = True
 
     def build(self, settings: Any, encoder: Any) -> Any:
@@ -50,7 +50,7 @@ class MeanChannels(TargetDeclaration):
 
 class SquaredPixels(TargetDeclaration):
     name = "pixels"
-    sentence = "its pixels, by squared error"
+    sentence = "the pixels, with squared error"
     any_channels = True
     error = "square"  # name of a function of torch
 
@@ -65,13 +65,13 @@ class SquaredPixels(TargetDeclaration):
 
 class AbsolutePixels(SquaredPixels):
     name = "pixels_l1"
-    sentence = "its pixels, by absolute error"
+    sentence = "the pixels, with absolute error"
     error = "abs"
 
 
 class NormalizedPixels(TargetDeclaration):
     name = "normalized_pixels"
-    sentence = "its pixels, normalised by the patch's own mean and variance, by squared error"
+    sentence = "the pixels, normalised by mean and variance of the patch, with squared error"
     drawn = NORMALIZED
     any_channels = True
 
@@ -90,8 +90,8 @@ class Gradients(TargetDeclaration):
   booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition},
   year      = {2022}
 }"""
-    sentence = "histograms of its oriented gradients, in cells of 8 x 8 pixels, by squared error"
-    drawn = "histograms of oriented gradients as strokes along the edges"
+    sentence = "histograms of oriented gradients in cells of 8 x 8 pixels, with squared error"
+    drawn = "histograms of oriented gradients, drawn as strokes along the edges"
     patch_multiple = CELL
     any_channels = True
 
@@ -105,10 +105,10 @@ class TeacherOptions(Keys):
     """The teacher of target=teacher.
 
     Attributes:
-        blocks: Blocks of the teacher, the last ones, whose outputs are averaged; of a network with
-            fewer, all.
-        momentum: Momentum of the teacher, a running average of the encoder, in the first and in the
-            last step; it changes linearly between them.
+        blocks: Number of last blocks of the teacher whose outputs are averaged. A network with
+            fewer blocks averages all blocks.
+        momentum: Momentum of the teacher in the first and in the last step, with a linear change in
+            between. The teacher is a running average of the encoder.
     """
 
     blocks: Depth = key(6)
@@ -126,12 +126,12 @@ class TeacherFeatures(TargetDeclaration):
   year      = {2022}
 }"""
     sentence = (
-        "what a running average of the encoder gives it in the whole image, the mean of its last"
-        " normalised blocks, by smooth L1"
+        "features of a teacher that sees the whole image and is a running average of the encoder"
+        " (mean of the last normalised blocks), with smooth L1"
     )
     drawn = (
-        "three channels of the features as colours, of the teacher's or, where an export is drawn,"
-        " the exported encoder's"
+        "three channels of the features as colours (features of the teacher, or of the encoder if"
+        " an export is drawn)"
     )
     options = Group("data2vec", TeacherOptions)
     any_channels = True
