@@ -107,7 +107,7 @@ BROKEN = [
         f"{SIGMOID} supervised.smoothing=0.1",
         "supervised.smoothing=0.1: ",
     ),
-    ("recipe=joint joint.mpp=0 joint.supervised=0", "joint.mpp + .supervised=0: "),
+    ("recipe=joint joint.mpp=0 joint.supervised=0", "joint.mpp=0 joint.supervised=0: "),
     (f"{IJEPA} {BIT}", "model=bit_r50x1: "),
     (f"{IJEPA} ijepa.area=[0.3,0.4]", "ijepa.blocks=4: "),
     (f"{IJEPA} ijepa.visible=0.5", "ijepa.blocks=4: "),
