@@ -86,12 +86,14 @@ def _check_words(name: str, words: Sequence[str]) -> None:
     known = {*tool.options(), *all_keys(), *NAMED}
     for word in words:
         key = word.removeprefix("--").partition("=")[0]
-        others = [other for other, kind in TOOLS.items() if key in (other, *kind.options())]
+        takers = [
+            tool_name for tool_name, kind in TOOLS.items() if key in (tool_name, *kind.options())
+        ]
         is_place = tool.positional and (exists(word) or word == key)
-        if key not in known and others and not is_place:
-            other = shell_command("python", *tool_command(others[0]), "--help")
-            what = "another tool" if key in TOOLS else f"an option of {', '.join(others)}"
-            raise UserError(f"{word}: not an option of {name}, but {what}. Type {other}")
+        if key not in known and takers and not is_place:
+            help_command = shell_command("python", *tool_command(takers[0]), "--help")
+            what = "another tool" if key in TOOLS else f"an option of {', '.join(takers)}"
+            raise UserError(f"{word}: not an option of {name}, but {what}. Type {help_command}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -29,10 +29,13 @@ def visible_text(text: Any) -> str:
     """Return text in which control characters, and marks that reverse the direction of writing, are
     replaced.
     """
-    found = str(text)
-    if found.isprintable():
-        return found
-    return "".join(one if one.isprintable() or one.isspace() else "\ufffd" for one in found)
+    characters = str(text)
+    if characters.isprintable():
+        return characters
+    return "".join(
+        character if character.isprintable() or character.isspace() else "\ufffd"
+        for character in characters
+    )
 
 
 def text_line(text: Any) -> str:
@@ -52,25 +55,25 @@ def figure_label(text: Any) -> str:
 
 def escape_markdown(text: Any) -> str:
     """Return text escaped for Markdown inside a line or a cell of a table."""
-    found = INLINE.sub(r"\\\1", text_line(text))
-    found = ENTITIES["&"].sub("&amp;", found)
-    return ENTITIES["<"].sub("&lt;", found).replace("|", "&#124;")
+    escaped = INLINE.sub(r"\\\1", text_line(text))
+    escaped = ENTITIES["&"].sub("&amp;", escaped)
+    return ENTITIES["<"].sub("&lt;", escaped).replace("|", "&#124;")
 
 
 def escape_opening(text: Any) -> str:
     """Return text escaped for the start of a paragraph, a list item or a heading in Markdown."""
-    found = escape_markdown(text)
-    if number := re.match(r"\d+(?=[.)](\s|$))", found):
-        return f"{number[0]}\\{found[number.end() :]}"
-    return f"\\{found}" if OPENING.match(found) else found
+    escaped = escape_markdown(text)
+    if number := re.match(r"\d+(?=[.)](\s|$))", escaped):
+        return f"{number[0]}\\{escaped[number.end() :]}"
+    return f"\\{escaped}" if OPENING.match(escaped) else escaped
 
 
 def inline_code(text: Any) -> str:
     """Return text as inline code in Markdown."""
-    found = text_line(text)
-    if re.search(r"[`|\\]", found):  # Markdown does not show these characters between backticks
-        return f"<code>{escape_markdown(found)}</code>"
-    return f"`{found}`"
+    line = text_line(text)
+    if re.search(r"[`|\\]", line):  # Markdown does not show these characters between backticks
+        return f"<code>{escape_markdown(line)}</code>"
+    return f"`{line}`"
 
 
 def code_block(lines: list[str], language: str) -> str:
@@ -148,7 +151,7 @@ def process_environment() -> dict[str, str]:
 def option_text(value: Any) -> str:
     """Return a value as the user types it: true, null, [0.5,0.5], {layers: [1,1]}."""
     if isinstance(value, Mapping):
-        pairs = (f"{name}: {option_text(one)}" for name, one in value.items())
+        pairs = (f"{name}: {option_text(item)}" for name, item in value.items())
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(option_text, value))}]"
@@ -287,10 +290,10 @@ def few_images(
         remedy: Option that would hold out more of those images.
         group: data.group of the images.
     """
-    found = []
+    warnings = []
     if group is not None:
         text = f"data.group={group}: the intervals assume independent images, so they are too"
-        found.append(f"{text} narrow if images of a group are alike")
+        warnings.append(f"{text} narrow if images of a group are alike")
     for split, count in measured_on.items():
         if count < FEW_IMAGES:
             text = f"{SPLIT_NAMES.get(split, split)} images: {count}. An accuracy on fewer than"
@@ -299,8 +302,8 @@ def few_images(
                 text += f". The choice of {' and '.join(chosen)} depends on these images"
             if remedy and split == "validation":
                 text += f". To hold out more images, use {remedy}"
-            found.append(text)
-    return found
+            warnings.append(text)
+    return warnings
 
 
 def sharded(facts: Mapping[str, Any]) -> str:

@@ -102,8 +102,8 @@ def beside(repository: str, name: str) -> str:
     """
     if not NAME.fullmatch(repository):
         return repository
-    user, _, own = repository.partition("/")
-    whole = re.sub(r"[^\w.-]", "-", f"{own}-{name}", flags=re.ASCII)
+    user, _, own_name = repository.partition("/")
+    whole = re.sub(r"[^\w.-]", "-", f"{own_name}-{name}", flags=re.ASCII)
     whole = re.sub(r"[-.]{2,}", "-", whole).strip("-.")
     if len(whole) > LONGEST:
         digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
@@ -144,10 +144,10 @@ def _default_client() -> Any:
 
 
 def _limit(request: Any) -> None:
-    given = request.extensions.get("timeout", {})
+    timeouts = request.extensions.get("timeout", {})
     kinds = ("connect", "read", "write", "pool")
     request.extensions["timeout"] = {
-        kind: min(given.get(kind) or SILENCE, SILENCE) for kind in kinds
+        kind: min(timeouts.get(kind) or SILENCE, SILENCE) for kind in kinds
     }
 
 

@@ -146,31 +146,31 @@ def own_rows(*runs: Iterable[Row]) -> Iterator[None]:
     Args:
         runs: For each run, the rows that are known by name in it (`rows_of_run`).
     """
-    found: dict[str, Row | None] = {}
+    rows_by_name: dict[str, Row | None] = {}
     for rows in runs:
         for row in rows:
-            found[row.name] = row if found.get(row.name, row) == row else None
-    token = _scope.set(found)
+            rows_by_name[row.name] = row if rows_by_name.get(row.name, row) == row else None
+    token = _scope.set(rows_by_name)
     try:
         yield
     finally:
         _scope.reset(token)
 
 
-def rows_of_run(own: Sequence[Row], measured: Iterable[str]) -> list[Row]:
+def rows_of_run(declared: Sequence[Row], measured: Iterable[str]) -> list[Row]:
     """Return the rows of a run: rows that the plugin declares, and the package's rows for the rest
     of the measured names.
 
     With both, `own_rows` sees where two runs mean different things by the same name.
 
     Args:
-        own: Rows that the run's plugin declares.
+        declared: Rows that the run's plugin declares.
         measured: Names of the run's metrics and baselines.
     """
-    named = {row.name for row in own}
+    named = {row.name for row in declared}
     others = sorted({_last(name) for name in measured} - named)
     metrics = [_metrics[name] for name in others if name in _metrics]
-    return [*own, *metrics, *(_baselines[name] for name in others if name in _baselines)]
+    return [*declared, *metrics, *(_baselines[name] for name in others if name in _baselines)]
 
 
 def all_metrics() -> list[Metric]:
@@ -189,8 +189,8 @@ def _metric(name: str) -> Metric | None:
 
 def main_metrics() -> list[str]:
     """Return the metrics that lists of runs show. The loss, which every run has, comes last."""
-    own = [row.name for row in all_metrics() if row.unit == SHARE and row not in _TASK_METRICS]
-    return [*MAIN, *own, "loss"]
+    extra = [row.name for row in all_metrics() if row.unit == SHARE and row not in _TASK_METRICS]
+    return [*MAIN, *extra, "loss"]
 
 
 def _ordered_as(name: str) -> str:
@@ -333,8 +333,8 @@ def compared_with(baseline: str, names: Container[str]) -> str | None:
     """
     row, part = find_baseline(baseline), baseline.removesuffix(_last(baseline))
     known = row.compared_with if row else ()
-    found = (name for stem in known for name in (part + stem, stem) if name in names)
-    if (name := next(found, None)) is None:
+    candidates = (name for stem in known for name in (part + stem, stem) if name in names)
+    if (name := next(candidates, None)) is None:
         return None
     masked = f"{name}_{MASKED}"
     return masked if masked in names else name

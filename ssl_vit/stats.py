@@ -211,11 +211,11 @@ def resampled_difference(
     one_CK, other_CK = (by_content(each, content_M)[0] for each in (one_MK, other_MK))
     contents = len(one_CK)
     generator = np.random.default_rng(seed)
-    found = []
+    differences = []
     for draws in _blocks(resamples, max(1, ENTRIES // contents)):
         count_RC = generator.multinomial(contents, np.full(contents, 1 / contents), draws)
-        found.append(score(count_RC @ one_CK) - score(count_RC @ other_CK))
-    low, high = np.nanquantile(np.concatenate(found), [TAIL, 1 - TAIL])
+        differences.append(score(count_RC @ one_CK) - score(count_RC @ other_CK))
+    low, high = np.nanquantile(np.concatenate(differences), [TAIL, 1 - TAIL])
     return Interval(float(low), float(high))
 
 

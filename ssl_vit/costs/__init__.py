@@ -120,7 +120,10 @@ def _network(recipe: Recipe) -> str:
     """Return a text that is equal for recipes with the same operations and activations for an
     image.
     """
-    data, groups = recipe.data, {name: one.model_dump() for name, one in recipe.groups.items()}
+    data, groups = (
+        recipe.data,
+        {name: options.model_dump() for name, options in recipe.groups.items()},
+    )
     images = (data.size, data.channels, data.range, data.classes)
     named = (recipe.objective, recipe.plugin, recipe.target, recipe.optim.batch)
     drops = (recipe.optim.dropout, recipe.optim.drop_path)  # the masks count as activations
@@ -139,22 +142,22 @@ def exaflop(recipe: Recipe, images: int | None) -> float | None:
     """
     if images is None:
         return None
-    found = work(recipe)
-    each = found.training if recipe.trains else found.features
+    counted = work(recipe)
+    each = counted.training if recipe.trains else counted.features
     return None if each is None else 2 * each * images / 1e18
 
 
-def training_images(data: Data, given: int | None = None) -> int | None:
+def training_images(data: Data, images: int | None = None) -> int | None:
     """Return the number of training images that data.test, data.validation and data.share leave.
 
     Args:
         data: the data set and its splits.
-        given: number of images before splitting. None: the published number.
+        images: number of images before splitting. None: the published number.
 
     Returns:
         None if the number of images is unknown.
     """
-    whole = given or PUBLISHED.get(data.name, {}).get("train")
+    whole = images or PUBLISHED.get(data.name, {}).get("train")
     if whole is None:
         return None
     whole -= _test_share(data, whole)
@@ -176,7 +179,7 @@ def _test_share(data: Data, count: int) -> int:
     return 0 if isinstance(data.test, str) else held_out_count(data.test, count)
 
 
-def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
+def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
     """Return how many images a run sends through the encoder.
 
     For training this is steps x batch. For an evaluation it is `evaluated_images` of the published
@@ -184,7 +187,7 @@ def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
 
     Args:
         recipe: the run.
-        given: number of training images before splitting. None: the published number.
+        images: number of training images before splitting. None: the published number.
 
     Returns:
         None if the number of images of a split is unknown.
@@ -195,7 +198,7 @@ def images_seen(recipe: Recipe, given: int | None = None) -> int | None:
     splits = PUBLISHED.get(data.name, {})
     validation = data.validation if isinstance(data.validation, str) else None
     others = [splits.get(name) for name in (data.test, validation) if isinstance(name, str)]
-    train = training_images(Data(name=data.name, share=data.share), given)
+    train = training_images(Data(name=data.name, share=data.share), images)
     if train is None or None in others:
         return None
     return evaluated_images(recipe, train, sum(n for n in others if n))
@@ -289,8 +292,8 @@ def memory_bytes(
         batch: images in a device batch.
         fused: as in `activation_bytes`.
     """
-    found, o, trains = work(recipe), recipe.optim, recipe.trains
-    size, trained = 4 * found.parameters, 4 * found.trained
+    counted, o, trains = work(recipe), recipe.optim, recipe.trains
+    size, trained = 4 * counted.parameters, 4 * counted.trained
     moments = len(o.optimiser.moments(o))
     share = {stage: processes if zero >= stage else 1 for stage in (1, 2, 3)}
     kept = batch * activation_bytes(recipe, fused) if trains and batch else 0

@@ -36,7 +36,7 @@ def count(recipe: Recipe) -> Work:
     step = _step(network, recipe) if isinstance(network, Objective) else (None, None)
     return Work(
         _total(network.parameters()),
-        _total(one for one in network.parameters() if one.requires_grad),
+        _total(parameter for parameter in network.parameters() if parameter.requires_grad),
         _total(encoder.parameters()),
         features.get_total_flops() // 2,
         *step,
@@ -90,7 +90,7 @@ def _batch(recipe: Recipe, size: int) -> Batch:
 
 
 def _total(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(one.numel() for one in parameters)
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def _step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[None, None, str]:
@@ -118,7 +118,9 @@ def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
     Every storage counts once. Parameters and buffers do not count.
     """
     batch = _batch(recipe, size)
-    own = {one.untyped_storage()._cdata for one in (*network.parameters(), *network.buffers())}
+    weights = {
+        tensor.untyped_storage()._cdata for tensor in (*network.parameters(), *network.buffers())
+    }
     kept: dict[int, Any] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -135,7 +137,7 @@ def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
             except Exception:  # an objective that needs values, as in `_step`
                 result = network.encoder.feature(batch.image)
     del result
-    return sum(storage.nbytes() for address, storage in kept.items() if address not in own)
+    return sum(storage.nbytes() for address, storage in kept.items() if address not in weights)
 
 
 class _WithoutMatrices(TorchFunctionMode):
@@ -163,4 +165,4 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return tuple(torch.empty_like(one) for one in ctx.saved_tensors[:3])
+        return tuple(torch.empty_like(saved) for saved in ctx.saved_tensors[:3])

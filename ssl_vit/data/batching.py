@@ -138,21 +138,21 @@ class ImageDataset(Dataset):
         data = self.data
         if not self.train or max(data.mixup, data.cutmix) == 0:
             return batch
-        other = self._unmixed(_partners(wanted, len(self.source)))
+        partners = self._unmixed(_partners(wanted, len(self.source)))
         image, share_B = transforms.mix_pairs(
-            batch.image, other.image, wanted.key, data.mixup, data.cutmix
+            batch.image, partners.image, wanted.key, data.mixup, data.cutmix
         )
         # a mix with an unlabelled image has no label
         label = batch.label.clone()
-        label[~is_labelled(other.label)] = labels.UNLABELLED
-        assert batch.content is not None and other.content is not None  # set by `_unmixed`
+        label[~is_labelled(partners.label)] = labels.UNLABELLED
+        assert batch.content is not None and partners.content is not None  # set by `_unmixed`
         return batch._replace(
             image=image,
             label=label,
-            partner_label=other.label,
+            partner_label=partners.label,
             mix_lambda=share_B,
-            content=np.stack([batch.content, other.content], axis=1),
-            unreadable=batch.unreadable + other.unreadable,
+            content=np.stack([batch.content, partners.content], axis=1),
+            unreadable=batch.unreadable + partners.unreadable,
         )
 
     def _unmixed(self, wanted: Samples) -> Batch:
@@ -166,9 +166,9 @@ class ImageDataset(Dataset):
         contents: list[int] = []
         places: list[int] = []
         unreadable: list[str] = []
-        for place, (row, one) in enumerate(zip(wanted.index.tolist(), raw, strict=True)):
+        for place, (row, raw_image) in enumerate(zip(wanted.index.tolist(), raw, strict=True)):
             try:
-                used, image = (row, one), self.decode(one)
+                used, image = (row, raw_image), self.decode(raw_image)
             except ValueError as error:
                 unreadable.append(f"{self.source.name(row)}: {error}")
                 if not self.train:
@@ -263,12 +263,12 @@ def check_unreadable(
     none = unreadable == seen > 0
     allowed = data.unreadable * max(seen, 1000)
     if unreadable > allowed or none:
-        found = f"{unreadable} of {seen} images cannot be read"
+        finding = f"{unreadable} of {seen} images cannot be read"
         if not none:
-            found += f", and at most {int(allowed)} may be unreadable"
+            finding += f", and at most {int(allowed)} may be unreadable"
         if different is not None:
-            found += f" (different ones since the start: {different})"
+            finding += f" (different ones since the start: {different})"
         remedy = "repair or remove them"
         if not none:
             remedy += ", or allow a larger share by data.unreadable="
-        raise UserError(f"data.unreadable={data.unreadable}: {found}; {remedy}; {some([*names])}")
+        raise UserError(f"data.unreadable={data.unreadable}: {finding}; {remedy}; {some([*names])}")

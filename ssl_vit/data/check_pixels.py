@@ -94,16 +94,16 @@ def _read(
     Returns:
         {name: result of `read`} of the readable images, and the unreadable images with the reasons.
     """
-    found, unreadable = {}, list[str]()
+    readable, unreadable = {}, list[str]()
     rows = samples_at(0, min(most, len(source)), len(source), SEED).index
     for row in rows:  # one at a time: an image may have a hundred million values
-        one = np.array([row])
-        (raw,), _ = source.fetch(one)
+        row_array = np.array([row])
+        (raw,), _ = source.fetch(row_array)
         try:
-            found[text_line(source.name(row))] = read(raw)
+            readable[text_line(source.name(row))] = read(raw)
         except ValueError as error:
             unreadable.append(f"{source.name(row)}: {error}")
-    return found, unreadable
+    return readable, unreadable
 
 
 def _histogram(

@@ -162,7 +162,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     named = {"train": splits.train, "validation": splits.validation}
     if splits.test:
         named["test"] = splits.test
-    shared_names({split: ClassList.of(one) for split, one in named.items()}, data.location)
+    shared_names({split: ClassList.of(source) for split, source in named.items()}, data.location)
     for split, source in named.items():
         low, high = source.labels.lowest_and_highest
         if high < 0:
@@ -180,7 +180,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     classes = data.classes or len(splits.train.classes)
     if classes:
         return classes
-    split, source = max(named.items(), key=lambda one: one[1].labels.lowest_and_highest[1])
+    split, source = max(named.items(), key=lambda pair: pair[1].labels.lowest_and_highest[1])
     highest = source.labels.lowest_and_highest[1]
     if highest >= MOST_BY_HIGHEST:
         raise UserError(

@@ -32,11 +32,11 @@ def signed(hashes: Iterable[int]) -> np.ndarray:
 
 def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
     """Return the hash of each row's image, int64 (B,)."""
-    found = [NO_HASHES]
+    hashes = [NO_HASHES]
     for start in range(0, len(rows), READ_AT_ONCE):
         raw, _ = source.fetch(rows[start : start + READ_AT_ONCE])
-        found.append(signed(map(content_hash, raw)))
-    return np.concatenate(found)
+        hashes.append(signed(map(content_hash, raw)))
+    return np.concatenate(hashes)
 
 
 def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
@@ -64,8 +64,8 @@ def distinct(hashes: np.ndarray) -> np.ndarray:
     The result equals `np.unique`, which takes 1.5 s for a million numbers of 64 bits (numpy 2.4).
     The stable sort used here merges parts that are sorted already in 20 ms.
     """
-    found = np.sort(hashes, kind="stable")
-    return found[np.diff(found, prepend=found[:1] - 1) != 0]
+    ordered = np.sort(hashes, kind="stable")
+    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
 
 
 def is_among(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:

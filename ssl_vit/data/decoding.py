@@ -96,8 +96,8 @@ def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
         ValueError: the image cannot be decoded, has other channels or other values, or could be
             both (H, W, C) and (C, H, W).
     """
-    found = Values(raw) if isinstance(raw, np.ndarray) else whole(_values, raw)
-    array = _channels_first(found, channels)
+    values = Values(raw) if isinstance(raw, np.ndarray) else whole(_values, raw)
+    array = _channels_first(values, channels)
     if array.dtype.kind not in "ui":
         raise ValueError(f"pixels of {array.dtype}; {WHOLE}")
     if array.dtype == np.uint8:
@@ -148,14 +148,14 @@ def images_in(raw: bytes) -> int:
     """
     if not raw.startswith(TIFF):
         return 1
-    found = number = 0
+    count = number = 0
     with open_image(raw) as image, suppress(EOFError):
         while True:
             with suppress(SyntaxError):  # pixels that Pillow cannot read; the tags are there
                 image.seek(number)
-            found += not (_tag(image, NEW_SUBFILE_TYPE) or 0) & REDUCED_OR_MASK
+            count += not (_tag(image, NEW_SUBFILE_TYPE) or 0) & REDUCED_OR_MASK
             number += 1
-    return found
+    return count
 
 
 def open_image(raw: bytes) -> Image.Image:
@@ -394,9 +394,9 @@ def _check_series(series: Sequence[Any]) -> None:
     Raises:
         ValueError: there are other images.
     """
-    others = [one for one in series[1:] if not one.keyframe.subfiletype & REDUCED_OR_MASK]
+    others = [page for page in series[1:] if not page.keyframe.subfiletype & REDUCED_OR_MASK]
     if others:
-        shapes = " and ".join(str(one.shape) for one in (series[0], others[0]))
+        shapes = " and ".join(str(page.shape) for page in (series[0], others[0]))
         text = f"a TIFF of {1 + len(others)} images, {shapes}"
         raise ValueError(f"{text}; expected one, its samples or pages the channels")
 
@@ -419,19 +419,19 @@ def _placed(series: Any) -> Values:
     return Values(series.asarray().reshape([side for _, side in sides]), last)
 
 
-def _channels_first(found: Values, channels: int) -> np.ndarray:
+def _channels_first(values: Values, channels: int) -> np.ndarray:
     """Return the values as an array (C, H, W).
 
     Raises:
         ValueError: neither the first nor the last axis has the length C, or both have it and the
             file does not tell which axis the channels are.
     """
-    array, last = found
+    array, last = values
     if array.ndim == 2 and channels == 1:
         return array[None]
     first, final = (
-        array.ndim == 3 and array.shape[axis] == channels and last is not other
-        for axis, other in ((0, True), (2, False))
+        array.ndim == 3 and array.shape[axis] == channels and last is not is_first
+        for axis, is_first in ((0, True), (2, False))
     )
     if first == final:
         expects = f"(H, W, {channels}) or ({channels}, H, W)"
@@ -453,8 +453,8 @@ def _orientation(image: Image.Image) -> int:
     """
     # a file written by others may cause any error
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
-        found = image.getexif().get(ORIENTATION, 1)
-        return int(found) if found in range(1, 9) else 1
+        orientation = image.getexif().get(ORIENTATION, 1)
+        return int(orientation) if orientation in range(1, 9) else 1
     return 1
 
 

@@ -133,12 +133,12 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
             for name, some in of_split.items()
         }
     about = _about(metadata)
-    stored = {name: Stored(one, columns=about) for name, one in values.items()}
-    found = labels.read(stored, reading, guesses, data.labels)
+    stored = {name: Stored(split_values, columns=about) for name, split_values in values.items()}
+    split_labels = labels.read(stored, reading, guesses, data.labels)
     return {
         name: Source(
             FileStore(root, [image.path for image in some]),
-            found[name],
+            split_labels[name],
             groups=_groups(root, some, metadata, data.group),
         )
         for name, some in of_split.items()
@@ -180,7 +180,7 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
     Raises:
         UserError: a file is damaged.
     """
-    found: dict[str, dict[str, Any]] = {}
+    rows_by_file: dict[str, dict[str, Any]] = {}
     replaced: list[tuple[str, dict[str, Any]]] = []
     columns: dict[str, None] = {}
     unused: list[str] = []
@@ -191,19 +191,19 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
                 unused.append(f"{join(folder.path, name)} has no column file_name and is not used")
                 continue
             columns |= dict.fromkeys(key for row in rows for key in row)
-            own: dict[str, dict[str, Any]] = {}
+            rows_here: dict[str, dict[str, Any]] = {}
             for row in rows:
-                given = str(row.get("file_name")).replace("\\", "/")  # as Windows writes paths
-                file = composed(posixpath.normpath(posixpath.join(folder.path, given)))
-                if file in own:
-                    replaced.append((file, own[file]))
-                own[file] = row
-            found |= own
+                file_name = str(row.get("file_name")).replace("\\", "/")  # as Windows writes paths
+                file = composed(posixpath.normpath(posixpath.join(folder.path, file_name)))
+                if file in rows_here:
+                    replaced.append((file, rows_here[file]))
+                rows_here[file] = row
+            rows_by_file |= rows_here
     if "split" in columns:
         guesses.append("the column split of the metadata is not used: folders tell the splits")
     guesses += unused
     own_columns = [key for key in columns if key not in (None, "file_name")]
-    return Metadata(found, replaced, own_columns, unused)
+    return Metadata(rows_by_file, replaced, own_columns, unused)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -248,10 +248,10 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
         "data.label_column": (data.label_column, of_labels),
         "data.group": (data.group, [FOLDER, *metadata.columns]),
     }
-    for key, (name, there) in known.items():
-        if name is not None and name not in there:
+    for key, (name, is_complete) in known.items():
+        if name is not None and name not in is_complete:
             reasons = [f"{key}={name}: data.path={root} has no such column", *metadata.unused]
-            raise UserError(f"{'; '.join(reasons)}; {suggest(name, there)}")
+            raise UserError(f"{'; '.join(reasons)}; {suggest(name, is_complete)}")
     if data.label_column is not None:
         return data.label_column if data.label_column in metadata.columns else None
     return next(iter(labels.usual_columns(metadata.columns)), None)
@@ -279,9 +279,9 @@ def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses:
     if several:
         text = f"{len(several):,} images have several labels in the metadata, as {min(several)}"
         guesses.append(f"{text}: the last one counts")
-    there = {composed(image.path) for image in images}
-    unknown = sum(path not in metadata.row_of for path in there)
-    gone = [path for path in metadata.row_of if path not in there]
+    paths = {composed(image.path) for image in images}
+    unknown = sum(path not in metadata.row_of for path in paths)
+    gone = [path for path in metadata.row_of if path not in paths]
     if unknown:
         guesses.append(f"{unknown:,} images are not in the metadata and have no label")
     if gone:

@@ -37,27 +37,29 @@ def fingerprint_splits(
         grouped: whether the fingerprint of train depends on the groups (data.group) too.
     """
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    there = {name: source for name, source in named.items() if source is not None}
+    sources = {name: source for name, source in named.items() if source is not None}
     # several splits may be shares of the same store, which is hashed once
-    stores = {id(source.store): source for source in there.values()}
+    stores = {id(source.store): source for source in sources.values()}
     known = {key: fingerprint(source.whole()) for key, source in stores.items()}
-    found = {name: known[id(source.store)] for name, source in there.items()}
+    prints = {name: known[id(source.store)] for name, source in sources.items()}
     if splits.test is not None:
-        found["test"] = of_part(splits.test, found["test"])
+        prints["test"] = of_part(splits.test, prints["test"])
     if grouped:  # groups decide which images are cut off for testing and held out
         assert splits.train.groups is not None
-        found["train"] = _with(found["train"], splits.train.groups.number_N)
+        prints["train"] = _with(prints["train"], splits.train.groups.number_N)
     if masks:
-        of_masks = {key: _of_masks(one.whole()) for key, one in stores.items() if one.masks.column}
-        found |= {
-            f"masks of {name}": of_masks[id(one.store)]
-            for name, one in there.items()
-            if one.masks.column
+        of_masks = {
+            key: _of_masks(store.whole()) for key, store in stores.items() if store.masks.column
+        }
+        prints |= {
+            f"masks of {name}": of_masks[id(source.store)]
+            for name, source in sources.items()
+            if source.masks.column
         }
     if splits.stream is not None:
         files = _listed(Path(place)) if place else ""
-        found["stream"] = _hash(f"{splits.stream.shards} {files}")
-    return found
+        prints["stream"] = _hash(f"{splits.stream.shards} {files}")
+    return prints
 
 
 def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:

@@ -160,38 +160,40 @@ def read(
 
 
 def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) -> dict[str, Labels]:
-    together = [value for one in stored.values() for value in one.values]
+    together = [value for column in stored.values() for value in column.values]
     count = sum(isinstance(value, list) for value in together)
     if count and reading.asked:
-        return {name: _lists(one, reading) for name, one in stored.items()}
+        return {name: _lists(column, reading) for name, column in stored.items()}
     if count:
         text = f"{count:,} images have a list of labels in {reading.where}, and labels are not used"
         guesses.append(f"{text}; data.label_column={reading.column} takes lists")
         return _none(stored)
-    texts = [one for one in together if isinstance(one, str) and one]
-    list_text = next((one for one in texts if one.startswith("[")), None)
+    texts = [label for label in together if isinstance(label, str) and label]
+    list_text = next((label for label in texts if label.startswith("[")), None)
     if list_text is not None:
         guesses.append(f"{list_text[:40]} names a class; .jsonl, .json and .parquet hold lists")
     # if the classes are numbers in some splits and texts in others, all splits share one list of
     # names, so that no number means two classes
-    mixed = reading.typed and bool(texts) and any(type(one) is int for one in together)
+    mixed = reading.typed and bool(texts) and any(type(label) is int for label in together)
     if mixed:
-        together = [_name(value, one.names) for one in stored.values() for value in one.values]
+        together = [
+            _name(value, column.names) for column in stored.values() for value in column.values
+        ]
     number, names = encode(together, reading.prefix, reading.typed)
     captions = len(together) >= CAPTIONS and 2 * len(names) > len(together)
     if captions and reading.captions and not (reading.asked or mixed):
         text = f"its labels are {len(names):,} different texts for {len(together):,} images"
         guesses.append(f"{text}: they are not used; data.label_column= takes them as classes")
         return _none(stored)
-    found = {}
+    labels = {}
     first = 0
-    for name, one in stored.items():
-        label_N = number[first : first + len(one.values)]
-        first += len(one.values)
+    for name, values_of_split in stored.items():
+        label_N = number[first : first + len(values_of_split.values)]
+        first += len(values_of_split.values)
         source = reading.source if label_N.max(initial=UNLABELLED) >= 0 else ""
-        classes = names or list(map(composed, one.names))
-        found[name] = Labels(label_N, classes, source, one.columns)
-    return found
+        classes = names or list(map(composed, values_of_split.names))
+        labels[name] = Labels(label_N, classes, source, values_of_split.columns)
+    return labels
 
 
 def _name(value: Any, names: Sequence[str]) -> Any:
@@ -204,7 +206,7 @@ def _name(value: Any, names: Sequence[str]) -> Any:
 
 
 def _none(stored: Mapping[str, Stored]) -> dict[str, Labels]:
-    return {name: no_labels(len(one.values), one.columns) for name, one in stored.items()}
+    return {name: no_labels(len(column.values), column.columns) for name, column in stored.items()}
 
 
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
@@ -213,7 +215,7 @@ def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
     This is the case if each list is the beginning of the longest list.
     """
     longest = max(classes, key=len, default=())
-    return all(list(one) == list(longest[: len(one)]) for one in classes)
+    return all(list(names) == list(longest[: len(names)]) for names in classes)
 
 
 def usual_columns(columns: Iterable[str]) -> list[str]:
@@ -250,23 +252,23 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
         UserError: a value is neither a whole number nor a text, or does not fit into 64 bits.
     """
     if not {*map(type, values)} <= PLAIN:  # such as true, or nested JSON
-        raise _no_label(next(one for one in values if type(one) not in PLAIN), where)
+        raise _no_label(next(value for value in values if type(value) not in PLAIN), where)
     # in the order of the images, so that an error names the first wrong value
-    given = [one for one in dict.fromkeys(values) if not is_missing(one)]
-    if all(not isinstance(value, str) or (not typed and _number(value)) for value in given):
-        given = [value for value in given if str(value).strip().lower() not in MISSING]
-        number = {value: _whole(value, where) for value in given}
-        if any(abs(one) >= LIMIT for one in number.values()):
+    distinct = [value for value in dict.fromkeys(values) if not is_missing(value)]
+    if all(not isinstance(value, str) or (not typed and _number(value)) for value in distinct):
+        distinct = [value for value in distinct if str(value).strip().lower() not in MISSING]
+        number = {value: _whole(value, where) for value in distinct}
+        if any(abs(value) >= LIMIT for value in number.values()):
             raise UserError(f"{where}: {max(number.values(), key=abs)} is no number of a class")
-        return np.array([number.get(one, UNLABELLED) for one in values], np.int64), []
+        return np.array([number.get(value, UNLABELLED) for value in values], np.int64), []
     name_of = {
         value: composed(value if isinstance(value, str) else str(_whole(value, where)))
-        for value in given
+        for value in distinct
     }
     names = sorted_names({*name_of.values()})
     place = {name: i for i, name in enumerate(names)}
     number = {value: place[name] for value, name in name_of.items()}
-    return np.array([number.get(one, UNLABELLED) for one in values], np.int64), names
+    return np.array([number.get(value, UNLABELLED) for value in values], np.int64), names
 
 
 def is_missing(value: Any) -> bool:
@@ -335,15 +337,15 @@ def padded(values: Sequence[Any], where: str) -> np.ndarray:
     Raises:
         UserError: a value is something else.
     """
-    known = [None if one in (None, UNLABELLED) else one for one in values]
-    lists = [one if one is None or isinstance(one, list) else [one] for one in known]
-    longest = max((len(one) for one in lists if one is not None), default=0)
+    known = [None if value in (None, UNLABELLED) else value for value in values]
+    lists = [value if value is None or isinstance(value, list) else [value] for value in known]
+    longest = max((len(value) for value in lists if value is not None), default=0)
     label_NL = np.full((len(lists), max(1, longest)), END, np.int64)
-    for row, one in enumerate(lists):
-        if one is None:
+    for row, labels_of_row in enumerate(lists):
+        if labels_of_row is None:
             label_NL[row] = UNLABELLED
-        elif all(type(number) is int and 0 <= number < LIMIT for number in one):
-            label_NL[row, : len(one)] = one
+        elif all(type(number) is int and 0 <= number < LIMIT for number in labels_of_row):
+            label_NL[row, : len(labels_of_row)] = labels_of_row
         else:
             raise UserError(f"{where}: {str(values[row])[:100]}: {EXPECTED}")
     return label_NL

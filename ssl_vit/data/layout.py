@@ -157,16 +157,16 @@ def inspect(place: Path) -> Contents:
             f"data.path={place}: no images, parquet files or tars in it{inside}{unpack}"
         )
     kind = kinds[0]
-    found: dict[str, list[Path]] = {}
+    folders: dict[str, list[Path]] = {}
     guesses = []
     if kind not in IMAGE_KINDS:
-        found, guesses = _shard_files(place, tree, kind)
+        folders, guesses = _shard_files(place, tree, kind)
         if tree.count("metadata"):
             skipped.append(count_of(tree.count("metadata"), "metadata files"))
-    if beside := [count_of(tree.count(other), OTHERS[other]) for other in kinds[1:]]:
+    if beside := [count_of(tree.count(kind), OTHERS[kind]) for kind in kinds[1:]]:
         shown = "images" if kind == "images" else f"{kind} files"
         guesses.append(f"{' and '.join(beside)} beside {shown} are left out")
-    return Contents(kind, found, tree, skipped, guesses)
+    return Contents(kind, folders, tree, skipped, guesses)
 
 
 def split_of_folder(name: str) -> str | None:
@@ -175,8 +175,8 @@ def split_of_folder(name: str) -> str | None:
     >>> split_of_folder("Train2017"), split_of_folder("training_shoe")
     ('train', None)
     """
-    found = WHOLE.fullmatch(name.lower())
-    return found[1] if found else None
+    match = WHOLE.fullmatch(name.lower())
+    return match[1] if match else None
 
 
 def splits_in_file(name: str) -> list[str]:
@@ -195,10 +195,10 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
     If all names begin with a split, the names decide. Otherwise all images belong to train.
     """
-    found = [FIRST.match(name.lower()) for name in names]
-    if all(found):
-        return [first[1] for first in found if first], []
-    named = [name for name, first in zip(names, found, strict=True) if first]
+    matches = [FIRST.match(name.lower()) for name in names]
+    if all(matches):
+        return [first[1] for first in matches if first], []
+    named = [name for name, first in zip(names, matches, strict=True) if first]
     text = f"{len(named):,} of {len(names):,} images are called like a split ({some(named)})"
     return ["train"] * len(names), [f"{text}: all are taken as train"] if named else []
 
@@ -234,11 +234,11 @@ def walk(root: Path) -> Tree:
             if len(inside) == len(around):
                 raise UserError(f"data.path={root}: {path} is a link to a folder that it lies in")
             with os.scandir(root / path) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
+                ordered = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             raise UserError(f"data.path={root}: {path or '.'}: {error.strerror}") from None
         files: dict[str, list[str]] = {}
-        for entry in found:
+        for entry in ordered:
             if is_hidden(entry.name):
                 skipped["hidden folders" if _is_folder(entry) else "hidden files"] += 1
             elif _is_folder(entry):
@@ -383,7 +383,7 @@ def _same_classes(
         if (split := named[path[level]]) and len(path) > level + 1:
             inside.setdefault(ROLE[split], set()).add(path[level + 1])
     train = inside.pop("train", set())
-    return any(2 * len(train & other) > len(other) for other in inside.values())
+    return any(2 * len(train & classes) > len(classes) for classes in inside.values())
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

@@ -144,10 +144,10 @@ def _as_is(batch: Batch) -> Batch:
 
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
     """Return the bytes of a micro-batch: images or views, labels, indices and keys."""
-    found = bytes_in_batch(data, data.size) * (VIEWS if views else 1)
+    needed = bytes_in_batch(data, data.size) * (VIEWS if views else 1)
     if views:
-        found += views.local * bytes_in_batch(data, views.local_size)
-    return batch_layout.device_batch * (found + 64)
+        needed += views.local * bytes_in_batch(data, views.local_size)
+    return batch_layout.device_batch * (needed + 64)
 
 
 def image_loader(images: Dataset, order: Iterable[Any], workers: int, size: int = 0) -> DataLoader:

@@ -109,7 +109,9 @@ def _open_path(contents: Contents, data: Data) -> Found:
             splits = tables.open_tables(tables.load_saved(data, guesses), data, {}, guesses)
         else:
             known = tables.split_files(contents.files, data, guesses)
-            opened = {name: tables.load_parquet(one.files, data) for name, one in known.items()}
+            opened = {
+                name: tables.load_parquet(layout.files, data) for name, layout in known.items()
+            }
             splits = tables.open_tables(opened, data, known, guesses)
     return Found(splits, contents.skipped, guesses)
 
@@ -136,8 +138,10 @@ def open_streams(data: Data) -> Found:
     guesses += contents.guesses
     known = tables.split_files(contents.files, data, guesses)
     streams = {
-        name: _of_table(tables.load_parquet(one.files, data, stream=True), data, one, guesses)
-        for name, one in known.items()
+        name: _of_table(
+            tables.load_parquet(split_stream.files, data, stream=True), data, split_stream, guesses
+        )
+        for name, split_stream in known.items()
     }
     return Found(streams, contents.skipped, guesses)
 
@@ -167,7 +171,7 @@ def _of_table(
         raise UserError(f"data.label_column={label}: {text}; expected data.stream=false")
     if not data.labels:
         label = None
-    below = [one.resolve() for one in tables.roots(data)]
+    below = [root.resolve() for root in tables.roots(data)]
     read_file = partial(tables.read_below, roots=below) if data.path else read_hub_file
     info = no_labels(0, about)
     if label:

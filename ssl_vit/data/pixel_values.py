@@ -106,7 +106,7 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
     if not parts:
         raise ValueError(f"no images; {EXPECTED if data.is_rgb else CHANNELS}")
     read = _rgb_array if data.is_rgb else _channel_array
-    decoded = [decoder(data)(read(one)) for one in parts]
+    decoded = [decoder(data)(read(part)) for part in parts]
     return eval_transform(decoded, data.size, data.eval_mode, data.eval_crop)
 
 

@@ -67,16 +67,16 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
             raw, label = source.fetch(rows)
             labels.append(label)
             contents += map(content_hash, raw)
-            for row, found in zip(rows.tolist(), pool.map(decode, raw), strict=True):
-                if isinstance(found, str):
-                    unreadable[row] = found
+            for row, decoded in zip(rows.tolist(), pool.map(decode, raw), strict=True):
+                if isinstance(decoded, str):
+                    unreadable[row] = decoded
                     continue
-                image_HWC = rearrange(found, "c h w -> h w c")
+                image_HWC = rearrange(decoded, "c h w -> h w c")
                 if image_NHWC is None:
                     image_NHWC = _room(count, image_HWC.shape, most_bytes)
                 if image_HWC.shape != image_NHWC.shape[1:]:
                     height, width = image_NHWC.shape[1:3]
-                    sides = f"{width} x {height} and {found.shape[2]} x {found.shape[1]}"
+                    sides = f"{width} x {height} and {decoded.shape[2]} x {decoded.shape[1]}"
                     raise NotResident(f"images of different sizes: {sides} pixels")
                 image_NHWC[row] = image_HWC
             if image_NHWC is None:
@@ -121,8 +121,8 @@ class ResidentDataset(ImageDataset):
         """Return the decoded image of each row, or why it cannot be read, and the labels."""
         image_NCHW = rearrange(self.decoded.image_NHWC, "n h w c -> n c h w")
         unreadable = self.decoded.unreadable
-        found = [unreadable.get(row, image_NCHW[row]) for row in rows.tolist()]
-        return found, self.decoded.label_N[rows]
+        images = [unreadable.get(row, image_NCHW[row]) for row in rows.tolist()]
+        return images, self.decoded.label_N[rows]
 
     def content(self, row: int, raw: Tensor | str) -> int:
         return int(self.decoded.content_N[row])

@@ -79,20 +79,20 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     """
     if data.stream:
         return _streamed(data, first, seed)
-    found = open_splits(data)
-    roles = _roles(data, test, found.splits)
-    whole = found.splits[roles.train]
+    opened = open_splits(data)
+    roles = _roles(data, test, opened.splits)
+    whole = opened.splits[roles.train]
     _check_authors(data, whole)
     share = cut_test(whole, data)
     rest = whole if share is None else share.kept
     inside = data.validation_from == "share"
-    held_out = _held_out(training_share(rest, data) if inside else rest, roles, found.splits, data)
+    held_out = _held_out(training_share(rest, data) if inside else rest, roles, opened.splits, data)
     train = held_out.kept if inside else training_share(held_out.kept, data)
-    to_test = found.splits.get(split_to_test(data, found.splits, roles.train) or "")
+    to_test = opened.splits.get(split_to_test(data, opened.splits, roles.train) or "")
     if share is not None:
         to_test = share.part
     tested = to_test if test else None
-    guesses = [f"{data.location}: {text}" for text in dict.fromkeys(found.guesses)]
+    guesses = [f"{data.location}: {text}" for text in dict.fromkeys(opened.guesses)]
     if data.labels:
         named = {"held-out": held_out.part, "test": tested}
         guesses += _missing_classes(rest, named, share is not None, data)
@@ -104,7 +104,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         _shown(held_out.part, data),
         None if tested is None else _shown(tested, data),
         0 if to_test is None else _with_answers(to_test),
-        notes=_notes(found, data, roles, train, held_out, share),
+        notes=_notes(opened, data, roles, train, held_out, share),
         guesses=tuple(guesses),
         label_source=whole.labels.source if data.labels and whole.labels.lists is None else "",
     )
@@ -119,17 +119,17 @@ def every_part(data: Data) -> Found:
     Raises:
         UserError: as `open_splits`; or there are no images, or no such training images.
     """
-    found = open_splits(data)
-    if not found.splits:
+    opened = open_splits(data)
+    if not opened.splits:
         raise UserError(f"{data.location}: there are no images in it")
-    splits = dict(found.splits)
+    splits = dict(opened.splits)
     if not isinstance(data.test, str):
         train = _roles(data, False, splits).train
         cut = cut_test(splits[train], data)
         assert cut is not None
         splits[train] = cut.kept
         splits[name_of_test_share(splits)] = cut.part
-    return found._replace(splits={name: _shown(one, data) for name, one in splits.items()})
+    return opened._replace(splits={name: _shown(source, data) for name, source in splits.items()})
 
 
 def name_of_test_share(splits: Collection[str]) -> str:
@@ -268,9 +268,9 @@ def _missing_classes(
         UserError: no class of the test images has training images.
     """
     trained = _classes_of(train)
-    found: list[str] = []
+    warnings: list[str] = []
     if not trained:
-        return found
+        return warnings
     for name, source in others.items():
         known = set() if source is None else _classes_of(source)
         if source is None or not known - trained:
@@ -280,11 +280,11 @@ def _missing_classes(
             text = f"its classes ({unknown}) are none of those of the training images"
             trained_names = class_names(train, sorted(trained))
             raise UserError(f"data.test={data.test}: {text} ({trained_names})")
-        found.append(f"{data.location}: no training image is of {unknown}, {name} images are")
+        warnings.append(f"{data.location}: no training image is of {unknown}, {name} images are")
     tested = others.get("test")
     if share and tested is not None and (gone := sorted(trained - _classes_of(tested))):
-        found.append(f"data.test={data.test}: no test image is of {class_names(train, gone)}")
-    return found
+        warnings.append(f"data.test={data.test}: no test image is of {class_names(train, gone)}")
+    return warnings
 
 
 def _classes_of(source: Source) -> set[int]:
@@ -294,47 +294,47 @@ def _classes_of(source: Source) -> set[int]:
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
     """Return the stream of training images, and the first training and held-out images."""
-    found = open_streams(data)
-    name = _split(data.train, "data.train", data, found.splits)
+    opened = open_streams(data)
+    name = _split(data.train, "data.train", data, opened.splits)
     held_out: Any = data.validation
     if isinstance(held_out, str):
-        held_out = _split(held_out, "data.validation", data, found.splits, name)
+        held_out = _split(held_out, "data.validation", data, opened.splits, name)
     elif held_out is None:
-        held_out = _by_default(name, found.splits)
+        held_out = _by_default(name, opened.splits)
     if held_out is None:
-        choices = f"expected one of {', '.join(found.splits)}, or 0 for none"
+        choices = f"expected one of {', '.join(opened.splits)}, or 0 for none"
         raise UserError(f"data.validation=null: {data.location} has no split for it; {choices}")
-    train = found.splits[name](seed)
+    train = opened.splits[name](seed)
     used = [name]
-    guesses = [f"{data.location}: {text}" for text in dict.fromkeys(found.guesses)]
-    if data.validation is None and held_out == split_to_test(data, found.splits, name):
+    guesses = [f"{data.location}: {text}" for text in dict.fromkeys(opened.guesses)]
+    if data.validation is None and held_out == split_to_test(data, opened.splits, name):
         text = f"{held_out} is held out; without a test split it is what is tested on, too"
         guesses.append(f"{data.location}: {text}")
     seen = preview = train.take(first, WINDOW_BYTES)
     if isinstance(held_out, str):
-        seen = found.splits[held_out](0).take(first)
+        seen = opened.splits[held_out](0).take(first)
         used.append(held_out)
-    notes = [f"{one}: a stream from {data.place}" for one in used]
-    notes += _beside(found, used, list(found.splits))
+    notes = [f"{name}: a stream from {data.place}" for name in used]
+    notes += _beside(opened, used, list(opened.splits))
     notes.append(f"labels: {describe_labels(preview, data)}")
     return Splits(preview, seen, stream=train, notes=tuple(notes), guesses=tuple(guesses))
 
 
-def _beside(found: Found, used: Collection[str], texts: Sequence[str]) -> list[str]:
+def _beside(opened: Found, used: Collection[str], texts: Sequence[str]) -> list[str]:
     """Describe which splits are not used, in the words of `texts`, and what was left out."""
-    unused = [text for name, text in zip(found.splits, texts, strict=True) if name not in used]
+    unused = [text for name, text in zip(opened.splits, texts, strict=True) if name not in used]
     notes = [f"not used: {', '.join(unused)}"] if unused else []
-    return notes + ([f"left out: {', '.join(found.skipped)}"] if found.skipped else [])
+    return notes + ([f"left out: {', '.join(opened.skipped)}"] if opened.skipped else [])
 
 
 def _notes(
-    found: Found, data: Data, roles: Roles, train: Source, held_out: Cut, test: Cut | None
+    opened: Found, data: Data, roles: Roles, train: Source, held_out: Cut, test: Cut | None
 ) -> tuple[str, ...]:
     """Describe the origin of each split in a line each, what was left out, and the labels."""
-    labels = data.labels and bool(found.splits[roles.train].labels.source)
+    labels = data.labels and bool(opened.splits[roles.train].labels.source)
 
     def split(name: str) -> str:
-        return f"{_many(found.splits[name], labels)} from {data.place}, its split {name}"
+        return f"{_many(opened.splits[name], labels)} from {data.place}, its split {name}"
 
     notes = [f"train: {split(roles.train)}"]
     if data.share != 1:
@@ -352,9 +352,9 @@ def _notes(
     if roles.test is not None:
         why = "; there is no test split, so a share of train is held out" if roles.stands_in else ""
         notes.append(f"test: {split(roles.test)}{why}")
-    texts = [f"{name} ({_many(one, labels)})" for name, one in found.splits.items()]
-    notes += _beside(found, [str(name) for name in roles[:3]], texts)
-    notes.append(f"labels: {describe_labels(found.splits[roles.train], data)}")
+    texts = [f"{name} ({_many(source, labels)})" for name, source in opened.splits.items()]
+    notes += _beside(opened, [str(name) for name in roles[:3]], texts)
+    notes.append(f"labels: {describe_labels(opened.splits[roles.train], data)}")
     return tuple(notes)
 
 

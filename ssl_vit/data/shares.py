@@ -123,11 +123,11 @@ def _without_split(names: Sequence[str]) -> list[str]:
     a copy of the folder.
     """
     parts = [composed(name).split("/") for name in names]
-    depth = min((len(one) for one in parts), default=1) - 1
-    level = next((i for i in range(depth) if all(split_of_folder(one[i]) for one in parts)), None)
+    depth = min((len(path) for path in parts), default=1) - 1
+    level = next((i for i in range(depth) if all(split_of_folder(path[i]) for path in parts)), None)
     if level is None:
-        return ["/".join(one) for one in parts]
-    return ["/".join(one[:level] + one[level + 1 :]) for one in parts]
+        return ["/".join(path) for path in parts]
+    return ["/".join(path[:level] + path[level + 1 :]) for path in parts]
 
 
 def _hash(name: str) -> int:
@@ -254,7 +254,7 @@ def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, dat
 
 def class_names(source: Source, numbers: Sequence[int]) -> str:
     names = source.classes
-    return some([names[one] if one < len(names) else str(one) for one in numbers])
+    return some([names[number] if number < len(names) else str(number) for number in numbers])
 
 
 def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:

@@ -105,12 +105,12 @@ class Groups(NamedTuple):
     @classmethod
     def by_value(cls, values: Sequence[Any]) -> "Groups":
         """Group images by a value: equal texts are one group, and null, "" and NaN are no group."""
-        given = [None if is_missing(value) else str(value) for value in values]
-        names = sorted({name for name in given if name is not None})
+        keys = [None if is_missing(value) else str(value) for value in values]
+        names = sorted({name for name in keys if name is not None})
         number = {name: i for i, name in enumerate(names)}
         alone = iter(range(len(number), len(number) + len(values)))
-        found = [next(alone) if name is None else number[name] for name in given]
-        return cls(np.array(found, np.int64), names)
+        groups = [next(alone) if name is None else number[name] for name in keys]
+        return cls(np.array(groups, np.int64), names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +139,8 @@ class Source:
 
         Labels are int64 (B,), -1 for no label, or lists of labels (B, L) as from `labels.padded`.
         """
-        there = self._in_store(rows)
-        return self.store.fetch(there), self.labels.of(there)
+        stored_rows = self._in_store(rows)
+        return self.store.fetch(stored_rows), self.labels.of(stored_rows)
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the labels of rows as `fetch` does, without the images."""

@@ -82,8 +82,8 @@ class TableStore(Store):
             return [array_cell(images.slice(row, 1), self.shape) for row in rows.tolist()]
         encoded = [(row, images[row].as_py()) for row in rows.tolist()]
         return [
-            read_below(self._path_of(row), self.roots) if one is None else one
-            for row, one in encoded
+            read_below(self._path_of(row), self.roots) if content is None else content
+            for row, content in encoded
         ]
 
     def check_files(self, where: str) -> None:
@@ -95,9 +95,9 @@ class TableStore(Store):
         first = np.arange(min(len(self), FIRST_ROWS))
         if not any(map(self._path_of, first.tolist())):
             return
-        found = self.fetch(first)
-        gone = [one for one in found if isinstance(one, Missing)]
-        if len(gone) == len(found):
+        images = self.fetch(first)
+        gone = [image for image in images if isinstance(image, Missing)]
+        if len(gone) == len(images):
             text = f"column {self.column} names files that are not here"
             raise UserError(f"{where}: {text}: {self._path_of(0)}: {gone[0].reason}")
 
@@ -214,7 +214,7 @@ def split_files(
     Raises:
         UserError: files of a split have different columns or no images, or are damaged.
     """
-    found: dict[str, Parquet] = {}
+    splits: dict[str, Parquet] = {}
     for split, some in files.items():
         with ThreadPoolExecutor(READERS) as pool:
             ends = zip(some, pool.map(_end, some), strict=True)
@@ -228,7 +228,7 @@ def split_files(
             (tuple(schema.names), (schema.metadata or {}).get(b"huggingface")): schema
             for schema in filled.values()
         }
-        parsed = [datasets.Features.from_arrow_schema(one) for one in different.values()]
+        parsed = [datasets.Features.from_arrow_schema(schema) for schema in different.values()]
         apart = {", ".join(sorted(features)) for features in parsed}
         if len(apart) > 1:
             text = f"files of its split {split} have different columns"
@@ -239,8 +239,8 @@ def split_files(
         agree = same_numbers(classes) and (not longest or all(classes))
         if not agree:
             guesses.append(f"split {split}: {DIFFERENT_CLASSES}: labels are not used")
-        found[split] = Parquet(list(filled), longest, "" if agree else DIFFERENT_CLASSES)
-    return found
+        splits[split] = Parquet(list(filled), longest, "" if agree else DIFFERENT_CLASSES)
+    return splits
 
 
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
@@ -251,14 +251,14 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
             be written.
     """
     datasets.disable_progress_bars()
-    given = {"train": [glob.escape(str(file)) for file in files]}
+    patterns = {"train": [glob.escape(str(file)) for file in files]}
     try:
         with tempfile.TemporaryDirectory() as place:
             cache = (
                 place if stream else None
             )  # a stream caches only a few names, a table all images
             return datasets.load_dataset(
-                "parquet", data_files=given, split="train", streaming=stream, cache_dir=cache
+                "parquet", data_files=patterns, split="train", streaming=stream, cache_dir=cache
             )
     except Exception as error:  # a file written by others may cause any error
         for file in files:
@@ -298,15 +298,15 @@ def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
     Raises:
         UserError: the splits cannot be read.
     """
-    found = _opened(lambda: datasets.load_from_disk(data.path), data)
-    if isinstance(found, datasets.DatasetDict):
-        return dict(found)
-    was = str(found.split or "train")
+    saved = _opened(lambda: datasets.load_from_disk(data.path), data)
+    if isinstance(saved, datasets.DatasetDict):
+        return dict(saved)
+    was = str(saved.split or "train")
     name = re.match(r"[\w.]+", was)
     if name is None or "+" in was:
         guesses.append(f"its rows are those of {was}: taken as train")
-        return {"train": found}
-    return {name[0]: found}
+        return {"train": saved}
+    return {name[0]: saved}
 
 
 def _opened(load: Callable[[], Any], data: Data) -> Any:
@@ -386,23 +386,23 @@ def open_tables(
     train = layout.choose(data.train, opened)
     if data.group is not None and train is not None:
         columns.check_group(opened[train].features, data)
-    found = {
+    columns_by_split = {
         name: find_columns(rows.features, data, known.get(name)) for name, rows in opened.items()
     }
     stored = {
-        name: Stored(_label_values(opened[name], one.label), one.classes, one.about)
-        for name, one in found.items()
+        name: Stored(_label_values(opened[name], named.label), named.classes, named.about)
+        for name, named in columns_by_split.items()
     }
-    column = next((one.label for one in found.values() if one.label), "label")
+    column = next((named.label for named in columns_by_split.values() if named.label), "label")
     asked = data.label_column is not None
     reading = Reading(column, data.location, f"column {column}", asked, typed=True)
     numbers = labels.read(stored, reading, guesses, data.labels)
     below = roots(data)
     splits = {}
     for name, rows in opened.items():
-        store = TableStore(rows, found[name].image, below)
+        store = TableStore(rows, columns_by_split[name].image, below)
         store.check_files(data.location)
-        masks = found[name].masks
+        masks = columns_by_split[name].masks
         if masks.column:
             masks = masks._replace(store=TableStore(rows, masks.column, below))
         groups = None

@@ -134,16 +134,18 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
             label.
     """
     for key in ("image_column", "group"):
-        if (given := getattr(data, key)) is not None:
+        if (column_name := getattr(data, key)) is not None:
             text = f"{data.location} holds tars, which have no columns"
-            raise UserError(f"data.{key}={given}: {text}")
+            raise UserError(f"data.{key}={column_name}: {text}")
     files = [file for some in contents.files.values() for file in some]
     with ThreadPoolExecutor(READERS) as pool:
         made = pool.map(lambda file: _members(file, data.label_column), files)
         read = dict(zip(files, made, strict=True))
-    kinds = [kind for kind in IMAGE_KINDS if any(kind in one.images for one in read.values())]
-    for file, one in read.items():
-        if not one.images.get(kinds[0] if kinds else ""):
+    kinds = [
+        kind for kind in IMAGE_KINDS if any(kind in members.images for members in read.values())
+    ]
+    for file, of_file in read.items():
+        if not of_file.images.get(kinds[0] if kinds else ""):
             raise UserError(f"data.path={file}: no images in it (key.jpg, key.png, ...)")
     _count_skipped(read.values(), kinds, contents, guesses)
     images = {
@@ -162,7 +164,9 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
         for split, some in images.items()
     }
     column = data.label_column or "label"
-    if data.label_column and all(value is None for one in stored.values() for value in one.values):
+    if data.label_column and all(
+        value is None for split_values in stored.values() for value in split_values.values
+    ):
         text = f"no image in {data.location} has such a label"
         choices = "expected cls, for the .cls files, or a key of the .json files"
         raise UserError(f"data.label_column={column}: {text}; {choices}")
@@ -170,10 +174,11 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
         f"{data.label_column} of the tars" if data.label_column else ".cls and .json of the tars"
     )
     reading = Reading(column, data.location, source, asked=data.label_column is not None)
-    found = labels.read(stored, reading, guesses, data.labels)
+    split_labels = labels.read(stored, reading, guesses, data.labels)
     return {
         split: Source(
-            TarStore(contents.files[split], [members.values() for members in some]), found[split]
+            TarStore(contents.files[split], [members.values() for members in some]),
+            split_labels[split],
         )
         for split, some in images.items()
     }
@@ -185,11 +190,11 @@ def _count_skipped(
     """Count and name the files of tars that are left out."""
     skipped: Counter[str] = Counter()
     beside: list[str] = []
-    for one in read:
-        skipped += one.skipped
-        beside += one.beside
+    for members in read:
+        skipped += members.skipped
+        beside += members.beside
         for kind in kinds[1:]:
-            skipped[OTHERS[kind]] += len(one.images.get(kind, ()))
+            skipped[OTHERS[kind]] += len(members.images.get(kind, ()))
     contents.skipped.extend(
         f"{count_of(count, what)} of the tars" for what, count in sorted(skipped.items())
     )
@@ -207,13 +212,13 @@ def _members(file: Path, column: str | None) -> Members:
     Raises:
         UserError: the tar is damaged, or does not end as a tar does.
     """
-    found = Members()
+    members = Members()
     count = 0
     try:
         with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
             for member in _forward(tar, file.stat().st_size):
                 if not member.isdir():
-                    count += _sort_in(member, raw.fileno(), column, found)
+                    count += _sort_in(member, raw.fileno(), column, members)
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
                 raise ValueError(f"cut off or damaged at byte {tar.offset}")
     except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
@@ -222,11 +227,11 @@ def _members(file: Path, column: str | None) -> Members:
     except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
         after = f", after {count} images" if isinstance(error, ValueError) else ""
         raise UserError(f"data.path={file}: {reason(error)}{after}") from None
-    for own in found.images.values():
-        for key in [key for key in own if _sample(key) != key and _sample(key) in own]:
-            del own[key]  # such as 0001.seg.png next to 0001.png
-            found.beside.append(key)
-    return found
+    for of_kind in members.images.values():
+        for key in [key for key in of_kind if _sample(key) != key and _sample(key) in of_kind]:
+            del of_kind[key]  # such as 0001.seg.png next to 0001.png
+            members.beside.append(key)
+    return members
 
 
 def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
@@ -248,26 +253,28 @@ def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
         tar.members.clear()  # type: ignore[attr-defined]
 
 
-def _sort_in(member: tarfile.TarInfo, descriptor: int, column: str | None, found: Members) -> bool:
-    """Add a member of a tar to `found`, and return whether it is an image."""
+def _sort_in(
+    member: tarfile.TarInfo, descriptor: int, column: str | None, members: Members
+) -> bool:
+    """Add a member of a tar to `members`, and return whether it is an image."""
     key, _, ending = posixpath.normpath(member.name).rpartition(".")
     file = member.name.rpartition("/")[2]
     parts = [part for part in member.name.split("/") if part not in (".", "..")]
     if any(layout.is_hidden(part) for part in parts):
-        found.skipped["hidden files"] += 1
+        members.skipped["hidden files"] += 1
     elif not member.isreg():
-        found.skipped["links" if member.issym() or member.islnk() else "special files"] += 1
+        members.skipped["links" if member.issym() or member.islnk() else "special files"] += 1
     elif (end := ending.lower()) in LABEL_ENDINGS and member.size <= LONGEST_LABEL:
         if column is None or (column == "cls") == (end == "cls"):
             text = os.pread(descriptor, member.size, member.offset_data)
-            own = found.labels.setdefault(key, {})
-            own.setdefault(end, _label(end, text, column or "label"))
+            label_members = members.labels.setdefault(key, {})
+            label_members.setdefault(end, _label(end, text, column or "label"))
     elif (kind := layout.kind_of(file)) not in IMAGE_KINDS:
-        found.skipped[layout.other_kind(file)] += 1
-    elif key in found.images.setdefault(kind, {}):
-        found.beside.append(member.name)
+        members.skipped[layout.other_kind(file)] += 1
+    elif key in members.images.setdefault(kind, {}):
+        members.beside.append(member.name)
     else:
-        found.images[kind][key] = Member(member.offset_data, member.size)
+        members.images[kind][key] = Member(member.offset_data, member.size)
         return True
     return False
 

@@ -60,10 +60,10 @@ def report_lost_workers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        found = LOST.search(str(error))
-        if found is None:
+        match = LOST.search(str(error))
+        if match is None:
             raise
-        raise _lost(found[1], found[2].split(".")[0].strip()) from None
+        raise _lost(match[1], match[2].split(".")[0].strip()) from None
 
 
 def _lost(pid: object, reason: str) -> UserError:

@@ -92,9 +92,9 @@ def measure(
         """
 
         readers = {name: lambda image: fitted.logits(read(image).float()).argmax(2)}
-        found, copies = features.extract(readers, images.batches(source), accelerator)
+        right, copies = features.extract(readers, images.batches(source), accelerator)
         checked.check()
-        return found[name], copies
+        return right[name], copies
 
     source = _train(images)
     shape = network.patches + network.prefix, network.width
@@ -194,21 +194,21 @@ def extract(
         The tokens of all readable images on rank 0, None on other ranks.
     """
     parts = [(batch.index, batch.label, read(batch.image).cpu()) for batch in batches]
-    found: TrainingTokens | None = None
+    tokens: TrainingTokens | None = None
     # Gather batch by batch, so that memory never holds all tokens twice
     for _ in range(max(accelerator.gather_parts([len(parts)]))):
-        own, parts = parts[:1], parts[1:]
-        for index_B, label_B, x_BTD in accelerator.gather_parts(own):
+        part, parts = parts[:1], parts[1:]
+        for index_B, label_B, x_BTD in accelerator.gather_parts(part):
             if not accelerator.is_main_process:
                 continue
-            if found is None:
+            if tokens is None:
                 x_NTD = torch.empty(images, *x_BTD.shape[1:], dtype=STORED)
-                found = TrainingTokens(x_NTD, torch.full((images,), UNREAD))
-            found.x_NTD[index_B] = x_BTD
-            found.label_N[index_B] = label_B
-    if found is not None and not (is_read_N := found.label_N != UNREAD).all():
-        found = TrainingTokens(found.x_NTD[is_read_N], found.label_N[is_read_N])
-    return found
+                tokens = TrainingTokens(x_NTD, torch.full((images,), UNREAD))
+            tokens.x_NTD[index_B] = x_BTD
+            tokens.label_N[index_B] = label_B
+    if tokens is not None and not (is_read_N := tokens.label_N != UNREAD).all():
+        tokens = TrainingTokens(tokens.x_NTD[is_read_N], tokens.label_N[is_read_N])
+    return tokens
 
 
 def train(
@@ -228,20 +228,24 @@ def train(
         [value.to(device, copy=True).requires_grad_() for value in (query_HD, weight_HAC)]
         for _ in probe.rates
     ]
-    parts = [{"params": own, "lr": rate} for own, rate in zip(learned, probe.rates, strict=True)]
+    parts = [
+        {"params": weights, "lr": rate} for weights, rate in zip(learned, probe.rates, strict=True)
+    ]
     optimiser = torch.optim.SGD(parts, momentum=probes.MOMENTUM)
     schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / probe.steps)))
     at_once = max(1, probes.ELEMENTS // max(x_NTD[0].numel(), groups * query_HD.numel()))
     for step in console.told(range(probe.steps), probe.steps, "steps of the attentive probe"):
         row_B = probes.rows_of_batch(step, batch, len(label_N))
         for part in row_B.split(at_once):
-            found = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))
-            logits_BGC = found.logits(x_NTD[part].to(device, torch.float32))
+            trained = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))
+            logits_BGC = trained.logits(x_NTD[part].to(device, torch.float32))
             label_BG = label_N[part, None].to(device).expand(-1, groups)
             loss = F.cross_entropy(logits_BGC.mT, label_BG, reduction="sum") / batch
             loss.backward()
         optimiser.step()
         schedule.step()
         optimiser.zero_grad()
-    query_GHD, weight_GHAC = (torch.stack(own).detach() for own in zip(*learned, strict=True))
+    query_GHD, weight_GHAC = (
+        torch.stack(weights).detach() for weights in zip(*learned, strict=True)
+    )
     return AttentiveProbe(scale, query_GHD, weight_GHAC)

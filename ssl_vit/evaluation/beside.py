@@ -119,10 +119,12 @@ def compared(
         paired: whether to measure differences. False if the images chose the encoder's weights,
             were trained on, or are not independent cases.
     """
-    found: dict[str, Measured] = {}
-    for measure, right_TM in sorted(right.get(ENCODER, {}).items(), key=lambda one: place(one[0])):
+    metrics: dict[str, Measured] = {}
+    for measure, right_TM in sorted(
+        right.get(ENCODER, {}).items(), key=lambda pair: place(pair[0])
+    ):
         name = prefix + measure
-        found[name] = measured(right_TM, split, copies)
+        metrics[name] = measured(right_TM, split, copies)
         for beside in (FRESH, START, PIXELS, COMMONEST):
             other_TM = right.get(beside, {}).get(measure)
             if other_TM is None:
@@ -130,5 +132,5 @@ def compared(
             baseline = measured(other_TM, split, copies)
             if paired:
                 baseline.difference = difference(right_TM, other_TM, copies)
-            found[beside + name] = baseline
-    return found
+            metrics[beside + name] = baseline
+    return metrics

@@ -104,11 +104,11 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
     right["majority_top1"] = (label_ML == np.bincount(named).argmax()).any(1)
     copies = count_copies(predictions.content[known_M], label_ML)
     right_1M = {name: torch.from_numpy(right_M)[None] for name, right_M in right.items()}
-    found = {name: beside.measured(each, "test", copies) for name, each in right_1M.items()}
+    metrics = {name: beside.measured(each, "test", copies) for name, each in right_1M.items()}
     if paired:
         difference = beside.difference(right_1M["top1"], right_1M["majority_top1"], copies)
-        found["majority_top1"].difference = difference
-    return found
+        metrics["majority_top1"].difference = difference
+    return metrics
 
 
 def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[str, Measured]:

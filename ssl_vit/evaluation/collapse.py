@@ -45,8 +45,8 @@ class CollapseEvaluator:
         with torch.autocast(device.type, enabled=False):
             readers = {"": feature_reader(objective.exported, self.pool, None)}
             _, _, _, features = gathered(readers, self.batches, self.accelerator)
-            found = objective.assignments(to_device(batch, device) for batch in self.batches)
-            shares = {name: self._information(p_XK) for name, p_XK in found.items()}
+            assigned = objective.assignments(to_device(batch, device) for batch in self.batches)
+            shares = {name: self._information(p_XK) for name, p_XK in assigned.items()}
         feature_ND = torch.from_numpy(features[""]).double()
         yield "features/effective_rank", centred_rank(feature_ND)
         yield "features/mean_cosine", mean_cosine(feature_ND)

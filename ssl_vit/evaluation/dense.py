@@ -103,7 +103,7 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
     recipe, accelerator, splits = images.recipe, images.accelerator, images.splits
     probe = recipe.probe
     train, held_out = (
-        masks.chosen(one, probe.mask_images) for one in (splits.train, splits.validation)
+        masks.chosen(split, probe.mask_images) for split in (splits.train, splits.validation)
     )
 
     def read(image_B3HW: Tensor) -> Tensor:
@@ -140,14 +140,14 @@ def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
             counts of the commonest class are those of the encoder.
         paired: see `beside.compared`.
     """
-    own, fresh = counts[ENCODER], counts.get(FRESH)
-    totals = {"": own.total_G3C, "majority_": own.commonest_3C[None]}
+    encoder_counts, fresh = counts[ENCODER], counts.get(FRESH)
+    totals = {"": encoder_counts.total_G3C, "majority_": encoder_counts.commonest_3C[None]}
     totals |= {} if fresh is None else {FRESH: fresh.total_G3C}
     values = {start: scores(total_G3C) for start, total_G3C in totals.items()}
     # All labels are equal, so that copies with different masks are not reported as contradictory
-    copies = count_copies(own.content_M, np.zeros_like(own.content_M))
-    images = len(own.image_M3C)
-    found = {
+    copies = count_copies(encoder_counts.content_M, np.zeros_like(encoder_counts.content_M))
+    images = len(encoder_counts.image_M3C)
+    metrics = {
         start + name: Measured(value=float(of[name][0]), split="test", n=images).with_copies(copies)
         for name in SCORES
         for start, of in values.items()
@@ -155,10 +155,10 @@ def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
     distinct = copies.distinct if copies else images
     if fresh is not None and paired and distinct >= FEWEST:
         for name in SCORES:
-            low, high = difference(own, fresh, name)
-            mean = found[name].value - found[FRESH + name].value
-            found[FRESH + name].difference = Difference(mean=mean, low=low, high=high)
-    return found
+            low, high = difference(encoder_counts, fresh, name)
+            mean = metrics[name].value - metrics[FRESH + name].value
+            metrics[FRESH + name].difference = Difference(mean=mean, low=low, high=high)
+    return metrics
 
 
 def _task(
@@ -169,11 +169,11 @@ def _task(
     Raises:
         UserError: there is only one class.
     """
-    found = count_classes(train.mask_ISS, ignore)
-    if (classes or found) < 2:
-        text = f"without data.mask_ignore={ignore}, the training masks have {found} classes"
+    class_counts = count_classes(train.mask_ISS, ignore)
+    if (classes or class_counts) < 2:
+        text = f"without data.mask_ignore={ignore}, the training masks have {class_counts} classes"
         raise UserError(f"probe.measures=segmentation: {text}. Use masks with at least 2 classes.")
-    return SegmentationTask(classes or found, ignore, grid)
+    return SegmentationTask(classes or class_counts, ignore, grid)
 
 
 def _fit(
@@ -277,9 +277,11 @@ def marginals(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
     the pixels that are predicted as the class.
     """
     known = mask != task.ignore
-    truth, found = mask[known].long(), pred[known]
-    counted = (truth[truth == found], truth, found)
-    return torch.stack([one.bincount(minlength=task.classes) for one in counted]).cpu()
+    truth, predicted = mask[known].long(), pred[known]
+    counted = (truth[truth == predicted], truth, predicted)
+    return torch.stack(
+        [counted_classes.bincount(minlength=task.classes) for counted_classes in counted]
+    ).cpu()
 
 
 def count(
@@ -298,15 +300,15 @@ def count(
         for g, weight_AC in enumerate(fitted.weight_GAC):
             pred_BSS = upsampled(x_BND, fitted.scale, weight_AC, task, mask_BSS.shape[-1]).argmax(1)
             image_B3C = torch.stack(
-                [marginals(*one, task) for one in zip(mask_BSS, pred_BSS, strict=True)]
+                [marginals(*pair, task) for pair in zip(mask_BSS, pred_BSS, strict=True)]
             )
             total_G3C[g] += image_B3C.sum(0)
             if g == 0:
                 parts_M3C.append(image_B3C)
         alike_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
         commonest_3C += marginals(mask_BSS, alike_BSS, task)
-    own = (total_G3C, commonest_3C, torch.cat(parts_M3C), np.concatenate(contents))
-    totals, commonest, of_images, content = zip(*gather_object([own]), strict=True)
+    counts = (total_G3C, commonest_3C, torch.cat(parts_M3C), np.concatenate(contents))
+    totals, commonest, of_images, content = zip(*gather_object([counts]), strict=True)
     return Counts(sum(totals), sum(commonest), torch.cat(of_images), np.concatenate(content))
 
 
@@ -327,18 +329,18 @@ def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
     classes_R, pixels_R = (
         np.where(count_R > 0, count_R, np.nan) for count_R in (present_RC.sum(1), own_RC.sum(1))
     )
-    found = (share_RC.sum(1) / classes_R, right_RC.sum(1) / pixels_R)
-    return dict(zip(SCORES, found, strict=True))
+    results = (share_RC.sum(1) / classes_R, right_RC.sum(1) / pixels_R)
+    return dict(zip(SCORES, results, strict=True))
 
 
-def difference(one: Counts, other: Counts, name: str) -> Interval:
+def difference(a: Counts, b: Counts, name: str) -> Interval:
     """Return the percentile interval of the difference of a score between two encoders.
 
     Both are measured on the same images, which are resampled together by distinct content.
     """
-    one_MK, other_MK = (each.image_M3C.flatten(1).double().numpy() for each in (one, other))
+    one_MK, other_MK = (each.image_M3C.flatten(1).double().numpy() for each in (a, b))
 
     def score(sum_RK: np.ndarray) -> np.ndarray:
-        return scores(torch.from_numpy(sum_RK).unflatten(1, one.image_M3C.shape[1:]))[name]
+        return scores(torch.from_numpy(sum_RK).unflatten(1, a.image_M3C.shape[1:]))[name]
 
-    return resampled_difference(one_MK, other_MK, score, content_M=one.content_M)
+    return resampled_difference(one_MK, other_MK, score, content_M=a.content_M)

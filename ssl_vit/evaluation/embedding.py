@@ -163,8 +163,8 @@ def summary(file: Path) -> tuple[int, list[str]]:
     Raises:
         ValueError, OSError, KeyError: the file is damaged.
     """
-    found = pyarrow.parquet.read_metadata(file)
-    return found.num_rows, json.loads(found.metadata[UNREADABLE])
+    file_metadata = pyarrow.parquet.read_metadata(file)
+    return file_metadata.num_rows, json.loads(file_metadata.metadata[UNREADABLE])
 
 
 def search(
@@ -202,7 +202,7 @@ def search(
     nearest = []
     for near_M in np.concatenate(near, axis=1):
         best = np.argsort(-near_M, kind="stable")[:top].tolist()
-        nearest.append([_neighbor(float(near_M[one]), places[one], splits) for one in best])
+        nearest.append([_neighbor(float(near_M[index]), places[index], splits) for index in best])
     return nearest, _pair_similarity(np.concatenate(sample))
 
 

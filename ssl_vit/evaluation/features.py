@@ -112,12 +112,12 @@ def extract(
     Raises:
         NonFiniteError: see `gathered`.
     """
-    _, label_N, content_N, found = gathered(readers, batches, accelerator)
+    _, label_N, content_N, read = gathered(readers, batches, accelerator)
     known_N = label_N >= 0
     device = accelerator.device
     label_L = torch.from_numpy(label_N[known_N]).to(device)
     features = {
-        name: (torch.from_numpy(x_ND[known_N]).to(device), label_L) for name, x_ND in found.items()
+        name: (torch.from_numpy(x_ND[known_N]).to(device), label_L) for name, x_ND in read.items()
     }
     return features, count_copies(content_N[known_N], label_N[known_N])
 
@@ -139,11 +139,11 @@ def gathered(
         image_BCHW = to_device(batch, accelerator.device).image
         features = [read(image_BCHW).float().cpu().numpy() for read in readers.values()]
         parts.append((batch.index.numpy(), batch.label.numpy(), batch.content, *features))
-    index, label_N, content_N, *found = (
+    index, label_N, content_N, *feature_list = (
         np.concatenate(arrays) for arrays in zip(*accelerator.gather_parts(parts), strict=True)
     )
     order = index.argsort()
-    by_name = {name: x_ND[order] for name, x_ND in zip(readers, found, strict=True)}
+    by_name = {name: x_ND[order] for name, x_ND in zip(readers, feature_list, strict=True)}
     if ENCODER in by_name:
         check_finite(ENCODER, is_finite(torch.from_numpy(by_name[ENCODER])))
     return index[order], label_N[order], content_N[order], by_name
@@ -214,14 +214,14 @@ def sample_few_shot(
         picks = _picks(label_L, probe, images.classes, source.classes, draws)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         batches = images.batches(source, place_L[row_S])
-        index, _, _, found = gathered(readers, batches, accelerator)
+        index, _, _, read = gathered(readers, batches, accelerator)
         is_read_S = np.isin(place_L[row_S], index)
         if is_read_S.all():
             break
         label_L[row_S[~is_read_S]] = images.classes  # images with this label are never picked
     device = accelerator.device
     label_S = label_L[row_S].to(device)
-    drawn = {name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in found.items()}
+    drawn = {name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in read.items()}
     places = {
         key: torch.from_numpy(np.searchsorted(row_S, rows.numpy())) for key, rows in picks.items()
     }
@@ -314,13 +314,13 @@ def all_right(
     right: dict[str, Right] = {}
     for name in seen["test"]:
         of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
-        own = {split: found[name] for split, found in seen.items()}
+        by_split = {split: read[name] for split, read in seen.items()}
         with failing_left_out(name, error, warn):
-            for x_ND, _ in own.values():
+            for x_ND, _ in by_split.values():
                 check_finite(name, is_finite(x_ND))
-            right[name] = dict(run_probes(own, of, classes, picks, names))
+            right[name] = dict(run_probes(by_split, of, classes, picks, names))
     label_M = next(iter(seen["test"].values()))[1]
-    named = {measure: commonest(label_M) for found in right.values() for measure in found}
+    named = {measure: commonest(label_M) for measures in right.values() for measure in measures}
     return right | {COMMONEST: named}
 
 

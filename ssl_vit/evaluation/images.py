@@ -81,17 +81,17 @@ class Images:
             images: number of images of the split, of which a share may be unreadable
                 (data.unreadable).
         """
-        own: list[str] = []
+        names: list[str] = []
         self.forwarded += wanted
         with InterruptibleLoader(loader, self.should_stop) as batches:
             watched = self.accelerator.watch_loader(batches)
             if self.accelerator.is_main_process:
                 watched = console.told(watched, len(loader), f"batches of {wanted:,} images")
             for batch in watched:
-                own += batch.unreadable
+                names += batch.unreadable
                 if len(batch.key):
                     yield batch
-        unreadable = self.accelerator.gather_parts(own)
+        unreadable = self.accelerator.gather_parts(names)
         for text in unreadable:
             if self.accelerator.is_main_process and text not in self.said:
                 self.warn(f"left out: {text}")

@@ -149,8 +149,10 @@ class OnlineProbes:
         held_out_MD, _ = seen["test"][ENCODER]
         if len(held_out_MD):
             yield "features/rank", probes.effective_rank(held_out_MD)
-        own = {split: found[ENCODER] for split, found in seen.items()}
-        for name, right_TM in run_probes(own, self.probe, self.classes, names=self.class_names):
+        by_split = {split: read[ENCODER] for split, read in seen.items()}
+        for name, right_TM in run_probes(
+            by_split, self.probe, self.classes, names=self.class_names
+        ):
             self.right[name] = right_TM
             yield f"{PROBE}{name}", accuracy(right_TM)
             if (fresh_TM := self.beside.get(FRESH, {}).get(name)) is not None:
@@ -207,10 +209,10 @@ class OnlineProbes:
         stored = broadcast_from_main(accelerator, file.read)
         if stored is not None:
             return _unpacked(of_torch(stored))
-        found = self.measure(readers)
-        if readers.keys() <= found.keys():  # none has failed
-            file.write(of_numpy(_packed(found)))
-        return found
+        measured = self.measure(readers)
+        if readers.keys() <= measured.keys():  # none has failed
+            file.write(of_numpy(_packed(measured)))
+        return measured
 
     def measure(self, readers: Readers) -> dict[str, Right]:
         """The same probes of other features of the same images; on other processes than rank 0
@@ -257,11 +259,11 @@ def _packed(beside: Mapping[str, Right]) -> dict[str, Tensor]:
 
 def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
     """Return what `_packed` was given."""
-    found: dict[str, dict[str, Tensor]] = {}
+    by_baseline: dict[str, dict[str, Tensor]] = {}
     for key, right_TM in tensors.items():
         name, _, measure = key.partition("/")
-        found.setdefault(name, {})[measure] = right_TM
-    return dict(found)
+        by_baseline.setdefault(name, {})[measure] = right_TM
+    return dict(by_baseline)
 
 
 def _read(path: Path, asked: str) -> dict[str, Right] | None:
@@ -277,12 +279,12 @@ def _read(path: Path, asked: str) -> dict[str, Right] | None:
 
 def _hash_images(batches: Iterable[Batch]) -> list[str]:
     """Return a hash of the pixels and labels of each batch."""
-    found = []
+    hashes = []
     for batch in batches:
         digest = hashlib.sha256(batch.image.numpy().tobytes())
         digest.update(batch.label.numpy().tobytes())
-        found.append(digest.hexdigest())
-    return found
+        hashes.append(digest.hexdigest())
+    return hashes
 
 
 def label_doubt(source: Source) -> str:
@@ -313,7 +315,7 @@ def prepare(
     recipe = run.recipe
     probe, every = recipe.probe, recipe.probe.every
     # what learns nothing but labels tells by its accuracy
-    learns_more = not all(one.labels for one in recipe.declared.trained(recipe))
+    learns_more = not all(part.labels for part in recipe.declared.trained(recipe))
     if not every and not (recipe.eval.knn and recipe.trains and learns_more):
         return None, ""
     train = min(probe.images, len(labelled_images(splits.train)))
@@ -344,7 +346,7 @@ def prepare(
 
     train_batches = batches(labelled_images(splits.train), train)
     held_out_batches = batches(splits.validation, held_out, first)
-    found = OnlineProbes(
+    probes_of_run = OnlineProbes(
         run,
         train_batches,
         held_out_batches,
@@ -363,7 +365,7 @@ def prepare(
         every=every,
         share=_share(recipe, train + held_out, every),
     )
-    return found, ""
+    return probes_of_run, ""
 
 
 def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:

@@ -47,7 +47,7 @@ def of_use(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
     The loss would draw unlabelled images for nothing. A split without any label is kept, so that a
     later check reports it.
     """
-    learns = all(one.labels for one in recipe.declared.trained(recipe))
+    learns = all(part.labels for part in recipe.declared.trained(recipe))
     if not learns or not recipe.trains or splits.stream is not None:
         return splits
     changed: dict[str, Any] = {}
@@ -70,14 +70,14 @@ def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
         error: the error.
         untested: whether the run can do without a test.
     """
-    found = [str(error).rstrip(".")]
+    texts = [str(error).rstrip(".")]
     with suppress(UserError):  # the weights may have been deleted
         share = recipe.init_source.images().get("data.test")
         if isinstance(share, float):
-            found.append(f"The run of init={recipe.init} had data.test={share:g}. Use this value")
+            texts.append(f"The run of init={recipe.init} had data.test={share:g}. Use this value")
     if untested and error.labelled and recipe.trains:
-        found.append("To fine-tune without a test, use eval.test=false")
-    return ". ".join(found) + "."
+        texts.append("To fine-tune without a test, use eval.test=false")
+    return ". ".join(texts) + "."
 
 
 def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
@@ -134,14 +134,14 @@ def measured_on(
         held_out: number of held-out images that a training run has read, if known. Images that
             cannot be read are not measured.
     """
-    found = {}
+    counts = {}
     if recipe.trains:
         images = held_out_images(recipe, splits) if held_out is None else held_out
-        found[held_out_split(recipe)] = images
+        counts[held_out_split(recipe)] = images
     elif chosen_on_held_out(recipe):
-        found[held_out_split(recipe)] = len(measured_images(recipe, splits.validation))
+        counts[held_out_split(recipe)] = len(measured_images(recipe, splits.validation))
     tested = {} if splits.test is None else {"test": len(measured_images(recipe, splits.test))}
-    return found | tested
+    return counts | tested
 
 
 def measured_images(recipe: Recipe, source: Source) -> Source:

@@ -114,7 +114,7 @@ def _cites(recipe: Recipe) -> list[str]:
     objective = declaration.known_or_bare(recipe.objective)
     declared = [objective, *map(declaration.known_or_bare, objective.parts)]
     predicted = declaration.targets().get(recipe.target) if objective.predicts_patches else None
-    cites = [one.cite for one in declared] + ([predicted.cite] if predicted else [])
+    cites = [part.cite for part in declared] + ([predicted.cite] if predicted else [])
     return list(filter(None, dict.fromkeys(cites)))
 
 

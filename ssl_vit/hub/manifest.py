@@ -29,10 +29,10 @@ class Pushed(records.Record):
 def read(run: Run) -> Pushed:
     """Return the content of hub.json, without uploads to a former repository of the run."""
     try:
-        found = records.read(run.ledger, Pushed)
+        pushed = records.read(run.ledger, Pushed)
     except (OSError, ValueError):
         return Pushed()
-    return found if found.repo == run.recipe.hub.repo else Pushed(pulled=found.pulled)
+    return pushed if pushed.repo == run.recipe.hub.repo else Pushed(pulled=pushed.pulled)
 
 
 def record(run: Run, upload: Upload, commit: str) -> None:
@@ -48,8 +48,8 @@ def pending(run: Run) -> list[str]:
     if run.recipe.hub.repo is None:
         return []
     # every milestone in the outbox is pending, even if a milestone of this step was uploaded before
-    done = {name: there.stamp for name, there in read(run).branches.items() if there.stamp}
-    return [one.branch for one in uploads(run) if done.get(one.branch) != one.stamp]
+    done = {name: branch.stamp for name, branch in read(run).branches.items() if branch.stamp}
+    return [upload.branch for upload in uploads(run) if done.get(upload.branch) != upload.stamp]
 
 
 def problem(run: Run) -> str:

@@ -58,7 +58,7 @@ def with_public_names(recipe: Recipe) -> Recipe:
     the objective then replaces the name of the run.
     """
     public = recipe.model_copy(deep=True)
-    private = [one.short_name for one in recipe.sources().values() if one.is_local]
+    private = [source.short_name for source in recipe.sources().values() if source.is_local]
     if recipe.data.path and not find_terms(recipe.data):
         private.append(recipe.data.name)
         public.data.name = PRIVATE_IMAGES
@@ -105,7 +105,7 @@ def public_environment(run: Run) -> dict[str, Any]:
     return content | {
         "recipe": public_hash(run),
         "options": options | {"eval.real": bool(options.get("eval.real"))},
-        "seen": [one.content() for one in without_names(known.seen or [], run)],
+        "seen": [images.content() for images in without_names(known.seen or [], run)],
     }
 
 
@@ -125,8 +125,8 @@ def without_names(seen: Iterable[SeenImages], run: Run) -> list[SeenImages]:
     """Return which images were seen, without the names of other runs of this machine."""
     name = with_public_names(run.recipe).name
     return [
-        one.model_copy(update={"run": name if one.run == run.folder.name else ANOTHER_RUN})
-        for one in seen
+        images.model_copy(update={"run": name if images.run == run.folder.name else ANOTHER_RUN})
+        for images in seen
     ]
 
 
@@ -149,7 +149,7 @@ def find_figures(run: Run) -> Figures:
     The figures tool may have drawn other images than the run's, so the terms of the run's images do
     not allow the upload of its figures. Titles of figures hold the name of the run's folder.
     """
-    found = Figures({}, [])
+    result = Figures({}, [])
     recipe = run.recipe
     is_named = with_public_names(recipe).name == recipe.name
     for stem in figure_blocks.ORDER:
@@ -160,7 +160,7 @@ def find_figures(run: Run) -> Figures:
         harmless = shown is not None and not shown.shows_images and is_named
         allowed = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
         if recipe.hub.figures or harmless or allowed:
-            found.uploaded[name] = path
+            result.uploaded[name] = path
         else:
-            found.withheld.append(name)
-    return found
+            result.withheld.append(name)
+    return result

@@ -169,18 +169,20 @@ def _check_whose(run: Run, info: Any) -> None:
     repo, another = f"hub.repo={run.recipe.hub.repo}", "say another hub.repo="
     names = {file.rfilename for file in info.siblings}
     if not names.issuperset(WHOSE):
-        if other := sorted(names - BLANK):
-            raise UserError(f"{repo}: it holds what is no run ({', '.join(other[:3])}); {another}")
+        if strangers := sorted(names - BLANK):
+            raise UserError(
+                f"{repo}: it holds what is no run ({', '.join(strangers[:3])}); {another}"
+            )
         return
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, WHOSE)
     try:
-        there, was = (load_yaml(source / name) for name in WHOSE)
+        pushed, was = (load_yaml(source / name) for name in WHOSE)
     except UserError:
         text = f"it holds what is no run (its {' or '.join(WHOSE)} cannot be read)"
         raise UserError(f"{repo}: {text}; {another}") from None
-    compared = counted(flatten(there))
+    compared = counted(flatten(pushed))
     here = computed_values(public_recipe(run.recipe))
-    if differ := [one.key for one in differences(compared, here)]:
+    if differ := [difference.key for difference in differences(compared, here)]:
         text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
         raise UserError(f"{repo}: {text}; {another}")
     for kind, now in identity(run).items():

@@ -42,8 +42,8 @@ def unpack(structure: bytes, tensors: bytes) -> Any:
     """
     known = load(tensors)
 
-    def find(found: dict[str, Any]) -> Any:
-        return known[found[TENSOR]] if found.keys() == {TENSOR} else found
+    def find(entry: dict[str, Any]) -> Any:
+        return known[entry[TENSOR]] if entry.keys() == {TENSOR} else entry
 
     return json.loads(structure, object_hook=find)
 

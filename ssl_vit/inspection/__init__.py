@@ -23,7 +23,7 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
 
     few = batch.map(lambda x: x[:SHOWN])
     if columns := predictions(objective, few):
-        drawn = (one.drawn for one in objective.modules() if isinstance(one, Target))
+        drawn = (module.drawn for module in objective.modules() if isinstance(module, Target))
         note = "; ".join(filter(None, [shown_note(objective.encoder.channels), *drawn]))
         group = drawing.PanelGroup("", columns)
         drawing.write(folder, SAVED, partial(drawing.panels, [group], note))

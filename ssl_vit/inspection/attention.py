@@ -38,12 +38,14 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
         attention: Any = getattr(block, "attn", block)
         # No subclasses, because a subclass may compute something else
         if type(attention) not in KINDS:
-            found = type(attention).__name__
-            raise UnavailableError(f"the attention of block {number} cannot be read ({found})")
+            kind = type(attention).__name__
+            raise UnavailableError(f"the attention of block {number} cannot be read ({kind})")
         query_and_key: list[Tensor] = []
         # Queries and keys pass through norms, or through identities if there are no norms
         hooks = [
-            norm.register_forward_hook(lambda *given, kept=query_and_key: kept.append(given[-1]))
+            norm.register_forward_hook(
+                lambda *arguments, kept=query_and_key: kept.append(arguments[-1])
+            )
             for norm in (attention.q_norm, attention.k_norm)
         ]
         try:
@@ -68,7 +70,9 @@ def attention_weights(
     """
     if rope is not None:
         half = getattr(attention, "rotate_half", False)
-        query_BHTd, key_BHTd = (_rotated(one, rope, half) for one in (query_BHTd, key_BHTd))
+        query_BHTd, key_BHTd = (
+            _rotated(projected_BHTd, rope, half) for projected_BHTd in (query_BHTd, key_BHTd)
+        )
     logit_BHTT = (query_BHTd * attention.scale) @ key_BHTd.transpose(-2, -1)
     return logit_BHTT.float().softmax(-1)
 

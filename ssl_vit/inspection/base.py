@@ -21,8 +21,11 @@ class UnavailableError(Exception):
 @torch.no_grad()
 def predictions(objective: Objective, batch: Batch) -> Arrays:
     """Return pictures of what an objective predicts for images, {title: uint8 (B, H, W, 3)}."""
-    found = objective.panels(batch).items()
-    return {title: rearrange(one, "b c h w -> b h w c").cpu().numpy() for title, one in found}
+    panel_items = objective.panels(batch).items()
+    return {
+        title: rearrange(panel_BCHW, "b c h w -> b h w c").cpu().numpy()
+        for title, panel_BCHW in panel_items
+    }
 
 
 class Subject(NamedTuple):

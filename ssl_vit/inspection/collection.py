@@ -58,19 +58,19 @@ def usual(objective: Objective | None) -> list[str]:
 
     Of the two figures that show predictions, an objective has only one.
     """
-    other = "predicted" if isinstance(objective, PatchPrediction) else "reconstruction"
-    return [name for name in FIGURES if name != other]
+    left_out = "predicted" if isinstance(objective, PatchPrediction) else "reconstruction"
+    return [name for name in FIGURES if name != left_out]
 
 
 def _beside(
-    data: ByEncoder, notes: Sequence[str], height: float, **given: Any
+    data: ByEncoder, notes: Sequence[str], height: float, **options: Any
 ) -> tuple[Figure, list[tuple[Any, Arrays]]]:
     """Create a figure with a titled axis for each encoder, and return each axis with its data.
 
-    `given` are arguments of Figure.subplots.
+    `options` are arguments of Figure.subplots.
     """
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = figure.subplots(ncols=len(data), squeeze=False, **given)[0]
+    axes = figure.subplots(ncols=len(data), squeeze=False, **options)[0]
     for axis, (label, _), note in zip(axes, data, notes, strict=True):
         axis.set_title(title_of(label, note, WIDTH / len(data)))
     return figure, list(zip(axes, (arrays for _, arrays in data), strict=True))
@@ -104,8 +104,8 @@ def _draw_filters(data: ByEncoder) -> Figure:
     Zero is grey, and each component is scaled by its largest entry.
     """
     notes = [
-        f"{len(one['components'])} components, {one['variance'].sum():.0%} of the variance"
-        for _, one in data
+        f"{len(arrays['components'])} components, {arrays['variance'].sum():.0%} of the variance"
+        for _, arrays in data
     ]
     figure, parts = _beside(data, notes, 3.2)
     for axis, arrays in parts:
@@ -151,7 +151,7 @@ def _attention_distance(subject: Subject) -> Arrays:
     parts = []
     for image_B3HW in _first(subject, DISTANCE_IMAGES):
         maps = attention.attention_maps(encoder, image_B3HW)
-        distances_BH = [attention.attention_distance(one, distance_NN) for one in maps]
+        distances_BH = [attention.attention_distance(map_BHNN, distance_NN) for map_BHNN in maps]
         parts.append(torch.stack(distances_BH, 1))
     distance_BLH = torch.cat(parts)
     return {
@@ -167,7 +167,8 @@ def _draw_attention_distance(data: ByEncoder) -> Figure:
     The line shows the distance for equal attention to all patches.
     """
     notes = [
-        f"{one['distance'].shape[1]} heads, {one['images'].item():,} images" for _, one in data
+        f"{arrays['distance'].shape[1]} heads, {arrays['images'].item():,} images"
+        for _, arrays in data
     ]
     figure, parts = _beside(data, notes, 3.4, sharey=True)
     for axis, arrays in parts:
@@ -240,7 +241,7 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
     for label, arrays in data:
         columns = {"input": arrays["images"]}
         for head, map_BHW in enumerate(arrays["attention"].swapaxes(0, 1), 1):
-            columns[f"head {head}"] = np.stack([heat(one, one.max()) for one in map_BHW])
+            columns[f"head {head}"] = np.stack([heat(map_HW, map_HW.max()) for map_HW in map_BHW])
         # If the feature is the mean of the patches, the class token got no loss
         note = "" if arrays["pool"] == "token" else "(no loss on the class token's output)"
         groups.append(PanelGroup(label, columns, note))
@@ -300,7 +301,9 @@ def _draw_image_map(data: ByEncoder) -> Figure:
     """Draw images as points by t-SNE, coloured by class if classes are known."""
     label_B, names = (data[-1][1][key] for key in ("label", "classes"))  # equal for all encoders
     numbers = np.unique(label_B[label_B >= 0]).tolist()
-    classes = {one: str(names[one]) if one < len(names) else str(one) for one in numbers}
+    classes = {
+        number: str(names[number]) if number < len(names) else str(number) for number in numbers
+    }
     shades: Sequence[Any] = COLOURS
     if len(classes) > len(COLOURS):
         shades = [*matplotlib.colormaps["turbo"](np.linspace(0.1, 0.95, len(classes)))]
@@ -349,17 +352,17 @@ def _draw_predicted(data: ByEncoder) -> Figure:
 def _reconstruction(subject: Subject) -> Arrays:
     if not isinstance(subject.objective, PatchPrediction):
         lacking = subject.unknown or "the encoder has no heads that predict patches"
-        other = "figures=predicted shows the predictions of this objective"
-        raise UnavailableError(lacking if subject.objective is None else other)
-    found = reconstruct(subject.objective, subject.shown)
+        instead = "figures=predicted shows the predictions of this objective"
+        raise UnavailableError(lacking if subject.objective is None else instead)
+    reconstruction = reconstruct(subject.objective, subject.shown)
     arrays = {
-        "panels": rearrange(found.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),
-        "error": found.error_BHW.cpu().numpy(),
+        "panels": rearrange(reconstruction.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),
+        "error": reconstruction.error_BHW.cpu().numpy(),
     }
     target = subject.objective.target.drawn
     drawn = [f"predicted and true: {target}"] if target else []
-    if found.certainty_BHW is not None:
-        arrays["certainty"] = found.certainty_BHW.cpu().numpy()
+    if reconstruction.certainty_BHW is not None:
+        arrays["certainty"] = reconstruction.certainty_BHW.cpu().numpy()
         text = "probability of the prediction, from 0 (dark) to 1 (bright)"
         drawn.insert(0, f"certainty: {text}")
     return arrays | {"drawn": np.array("; ".join(drawn))}
@@ -372,9 +375,9 @@ def _draw_reconstruction(data: ByEncoder) -> Figure:
     """
     ((label, arrays),) = data
     columns = dict(zip(TITLES, arrays["panels"].swapaxes(0, 1), strict=True))
-    columns["error"] = [heat(one, LARGEST_ERROR, ERROR_HEAT) for one in arrays["error"]]
+    columns["error"] = [heat(error_HW, LARGEST_ERROR, ERROR_HEAT) for error_HW in arrays["error"]]
     if "certainty" in arrays:
-        columns["certainty"] = [heat(one, 1.0) for one in arrays["certainty"]]
+        columns["certainty"] = [heat(certainty_HW, 1.0) for certainty_HW in arrays["certainty"]]
     above = f"error: 0 (dark) to {LARGEST_ERROR} of the range (bright)"
     texts = filter(None, [above, str(arrays["drawn"])])
     return panels([PanelGroup(label, columns)], "; ".join(texts))

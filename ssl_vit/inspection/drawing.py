@@ -59,7 +59,7 @@ def rendered(draw: Callable[[], Figure]) -> dict[str, bytes]:
     The bytes are the same each time, because they contain no date and no version.
     """
     facts = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}
-    found = {}
+    files = {}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # Characters that the font lacks are shown as boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing")
@@ -67,8 +67,8 @@ def rendered(draw: Callable[[], Figure]) -> dict[str, bytes]:
         for form, names in facts.items():
             file = io.BytesIO()
             figure.savefig(file, format=form, metadata=dict.fromkeys(names))
-            found[form] = file.getvalue()
-    return found
+            files[form] = file.getvalue()
+    return files
 
 
 def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:

@@ -32,10 +32,10 @@ def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
     if not isinstance(projection, nn.Conv2d) or projection.in_channels != encoder.channels:
         raise UnavailableError("the patches come from a convolutional stem, not from pixels")
     filter_DX = rearrange(projection.weight.detach(), "d c p q -> d (p q c)")
-    found = principal_components(filter_DX, COMPONENTS)
+    components = principal_components(filter_DX, COMPONENTS)
     side = projection.kernel_size[0]
-    images = rearrange(found.direction_KD, "k (p q c) -> k p q c", p=side, q=side)
-    return shown_channels(images, -1), found.variance_K
+    images = rearrange(components.direction_KD, "k (p q c) -> k p q c", p=side, q=side)
+    return shown_channels(images, -1), components.variance_K
 
 
 def position_similarity(encoder: Encoder) -> Tensor:

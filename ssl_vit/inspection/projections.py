@@ -67,17 +67,17 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor
         UnavailableError: features have fewer than three dimensions, or there are fewer than 4
             patches.
     """
-    found = principal_components(sample_ND, 3)
-    if len(found.direction_KD) < 3:
+    components = principal_components(sample_ND, 3)
+    if len(components.direction_KD) < 3:
         raise UnavailableError(
             "the figure needs features of at least 3 dimensions, and at least 4 patches"
         )
     ends = torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=sample_ND.device)
-    low_3, high_3 = torch.quantile(found.project(sample_ND), ends, dim=0)
+    low_3, high_3 = torch.quantile(components.project(sample_ND), ends, dim=0)
     span_3 = (high_3 - low_3).clamp(min=1e-12)
     # Project image by image, because float64 copies of all features would take much memory
-    share_BP3 = torch.stack([(found.project(x_PD) - low_3) / span_3 for x_PD in feature_BPD])
-    return (255 * share_BP3).round().clamp(0, 255).to(torch.uint8), found.variance_K
+    share_BP3 = torch.stack([(components.project(x_PD) - low_3) / span_3 for x_PD in feature_BPD])
+    return (255 * share_BP3).round().clamp(0, 255).to(torch.uint8), components.variance_K
 
 
 def image_map(feature_BD: Tensor) -> Tensor:

@@ -80,8 +80,8 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
     with hold_process("embed"):  # before the imports, which harm a job that imports the same
         from . import embed as tool
 
-        given = parse(EmbedOptions, from_python(EmbedOptions, options, keywords))
-        return tool.embed(*tool.prepare(given))
+        tool_options = parse(EmbedOptions, from_python(EmbedOptions, options, keywords))
+        return tool.embed(*tool.prepare(tool_options))
 
 
 def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
@@ -101,11 +101,11 @@ def export(options: Options = (), /, **keywords: Any) -> Path:
     Raises:
         UserError: there is no export, the model does not fit the format, or `out` exists.
     """
-    given = parse(ExportOptions, from_python(ExportOptions, options, keywords))
-    with hold_process(f"init={given.init}", nested=True):
+    tool_options = parse(ExportOptions, from_python(ExportOptions, options, keywords))
+    with hold_process(f"init={tool_options.init}", nested=True):
         from ..models import interop
 
-        return interop.convert(given)
+        return interop.convert(tool_options)
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -143,18 +143,18 @@ def load_encoder(
     Raises:
         UserError: there are no such weights, or they belong to another model.
     """
-    given, place = words.parse(words.from_python(options, keywords, {})), os.fspath(init)
+    texts, place = words.parse(words.from_python(options, keywords, {})), os.fspath(init)
     with _LOADING, hold_process(f"init={place}", nested=True):
         from ..models import encoder, weights
         from . import encoders
 
         if place == SCRATCH:
-            given.setdefault("data.size", str(encoders.DEFAULT_SIZE))
-        one = encoders.resolve_one(place, given)
-        network = encoder.build_backbone(one.recipe.model, one.recipe.data)
-        if not one.source.is_scratch:
-            weights.load_weights(network, one.source)
-    network.pool = one.recipe.probe.pool or one.pool
+            texts.setdefault("data.size", str(encoders.DEFAULT_SIZE))
+        named = encoders.resolve_one(place, texts)
+        network = encoder.build_backbone(named.recipe.model, named.recipe.data)
+        if not named.source.is_scratch:
+            weights.load_weights(network, named.source)
+    network.pool = named.recipe.probe.pool or named.pool
     return network.eval()
 
 
@@ -173,8 +173,8 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
         job.check(recipe, [f"init={recipe.init}"])
         run, result = cli.open_run(recipe)
     else:
-        _, given = split(job.options, from_python(job.options, options, keywords))
-        run, result = cli.open_job(given, job)
+        _, recipe_words = split(job.options, from_python(job.options, options, keywords))
+        run, result = cli.open_job(recipe_words, job)
     try:
         if result is None:
             result = job.run(run)

@@ -24,8 +24,8 @@ def print_banner(job: Job) -> None:
     """Measure a step, then print the run's settings, its estimated time and its warnings. All
     processes call it; rank 0 prints."""
     recipe, batch_layout = job.recipe, job.batch_layout
-    one = job.held_out.example
-    batch = one.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
+    first_batch = job.held_out.example
+    batch = first_batch.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
     seconds = loop.seconds_per_step(job.state, batch, loop_settings(recipe))
     if not job.accelerator.is_main_process:
         return
@@ -78,15 +78,15 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
     if not recipe.data.is_rgb:
         yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
     yield from console.rows_under("images", splits.notes)
-    found = costs.work(recipe)
-    why = f"without values a step fails: {found.uncounted}"  # docs/extend.md
+    counted = costs.work(recipe)
+    why = f"without values a step fails: {counted.uncounted}"  # docs/extend.md
     work = f"multiply-adds {formatting.NOT_COUNTED} ({why})"
-    if found.forward is not None:
-        work = f"{found.forward / 1e9:.3g}G multiply-adds an image"
+    if counted.forward is not None:
+        work = f"{counted.forward / 1e9:.3g}G multiply-adds an image"
     patches = "no patches"
     if isinstance(net, Encoder):
         patches = f"{net.patches} patches of {net.patch_size} px"
-    size = f"{found.encoder / 1e6:.2f}M parameters"
+    size = f"{counted.encoder / 1e6:.2f}M parameters"
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     teachers = job.objective.teachers()
     for key, source in recipe.sources().items():
@@ -98,12 +98,14 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
 def _objective(recipe: schema.Recipe) -> str:
     """What is trained, and which of its keys are not as they are by default; of weights the next
     lines tell."""
-    own, usual = {"target", *recipe.groups}, schema.defaults()
-    shown = {name for one in recipe.sources().values() for name in (one.key, one.network_key)}
+    own_groups, usual = {"target", *recipe.groups}, schema.defaults()
+    shown = {
+        name for source in recipe.sources().values() for name in (source.key, source.network_key)
+    }
     changed = [
         f"{key}={formatting.option_text(value)}"
         for key, value in recipe.values().items()
-        if key.split(".")[0] in own and key not in shown and value != usual[key]
+        if key.split(".")[0] in own_groups and key not in shown and value != usual[key]
     ]
     return ", ".join([recipe.declared.title or recipe.objective, *changed])
 

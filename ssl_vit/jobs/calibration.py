@@ -72,7 +72,9 @@ def measure(options: Sequence[str], seconds: float, images: int) -> dict[str, An
             loop.train(job.state, passes, settings, stop=is_settled)
         began = time.perf_counter()
         loop.evaluate(job.held_out, job.state, {}, settings, Callbacks([]))
-        forward = (time.perf_counter() - began) / sum(len(one.key) for one in job.held_out.batches)
+        forward = (time.perf_counter() - began) / sum(
+            len(batch.key) for batch in job.held_out.batches
+        )
         return {
             "step": (begins[-1] - begins[1]) / (len(begins) - 2),
             "forward": forward,

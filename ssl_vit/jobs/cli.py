@@ -51,8 +51,8 @@ def evaluate(options: list[str]) -> None:
 
 def _main(arguments: list[str], job: JobKind) -> None:
     with report_errors():
-        own, options = tool.split(job.options, arguments)
-        as_json = tool.build(job.options, own).as_json
+        tool_words, options = tool.split(job.options, arguments)
+        as_json = tool.build(job.options, tool_words).as_json
         run, result = open_job(options, job)
     if result is None:
         with report_errors(everywhere=True):
@@ -60,15 +60,15 @@ def _main(arguments: list[str], job: JobKind) -> None:
     if result is not None and _is_main():
         from .run_result import run_result  # half a second of imports
 
-        found = run_result(run, result)
-        print(found)
+        summary = run_result(run, result)
+        print(summary)
         if run.recipe.trains and run.recipe.hub.repo:
             from ..hub.manifest import status_lines  # a second of imports
 
             for name, text in status_lines(run):
                 print(f"{name:<11} {text}")
         if as_json:
-            print(json.dumps(found.content()))
+            print(json.dumps(summary.content()))
 
 
 def _is_main() -> bool:

@@ -86,11 +86,11 @@ def draw(options: FigureOptions) -> DrawnFigures:
     from . import encoders
 
     named = encoders.with_fresh_weights(options.init, options.overrides)
-    one = named[-1]
-    torch.set_num_threads(one.recipe.compute.threads or default_threads())
-    folder = _folder(options, one)
-    _known(folder, one)  # before the work, not after it
-    images = encoders.find_images(one, options.overrides, options.split)
+    encoder = named[-1]
+    torch.set_num_threads(encoder.recipe.compute.threads or default_threads())
+    folder = _folder(options, encoder)
+    _known(folder, encoder)  # before the work, not after it
+    images = encoders.find_images(encoder, options.overrides, options.split)
     count = min(options.images or MOST_IMAGES, len(images.source))
     of = f"{images.name}, {images.split}"
     looked_at = f"{of}: {count:,} of {len(images.source):,}"
@@ -100,7 +100,9 @@ def draw(options: FigureOptions) -> DrawnFigures:
         print(f"encoder     {text}", flush=True)
     drawn = _compute(options, named, images, count)
     try:
-        page = _write_all(folder, one, drawn, of, count, [f"Images of {looked_at}.", *described])
+        page = _write_all(
+            folder, encoder, drawn, of, count, [f"Images of {looked_at}.", *described]
+        )
     except OSError as error:
         path = folder.path
         raise UserError(f"out={path.parent}: {path}: {error.strerror or error}") from None
@@ -127,10 +129,10 @@ def draw_predictions(run: Path) -> None:
     from ..evaluation import split_images
     from . import encoders
 
-    one = encoders.resolve_one(str(run), {})
-    source = split_images.load(one.recipe, test=False).validation
-    images = encoders.ImageSet(source, one.recipe.data.name, "held out")
-    subject = encoders.load_subject(one, images, inspection.SHOWN, inspection.SHOWN)
+    named = encoders.resolve_one(str(run), {})
+    source = split_images.load(named.recipe, test=False).validation
+    images = encoders.ImageSet(source, named.recipe.data.name, "held out")
+    subject = encoders.load_subject(named, images, inspection.SHOWN, inspection.SHOWN)
     if subject.objective is not None:
         inspection.save_figures(subject.objective, subject.shown, folder)
 
@@ -151,35 +153,35 @@ def _compute(
     from . import encoders
 
     drawn: Drawn = {}
-    for one in reversed(named):
-        subject = encoders.load_subject(one, images, count, min(options.shown, count))
+    for named_encoder in reversed(named):
+        subject = encoders.load_subject(named_encoder, images, count, min(options.shown, count))
         note = shown_note(subject.encoder.channels)
-        label = f"{one.label} ({note})" if note else one.label
+        label = f"{named_encoder.label} ({note})" if note else named_encoder.label
         wanted = options.figures or collection.usual(subject.objective)
-        for name in wanted if one is named[-1] else [*drawn]:
+        for name in wanted if named_encoder is named[-1] else [*drawn]:
             try:
                 arrays = collection.FIGURES[name].compute(subject)
                 drawn.setdefault(name, []).insert(0, (label, arrays))
             except UnavailableError as error:
-                if one is named[-1]:  # that fresh weights have no heads is no news
-                    print(f"left out    {name}: {one.label}: {error}", flush=True)
+                if named_encoder is named[-1]:  # that fresh weights have no heads is no news
+                    print(f"left out    {name}: {named_encoder.label}: {error}", flush=True)
         if not drawn:
             raise UserError(f"init={options.init}: none of these figures can be made")
     return drawn
 
 
-def _folder(options: FigureOptions, one: "NamedEncoder") -> OutputFolder[FigureRecord]:
+def _folder(options: FigureOptions, encoder: "NamedEncoder") -> OutputFolder[FigureRecord]:
     """figures/ of the encoder's run, unless out= or name= is given."""
-    if one.run and options.out is None and options.name is None:
-        path = one.run / "figures"
+    if encoder.run and options.out is None and options.name is None:
+        path = encoder.run / "figures"
     else:
-        name = options.name or "figures-" + re.sub(r"\W", "_", one.label)[-60:]
+        name = options.name or "figures-" + re.sub(r"\W", "_", encoder.label)[-60:]
         path = Path("runs" if options.out is None else options.out) / name
-    run = one.run if one.run and path == one.run / "figures" else None
+    run = encoder.run if encoder.run and path == encoder.run / "figures" else None
     return OutputFolder(path, OWN, RECORD, FigureRecord, run)
 
 
-def _known(folder: OutputFolder[FigureRecord], one: "NamedEncoder") -> dict[str, Figure]:
+def _known(folder: OutputFolder[FigureRecord], named_encoder: "NamedEncoder") -> dict[str, Figure]:
     """{figure: its images} of the figures that are there, a run's own or of this encoder.
 
     Raises:
@@ -187,23 +189,23 @@ def _known(folder: OutputFolder[FigureRecord], one: "NamedEncoder") -> dict[str,
             something else.
     """
     folder.check()
-    found = folder.read()
-    if found is None:
+    record = folder.read()
+    if record is None:
         return {}
-    if folder.run is None and found.encoder != one.identity:
-        text = f"{folder.path} is of {found.encoder}; give another name="
+    if folder.run is None and record.encoder != named_encoder.identity:
+        text = f"{folder.path} is of {record.encoder}; give another name="
         raise UserError(f"name={folder.path.name}: {text}")
-    differ = differences(facts("init", found.init), facts("init", one.source.identity()))
+    differ = differences(facts("init", record.init), facts("init", named_encoder.source.identity()))
     if folder.run is None and differ:
         names = ", ".join(sorted(each.name for each in differ))
         text = f"{folder.path} is of another encoder there ({names}); give another name="
-        raise UserError(f"init={one.source.place}: {text}")
-    return found.figures
+        raise UserError(f"init={named_encoder.source.place}: {text}")
+    return record.figures
 
 
 def _write_all(
     folder: OutputFolder[FigureRecord],
-    one: "NamedEncoder",
+    named_encoder: "NamedEncoder",
     drawn: Drawn,
     of: str,
     count: int,
@@ -213,7 +215,7 @@ def _write_all(
 
     Args:
         folder: of the figures.
-        one: the encoder that they are of.
+        named_encoder: the encoder that they are of.
         drawn: figure -> data.
         of: which images they were computed over, `count` of them.
         about: lines of the page.
@@ -222,8 +224,14 @@ def _write_all(
         OSError: they cannot be written.
     """
     with folder.hold():
-        known = {name: figure for name, figure in _known(folder, one).items() if name not in drawn}
-        record = FigureRecord(encoder=one.identity, init=one.source.identity(), figures=known)
+        known = {
+            name: figure
+            for name, figure in _known(folder, named_encoder).items()
+            if name not in drawn
+        }
+        record = FigureRecord(
+            encoder=named_encoder.identity, init=named_encoder.source.identity(), figures=known
+        )
         folder.write(record)  # by which a folder that is cut off is known
         for name, data in drawn.items():
             _write(folder.path, name, data)

@@ -54,22 +54,22 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
         raise UserError(f"top={options.top}: has no use without query=IMAGE")
     from . import encoders
 
-    one = encoders.resolve_one(options.init, options.overrides)
-    data = encoders.data_of(one.owner or one, options.overrides)
-    recipe = one.recipe
+    named = encoders.resolve_one(options.init, options.overrides)
+    data = encoders.data_of(named.owner or named, options.overrides)
+    recipe = named.recipe
     for key in ("labels", "name", "path", "hub"):  # where images are; how they are cut is one's own
         setattr(recipe.data, key, getattr(data, key))
-    label, place = (re.sub(r"[^\w.-]", "_", text)[-60:] for text in (one.label, data.name))
+    label, place = (re.sub(r"[^\w.-]", "_", text)[-60:] for text in (named.label, data.name))
     recipe.out = options.out
     recipe.name = options.name or f"features-{label}-{place}"
     folder = Path(recipe.out) / recipe.name
     if data.path and folder.resolve().is_relative_to(Path(data.path).resolve()):
         text = "lies in data.path=, where it would be taken for images; give another out="
         raise UserError(f"out={recipe.out}: {folder} {text}")
-    return options, one, data
+    return options, named, data
 
 
-def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedImages:
+def embed(options: EmbedOptions, named: "NamedEncoder", data: "Data") -> EmbeddedImages:
     """Write the features that are missing, on all processes; answer the queries.
 
     Raises:
@@ -79,8 +79,8 @@ def embed(options: EmbedOptions, one: "NamedEncoder", data: "Data") -> EmbeddedI
     from .feature_folder import FeatureFolder
     from .session import session
 
-    run = Run(one.recipe)
+    run = Run(named.recipe)
     with session(run) as current:
-        features = FeatureFolder(options, one, data, current)
+        features = FeatureFolder(options, named, data, current)
         files, nearest = features.run()
     return EmbeddedImages(features.folder, files, nearest)

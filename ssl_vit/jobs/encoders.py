@@ -76,7 +76,7 @@ class NamedEncoder:
         return f"{model.name or model.timm} ({parts}) at {self.recipe.data.size} px{fresh}"
 
 
-def with_fresh_weights(place: str, given: Mapping[str, str]) -> list[NamedEncoder]:
+def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncoder]:
     """The encoder that a place names, after fresh weights of its model with its seed: of a run,
     those that it began with if it began from scratch, at the image size that is looked at.
     `scratch` alone is fresh weights already.
@@ -84,35 +84,35 @@ def with_fresh_weights(place: str, given: Mapping[str, str]) -> list[NamedEncode
     Raises:
         UserError: as `resolve_one`; or it is no Vision Transformer.
     """
-    one = resolve_one(place, given)
-    if one.recipe.model.convolutional:
-        text = f"{one.recipe.model.timm} has no patches and no attention"
+    named = resolve_one(place, texts)
+    if named.recipe.model.convolutional:
+        text = f"{named.recipe.model.timm} has no patches and no attention"
         raise UserError(f"init={place}: expected a Vision Transformer; {text}")
-    return [one] if one.source.is_scratch else [_scratch(one, given), one]
+    return [named] if named.source.is_scratch else [_scratch(named, texts), named]
 
 
-def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
+def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     """The encoder that a place names, with its own image size, normalisation and evaluation's
     preprocessing. The place `scratch,PLACE` is fresh weights of that one's model, with its seed.
 
     Args:
         place: as `init=`.
-        given: options of recipes. `model=` is for weights that do not describe theirs.
+        texts: options of recipes. `model=` is for weights that do not describe theirs.
 
     Raises:
         UserError: there is none; an option is wrong or has no use.
     """
-    other = place.removeprefix(BESIDE)
-    if other != place and not parsing.exists(place):
-        owner = resolve_one(other, given)
-        one = _scratch(owner, given)
-        one.owner, one.identity = owner, f"{BESIDE}{owner.identity}"
-        one.label = f"{BESIDE}{owner.label}"
-        return one
+    trained_place = place.removeprefix(BESIDE)
+    if trained_place != place and not parsing.exists(place):
+        owner = resolve_one(trained_place, texts)
+        named = _scratch(owner, texts)
+        named.owner, named.identity = owner, f"{BESIDE}{owner.identity}"
+        named.label = f"{BESIDE}{owner.label}"
+        return named
     source = InitSource(place)
     if source.is_scratch:
-        return _scratch(None, given)
-    of_model = next((key for key in given if key.split(".")[0] == "model" and key != ADAPTED), None)
+        return _scratch(None, texts)
+    of_model = next((key for key in texts if key.split(".")[0] == "model" and key != ADAPTED), None)
     try:
         described = source.described_values()
     except UserError:
@@ -121,12 +121,12 @@ def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
         described = source.described_values(model=False)  # of a network without patches
     # the normalisation, which options give the encoders that do not state it
     brought = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
-    own = {key: text for key, text in given.items() if key not in brought}
+    own_texts = {key: text for key, text in texts.items() if key not in brought}
     if of_model and "model.width" in described:
-        raise UserError(f"{of_model}={given[of_model]}: init={place} describes its own model")
-    own.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
-    name = own.pop("model.name", None)  # which only model= sets
-    recipe = resolve_encoder(place, own)
+        raise UserError(f"{of_model}={texts[of_model]}: init={place} describes its own model")
+    own_texts.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
+    name = own_texts.pop("model.name", None)  # which only model= sets
+    recipe = resolve_encoder(place, own_texts)
     recipe.model.name = name or recipe.model.name
     located = source.locate()
     identity = label = place
@@ -136,15 +136,15 @@ def resolve_one(place: str, given: Mapping[str, str]) -> NamedEncoder:
     return NamedEncoder(source, identity, label, recipe, source.pooling(), located.run)
 
 
-def _scratch(owner: NamedEncoder | None, given: Mapping[str, str]) -> NamedEncoder:
+def _scratch(owner: NamedEncoder | None, texts: Mapping[str, str]) -> NamedEncoder:
     """Fresh weights; of the owner's model, for its images and with its seed, if there is one."""
     if owner is None:
-        recipe = resolve_encoder("scratch", given)
+        recipe = resolve_encoder("scratch", texts)
         return NamedEncoder(InitSource("scratch"), "scratch", "scratch", recipe, "token", None)
     recipe = copy.deepcopy(owner.recipe)
     recipe.init = "scratch"
     made = None
-    if owner.run and "seed" not in given:
+    if owner.run and "seed" not in texts:
         made = recipe_files.read(owner.run / "recipe.yaml")
         recipe.seed = made.seed
     source = InitSource("scratch")
@@ -159,23 +159,25 @@ class ImageSet(NamedTuple):
     split: str
 
 
-def find_images(one: NamedEncoder, given: Mapping[str, str], split: str | None = None) -> ImageSet:
+def find_images(
+    named: NamedEncoder, texts: Mapping[str, str], split: str | None = None
+) -> ImageSet:
     """A split, without one the test images, else the held-out ones, of the images that the options
     name; without such options, of those that the run was trained on. Prints what their labels are.
 
     Raises:
         UserError: the images are not on this machine, or cannot be read; there is no such split.
     """
-    data = data_of(one, given)
+    data = data_of(named, texts)
     if split is None:
         source, name, guesses = _tested(data)
     elif data.stream:
         text = "a stream is not looked at as a whole; expected data.stream=false"
         raise UserError(f"split={split}: {text}")
     else:
-        found = open_splits(data)
-        chosen = named_split(split, found.splits)
-        source, name, guesses = found.splits[chosen], f"split {chosen}", found.guesses
+        opened = open_splits(data)
+        chosen = named_split(split, opened.splits)
+        source, name, guesses = opened.splits[chosen], f"split {chosen}", opened.guesses
         if not data.labels:
             source = source.without_labels()
     warnings = check_pixels.check({data.name: source}, data, check_pixels.OF_ENCODER)
@@ -211,50 +213,52 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
         chosen = layout.choose("validation", filled)
     if chosen is None:
         text = f"split={name}: no such split with images; {suggest(name, filled)}"
-        roles = {layout.role(one) for one in filled}
+        roles = {layout.role(name) for name in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
             text += "; without one a run holds out a share of train"
         raise UserError(text)
     return chosen
 
 
-def data_of(one: NamedEncoder, given: Mapping[str, str]) -> Data:
+def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
     """The data that the options name; without such options, those that the run was trained on,
     which it prints.
 
     Raises:
         UserError: they are not on this machine.
     """
-    data = one.recipe.data
-    if not gives_images(given):
-        if one.run:
-            data = recipe_files.read(one.run / "recipe.yaml").data
-            own = words.typed({k: text for k, text in given.items() if k.startswith("data.")})
-            changed = {f"data.{key}": value for key, value in data} | own
+    data = named.recipe.data
+    if not gives_images(texts):
+        if named.run:
+            data = recipe_files.read(named.run / "recipe.yaml").data
+            data_values = words.typed(
+                {k: text for k, text in texts.items() if k.startswith("data.")}
+            )
+            changed = {f"data.{key}": value for key, value in data} | data_values
             data = schema.build(changed).data
-        notice = images_taken(one.source, data)
-        if one.source.is_scratch:
+        notice = images_taken(named.source, data)
+        if named.source.is_scratch:
             text = f"no images are named; data={data.name} is used"
-            notice = f"warning: init={one.source.place}: {text}; for others {OTHERS}"
+            notice = f"warning: init={named.source.place}: {text}; for others {OTHERS}"
         if notice and os.environ.get("RANK", "0") == "0":
             print(notice, flush=True)
     check_place(data)
     return data
 
 
-def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:
+def load_subject(named: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:
     """The encoder with its weights, in its objective if that has a figure; and `count` images of
     the set.
 
     Raises:
         UserError: as `NamedEncoder.load`; images cannot be read; or features are not finite.
     """
-    recipe = one.recipe
+    recipe = named.recipe
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(recipe.seed)  # of what the weights do not hold
-    network, _ = one.load()
+    network, _ = named.load()
     assert isinstance(network, Encoder)  # with_fresh_weights refuses others
-    objective, unknown = load_trained(one.source, network, lambda part: bool(part.figure))
+    objective, unknown = load_trained(named.source, network, lambda part: bool(part.figure))
     tokens = network.patches + network.prefix
     fitting = ATTENTION_BYTES // (4 * recipe.model.heads * tokens**2)
     size = max(shown, min(LARGEST_BATCH, fitting))
@@ -270,8 +274,8 @@ def load_subject(one: NamedEncoder, images: ImageSet, count: int, shown: int) ->
     if objective is not None:
         objective.to(device).eval()
     first: Batch = batches[0].map(lambda values: values[:shown])
-    pool = one.pool if network.has_class_token else "avg"
+    pool = named.pool if network.has_class_token else "avg"
     with torch.no_grad():
         feature_BD = network.feature(first.image, pool)
-    check_finite(FRESH if one.source.is_scratch else ENCODER, is_finite(feature_BD))
-    return Subject(network, one.pool, batches, first, objective, images.source.classes, unknown)
+    check_finite(FRESH if named.source.is_scratch else ENCODER, is_finite(feature_BD))
+    return Subject(network, named.pool, batches, first, objective, images.source.classes, unknown)

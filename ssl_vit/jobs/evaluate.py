@@ -85,19 +85,21 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     # what is read for fresh weights is not counted as the run's
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     if ATTENTIVE in recipe.probe.measures:
-        for name, one in networks.items():
+        for name, measured_network in networks.items():
             with features.failing_left_out(name, UserError, tell):
-                found, commonest, copies = attentive.measure(one, images_of[name], name)
-                for reader, own in {name: found, COMMONEST: commonest}.items():
-                    right[reader] = {**right.get(reader, {}), ATTENTIVE: own}
+                classified, commonest, copies = attentive.measure(
+                    measured_network, images_of[name], name
+                )
+                for reader, right_M in {name: classified, COMMONEST: commonest}.items():
+                    right[reader] = {**right.get(reader, {}), ATTENTIVE: right_M}
     metrics = compared(right, "test", copies, paired=paired)
     if head:
         metrics |= heads.measure_head(head, images, paired)
     if measures_masks(recipe):
         counts = {}
-        for name, one in networks.items():
+        for name, measured_network in networks.items():
             with features.failing_left_out(name, UserError, tell):
-                counts[name] = dense.measure(one, images_of[name], name)
+                counts[name] = dense.measure(measured_network, images_of[name], name)
         metrics |= dense.compared(counts, paired)
     result = None
     if accelerator.is_main_process:
@@ -167,13 +169,13 @@ def _fresh(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
 
 def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Readers, str]:
     """What features are read from, of each network and of the pixels; and the encoder's pooling."""
-    found = {name: _reader(one, name, recipe) for name, one in networks.items()}
-    readers = {name: read for name, (read, _) in found.items()}
+    pooled = {name: _reader(network, name, recipe) for name, network in networks.items()}
+    readers = {name: read for name, (read, _) in pooled.items()}
     if "knn" in recipe.probe.measures:
         readers[PIXELS] = pixel_reader(recipe.data)
     if set(recipe.probe.measures) <= TOKENS:
         return readers, "tokens" if ATTENTIVE in recipe.probe.measures else "patches"
-    return readers, found[ENCODER][1]
+    return readers, pooled[ENCODER][1]
 
 
 def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, str]:

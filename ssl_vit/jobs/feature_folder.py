@@ -124,13 +124,13 @@ class FeatureFolder:
     def _load_splits(self) -> dict[str, Source]:
         """The splits with images that the options name; rank 0 prints what is to be known of
         them."""
-        found = run_splits.every_part(self.data)
-        filled = {name: source for name, source in found.splits.items() if len(source)}
+        opened = run_splits.every_part(self.data)
+        filled = {name: source for name, source in opened.splits.items() if len(source)}
         chosen = [named_split(name, filled) for name in self.options.split or filled]
         splits = {name: without_lists(filled[name], f"the features of {name}") for name in chosen}
         if self.accelerator.is_main_process:
             warnings = check_pixels.check(splits, self.data, check_pixels.OF_ENCODER)
-            for text in (*found.guesses, *warnings):
+            for text in (*opened.guesses, *warnings):
                 print(f"warning: {text_line(text)}", flush=True)
             about = run_splits.describe_labels(next(iter(splits.values())), self.data)
             print(f"labels      {text_line(about)}", flush=True)
@@ -140,14 +140,14 @@ class FeatureFolder:
     def shards(self) -> list[FeatureShard]:
         """Those of the splits, with the Hub's names."""
         rows = self.options.shard_rows
-        found = []
+        made = []
         for split, source in self.splits.items():
             count = math.ceil(len(source) / rows)
             for number in range(count):
                 name = f"{split}-{number:05d}-of-{count:05d}.parquet"
                 last = min((number + 1) * rows, len(source))
-                found.append(FeatureShard(split, number * rows, last, self.folder / name))
-        return found
+                made.append(FeatureShard(split, number * rows, last, self.folder / name))
+        return made
 
     def _network(self) -> tuple[Backbone, str]:
         """The encoder on the device, and a hash of its weights.
@@ -155,18 +155,18 @@ class FeatureFolder:
         Raises:
             UserError: they do not suit; or it has no patches or no class token, which are wanted.
         """
-        init, one = self.options.init, self.one
-        network, digest = one.load()
+        init, named = self.options.init, self.one
+        network, digest = named.load()
         if not isinstance(network, Encoder):
-            one.pool = "its own pooling"
+            named.pool = "its own pooling"
             if self.options.patches:
                 raise UserError(f"patches=true: init={init} is convolutional and has no patches")
         elif network.has_class_token:
-            one.pool = self.recipe.probe.pool or one.pool
+            named.pool = self.recipe.probe.pool or named.pool
         elif self.recipe.probe.pool == "token":
             raise UserError(f"probe.pool=token: init={init} has no class token; expected avg")
         else:
-            one.pool = "avg"
+            named.pool = "avg"
         return network.to(self.accelerator.device), digest
 
     def _open(self, weights_hash: str) -> tuple[list[int], Precision]:
@@ -180,27 +180,27 @@ class FeatureFolder:
             UserError: the folder holds other features, of which it names the key, or another file
                 is in a shard's place.
         """
-        there = self.output.read()
+        record = self.output.read()
         compute = self.recipe.compute
-        if there and "compute.precision" not in self.options.overrides:
-            compute.precision = there.settings.get("compute.precision", compute.precision)
+        if record and "compute.precision" not in self.options.overrides:
+            compute.precision = record.settings.get("compute.precision", compute.precision)
         settings = self._settings(weights_hash)
         made = {
             name: {"images": len(source), "data": fingerprints.fingerprint(source)}
             for name, source in self.splits.items()
         }
         recorded = {}
-        if there:
-            was = there.settings | facts("data", there.splits)
-            for one in differences(was, settings | facts("data", made)):
-                self._refuse(one)
-            made = there.splits | made
-            recorded = there.shards
+        if record:
+            was = record.settings | facts("data", record.splits)
+            for difference in differences(was, settings | facts("data", made)):
+                self._refuse(difference)
+            made = record.splits | made
+            recorded = record.shards
         missing = [number for number, shard in enumerate(self.shards) if not shard.file.exists()]
         kept = self.output.intact(recorded, [shard.file.name for shard in self.shards])
         lists = {name: ClassList.of(source) for name, source in self.splits.items()}
-        if there:
-            lists |= {str(self.folder): ClassList(there.label_names)}
+        if record:
+            lists |= {str(self.folder): ClassList(record.label_names)}
         names = shared_names(lists, self.recipe.data.location)
         self.output.write(
             Embedded(
@@ -232,15 +232,20 @@ class FeatureFolder:
             "model_args": self.one.source.feature_values().get("model_args"),
         }
 
-    def _refuse(self, one: Difference) -> None:
+    def _refuse(self, difference: Difference) -> None:
         """Raises UserError: the folder's features have another value of a key, or other images."""
-        if one.kind:
-            option, others = f"data={self.data.place}", f"other images in its split {one.name}"
-        elif one.key == "init":
+        if difference.kind:
+            option, others = (
+                f"data={self.data.place}",
+                f"other images in its split {difference.name}",
+            )
+        elif difference.key == "init":
             option, others = f"init={self.options.init}", "other weights"
         else:
-            here, was = (json.dumps(value).strip('"') for value in (one.here, one.there))
-            option, others = f"{one.key}={here}", f"{one.key}={was}"
+            here, was = (
+                json.dumps(value).strip('"') for value in (difference.here, difference.there)
+            )
+            option, others = f"{difference.key}={here}", f"{difference.key}={was}"
         raise UserError(f"{option}: {self.folder} holds features of {others}; give another name=")
 
     def _describe(self) -> str:
@@ -282,9 +287,9 @@ class FeatureFolder:
         Raises:
             UserError: more images than data.unreadable cannot be read.
         """
-        found = [embedding.summary(shard.file) for shard in self.shards]
-        images = sum(count for count, _ in found)
-        unreadable = [text for _, texts in found for text in texts]
+        summaries = [embedding.summary(shard.file) for shard in self.shards]
+        images = sum(count for count, _ in summaries)
+        unreadable = [text for _, texts in summaries for text in texts]
         record = self.output.read()
         assert record is not None
         names = [shard.file.name for shard in self.shards]
@@ -302,16 +307,16 @@ class FeatureFolder:
         top = self.options.top or TOP
         x_QD = np.stack([self._feature(query, read) for query in queries])
         # the query may be among them
-        found, pairs = embedding.search(x_QD, self.shards, self.splits, top + 1)
+        neighbours, pairs = embedding.search(x_QD, self.shards, self.splits, top + 1)
         nearest = [
-            nearest_images.without_query(query, own, self.splits)[:top]
-            for query, own in zip(queries, found, strict=True)
+            nearest_images.without_query(query, near_query, self.splits)[:top]
+            for query, near_query in zip(queries, neighbours, strict=True)
         ]
         command = "" if self.one.source.is_scratch else nearest_images.comparison(self.options)
         images = sum(embedding.summary(shard.file)[0] for shard in self.shards)
         among = Gathered(self.splits, images, self.recipe.data, pairs, self._describe(), command)
         nearest_images.show(list(zip(queries, nearest, strict=True)), among, self.folder)
-        return [one for own in nearest for one in own]
+        return [neighbour for near_query in nearest for neighbour in near_query]
 
     def _feature(self, query: Query, read: TokenReader) -> np.ndarray:
         """Compute the feature (D,) of a query.

@@ -247,5 +247,5 @@ def _held_out(job: Job) -> dict[str, Measured]:
     }
 
 
-def _added(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+def _added(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b

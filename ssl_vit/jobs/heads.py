@@ -75,13 +75,16 @@ def load_trained(
     if made.objective not in declaration.objectives():
         text = "a figure of its predictions, if it has one, needs plugin=FILE"
         return None, f"objective={made.objective} is a plugin's; {text}"
-    part = next((one for one in made.declared.trained(made) if wanted(one)), None)
+    part = next((candidate for candidate in made.declared.trained(made) if wanted(candidate)), None)
     if part is None:
         return None, ""
     if part.predicts_patches and made.target not in declaration.targets():
         text = "figures=reconstruction with plugin=FILE shows its predictions"
         return None, f"target={made.target} is a plugin's; {text}"
-    now = {content_of(type(one)) for one in (made.declared, declaration.targets().get(made.target))}
+    now = {
+        content_of(type(candidate))
+        for candidate in (made.declared, declaration.targets().get(made.target))
+    }
     was = (read(run / "environment.json", Environment).plugin or {}).get("file")
     if was and now - {"", was}:
         return None, "the plugin's file differs from what the run was made with"
@@ -111,7 +114,7 @@ def _of_export(
     if folder is None:
         return None
     try:
-        config = export_files.read(folder, own=True)
+        config = export_files.read(folder, only_ours=True)
     except (OSError, ValueError):  # another program's
         return None
     if not config["num_classes"] or not wanted(declaration.objective(LABELS)):
@@ -148,11 +151,11 @@ def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _of_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """Those of one objective: of a sum of objectives that part's."""
-    own = f"{PARTS}{name}."
+    prefix = f"{PARTS}{name}."
     return {
-        key.removeprefix(own): value
+        key.removeprefix(prefix): value
         for key, value in heads.items()
-        if key.startswith(own) or not key.startswith(PARTS)
+        if key.startswith(prefix) or not key.startswith(PARTS)
     }
 
 
@@ -191,15 +194,15 @@ def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured
     recipe, test, accelerator = images.recipe, images.test, images.accelerator
     objective = head.objective.to(accelerator.device).eval()
     with images.autocast():
-        found = classify.predict(objective, images.batches(test), accelerator)
-    found = found._replace(label=renumber(found.label, head.number_C))
-    if found.label.max() >= found.classes:
-        known = f"the head of init={recipe.init} knows {found.classes} classes"
-        labels = f"data={recipe.data.name} has labels up to {found.label.max()}"
+        predictions = classify.predict(objective, images.batches(test), accelerator)
+    predictions = predictions._replace(label=renumber(predictions.label, head.number_C))
+    if predictions.label.max() >= predictions.classes:
+        known = f"the head of init={recipe.init} knows {predictions.classes} classes"
+        labels = f"data={recipe.data.name} has labels up to {predictions.label.max()}"
         raise UserError(f"probe.measures=top1: {known}, {labels}")
-    metrics = classify.accuracies(found, found.classes, paired)
+    metrics = classify.accuracies(predictions, predictions.classes, paired)
     if recipe.eval.real:
-        metrics |= classify.real_accuracy(found, test, recipe.eval.real)
+        metrics |= classify.real_accuracy(predictions, test, recipe.eval.real)
     return metrics
 
 

@@ -73,22 +73,22 @@ def read_query(text: str, data: Data) -> Query:
 
 
 def without_query(
-    query: Query, found: Sequence[Neighbor], splits: Mapping[str, Source]
+    query: Query, neighbours: Sequence[Neighbor], splits: Mapping[str, Source]
 ) -> list[Neighbor]:
     """The neighbours that are not the query's own file, each with its name."""
-    own = query.path.resolve()
-    paths = [splits[one.split].path_of(one.index) for one in found]
+    query_path = query.path.resolve()
+    paths = [splits[neighbour.split].path_of(neighbour.index) for neighbour in neighbours]
     return [
-        one._replace(query=query.text)
-        for one, path in zip(found, paths, strict=True)
-        if path is None or path.resolve() != own
+        neighbour._replace(query=query.text)
+        for neighbour, path in zip(neighbours, paths, strict=True)
+        if path is None or path.resolve() != query_path
     ]
 
 
 def comparison(options: EmbedOptions) -> str:
     """The same command with fresh weights of the encoder's model, into a folder of its own."""
-    given = options.model_dump(exclude_unset=True, exclude={"name"})
-    typed = from_python(EmbedOptions, given | {"init": f"{BESIDE}{options.init}"}, {})
+    settings = options.model_dump(exclude_unset=True, exclude={"name"})
+    typed = from_python(EmbedOptions, settings | {"init": f"{BESIDE}{options.init}"}, {})
     typed += [f"{key}={text}" for key, text in options.overrides.items()]
     return shell_command(sys.executable, *tool_command("embed"), *typed)
 
@@ -101,12 +101,12 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
     """
     if among.pairs:
         print(f"any two     {_typical(among.pairs, among.images)}")
-    for query, found in answers:
+    for query, neighbours in answers:
         left_out = "its own file left out, copies are not"
         print(f"nearest     {text_line(query.text)}: cosine similarity, image; {left_out}")
-        for one in found:
-            print(f"{one.similarity:11.4f} {_name(one, among)}")
-        if text := no_nearer(found, among.pairs):
+        for neighbour in neighbours:
+            print(f"{neighbour.similarity:11.4f} {_name(neighbour, among)}")
+        if text := no_nearer(neighbours, among.pairs):
             print(f"note        {text}")
     if among.command:
         print(f"compare     {among.command}")
@@ -114,17 +114,21 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
     print(f"page        {folder / PAGE}", flush=True)
 
 
-def no_nearer(found: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
+def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
     """How many of a query's best neighbours are no nearer to it than 1% of all pairs of images are
     to one another; empty where all are nearer, or that is not known. Of few images, and of a query
     in a sparse place, also neighbours that are alike may be such."""
-    above = sum(one.similarity > pairs.high for one in found) if pairs else len(found)
-    if pairs is None or above == len(found):
+    above = (
+        sum(neighbour.similarity > pairs.high for neighbour in neighbours)
+        if pairs
+        else len(neighbours)
+    )
+    if pairs is None or above == len(neighbours):
         return ""
     level = f"{pairs.high:.4f}, which 1% of all pairs of images exceed"
     exceed = "exceed" if above > 1 else "exceeds"
     others = "the others" if above else "them"
-    text = f"of these {len(found):,} images {above or 'none'} {exceed} {level}"
+    text = f"of these {len(neighbours):,} images {above or 'none'} {exceed} {level}"
     return f"{text}; being the nearest does not make {others} alike"
 
 
@@ -134,15 +138,17 @@ def _typical(pairs: PairSimilarity, images: int) -> str:
     return f"similarity {pairs.mean:.4f} on average, 1% above {pairs.high:.4f} ({measured})"
 
 
-def _name(one: Neighbor, among: Gathered) -> str:
+def _name(neighbour: Neighbor, among: Gathered) -> str:
     """File, and what its path does not say of split and label."""
-    source = among.splits[one.split]
-    name = source.file_of(one.index)
+    source = among.splits[neighbour.split]
+    name = source.file_of(neighbour.index)
     folders = PurePosixPath(name).parts[:-1]
-    split = f"{one.split}: " if len(among.splits) > 1 and one.split not in folders else ""
+    split = (
+        f"{neighbour.split}: " if len(among.splits) > 1 and neighbour.split not in folders else ""
+    )
     label = ""
-    if one.label >= 0:
-        label = source.classes[one.label] if source.classes else str(one.label)
+    if neighbour.label >= 0:
+        label = source.classes[neighbour.label] if source.classes else str(neighbour.label)
     return text_line(f"{split}{name}" + (f", {label}" if label and label not in folders else ""))
 
 
@@ -158,26 +164,26 @@ def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> s
     if among.command:
         intro += [Text("The same with random weights of this model:"), Commands([among.command])]
     sections = [Section("", intro)]
-    for query, found in answers:
-        sections.append(Section(text_line(query.text), list(_nearest(query, found, among))))
+    for query, neighbours in answers:
+        sections.append(Section(text_line(query.text), list(_nearest(query, neighbours, among))))
     names = [text_line(query.path.name) for query, _ in answers]
     title = names[0] if len(names) == 1 else f"{len(names)} queries"
     return blocks.html(f"Images nearest to {title}", sections)
 
 
-def _nearest(query: Query, found: Sequence[Neighbor], among: Gathered) -> Iterable[Block]:
+def _nearest(query: Query, neighbours: Sequence[Neighbor], among: Gathered) -> Iterable[Block]:
     text = f"The query: {text_line(query.path.name)}"
-    own = thumbnail(query.pixels_CHW, among.data)
-    if warning := no_nearer(found, among.pairs):
+    picture = thumbnail(query.pixels_CHW, among.data)
+    if warning := no_nearer(neighbours, among.pairs):
         yield Text(f"{warning[0].upper()}{warning[1:]}.", warning=True)
-    shown = [blocks.Image(own, text, text, href=query.path.resolve().as_uri())]
-    for one in found:
-        source = among.splits[one.split]
-        (raw,), _ = source.fetch(np.array([one.index]))
-        image, name = thumbnail(decoder(among.data)(raw), among.data), _name(one, among)
-        path = source.path_of(one.index)
+    shown = [blocks.Image(picture, text, text, href=query.path.resolve().as_uri())]
+    for neighbour in neighbours:
+        source = among.splits[neighbour.split]
+        (raw,), _ = source.fetch(np.array([neighbour.index]))
+        image, name = thumbnail(decoder(among.data)(raw), among.data), _name(neighbour, among)
+        path = source.path_of(neighbour.index)
         href = path.resolve().as_uri() if path else ""
-        caption = f"{one.similarity:.4f} {name}"
+        caption = f"{neighbour.similarity:.4f} {name}"
         shown.append(blocks.Image(image, caption, f"Image of {name}", href=href))
     yield Gallery(shown)
 

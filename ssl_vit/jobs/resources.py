@@ -38,9 +38,9 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
         return
     text = f"data.label_column={lists[0].column} holds a list of labels for each image"
     probing = recipe.objective == "probe"
-    for one in recipe.declared.trained(recipe):
-        if one.labels and not probing:
-            one.check_label_lists(recipe, text)
+    for part in recipe.declared.trained(recipe):
+        if part.labels and not probing:
+            part.check_label_lists(recipe, text)
     of_one_label = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
     if of_one_label and (probing or recipe.probe.every):
         measures = f"probe.measures=[{','.join(of_one_label)}]"

@@ -27,16 +27,16 @@ def check(run: Run) -> list[str]:
     recipe, folder, result = run.recipe, run.folder, run.result()
     check_start(recipe, result.trunk if result else None)
     identity.check_options(recipe, folder)
-    weights = {one: one.identity() for one in recipe.sources().values()}
+    weights = {source: source.identity() for source in recipe.sources().values()}
     hashes = identity.file_hashes(recipe)
     files = {kind: hashes.get(kind) or {} for kind in ("plugin", "real")}
-    known = {source.kind: found for source, found in weights.items()}
+    known = {source.kind: digest for source, digest in weights.items()}
     identity.check_facts(recipe, folder, known | files)
     images, warning = _images(recipe)
     identity.check_facts(recipe, folder, {"data": images})
     warnings = [warning] if warning else []
     text = "is not here, so whether the weights are the same was not checked"
-    gone = [one.option for one, found in weights.items() if one.is_local and not found]
+    gone = [source.option for source, digest in weights.items() if source.is_local and not digest]
     return [*(f"{option}: {text}" for option in gone), *warnings]
 
 
@@ -51,9 +51,11 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
     Raises:
         UserError: it began at another step or run.
     """
-    there, here = (began["run"], began["step"]) if began else None, recipe.trunk
-    if there and here and there != (here.folder.name, here.step):
-        text = f"the run began at step {there[1]} of {there[0]}; expected that, or leave it out"
+    began_at, here = (began["run"], began["step"]) if began else None, recipe.trunk
+    if began_at and here and began_at != (here.folder.name, here.step):
+        text = (
+            f"the run began at step {began_at[1]} of {began_at[0]}; expected that, or leave it out"
+        )
         raise recipe.error("resume", text)
 
 
@@ -75,15 +77,15 @@ def measured_again(run: Run) -> str:
     for fewer or for others (held-out rows are of their steps), or the last checkpoint is gone."""
     recipe = run.recipe
     changed = identity.changed_options(recipe, run.folder)
-    keys = {one.key for one in changed}
-    more = keys <= MEASURED_LAST and all(one.here for one in changed)
+    keys = {difference.key for difference in changed}
+    more = keys <= MEASURED_LAST and all(difference.here for difference in changed)
     if not keys or not more or not recipe.trains:
         return ""
     saved = list_checkpoints(run.checkpoints)
     if not saved or step_of(saved[-1]) != recipe.optim.steps:
         return ""
-    found = ", ".join(map(str, changed))
-    return f"again       the run has finished and is measured again: {found}"
+    names = ", ".join(map(str, changed))
+    return f"again       the run has finished and is measured again: {names}"
 
 
 def finished(run: Run) -> Result | None:

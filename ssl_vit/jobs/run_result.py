@@ -64,9 +64,9 @@ class RunResult(Result):
         if self.steps:
             yield from self._of_training()
         readings = metric_tables.readings(self.metrics, self.measured_on)
-        for one in readings:  # of a training run those of probes
-            if not self.steps or one.name.startswith(PROBED):
-                yield f"{one.row.words:<11} {metric_tables.beside_text(one)}"
+        for reading in readings:  # of a training run those of probes
+            if not self.steps or reading.name.startswith(PROBED):
+                yield f"{reading.row.words:<11} {metric_tables.beside_text(reading)}"
         if recipe.fine_tunes:
             said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
             yield f"scratch     {said}{'; ' if command else ''}{command}"
@@ -97,35 +97,35 @@ class RunResult(Result):
         for name, entry in self.metrics.items():
             splits.setdefault(entry.split, {})[name] = entry.value
         counts: dict[str, tuple[int, str]] = {}  # without images that could not be read
-        for one in metric_tables.readings(self.metrics, self.measured_on):
-            count = one.images, copies_text(self.metrics[one.name].copies)
-            counts[one.split] = max(count, counts.get(one.split, (0, "")))
+        for reading in metric_tables.readings(self.metrics, self.measured_on):
+            count = reading.images, copies_text(self.metrics[reading.name].copies)
+            counts[reading.split] = max(count, counts.get(reading.split, (0, "")))
         for split, values in splits.items():
             name = "held out" if split == "validation" else split
             images, distinct = counts.get(split, (0, ""))
             of = f" (n = {count_of_images(images)}{distinct})" if images else ""
             if split == "test":
                 of += self._test_interval()
-            own = {
+            task_metrics = {
                 each: value
                 for each, value in values.items()
                 if not each.startswith(PROBED) and not metric_tables.probe_place(each)
             }
-            yield f"{name:<11} {format_metrics(own, own)}{of}"
+            yield f"{name:<11} {format_metrics(task_metrics, task_metrics)}{of}"
 
     def _test_interval(self) -> str:
         """Of the first metric of test images that has one, as that of a classifier's top-1."""
-        for one in metric_tables.readings(self.metrics, self.measured_on):
-            if one.split == "test" and (found := one.interval):
-                return f", 95% interval of {one.name} {found.low:.1%} to {found.high:.1%}"
+        for reading in metric_tables.readings(self.metrics, self.measured_on):
+            if reading.split == "test" and (reach := reading.interval):
+                return f", 95% interval of {reading.name} {reach.low:.1%} to {reach.high:.1%}"
         return ""
 
     def _seen(self) -> Iterator[str]:
-        for one in self.seen or ():
-            if caution := seen_text.cautions([one]):
+        for seen_images in self.seen or ():
+            if caution := seen_text.cautions([seen_images]):
                 yield f"caution     {caution[0]}"
-            elif any(one.images.values()) or one.unknown:
-                yield f"seen        {seen_text.sentence(one)}"
+            elif any(seen_images.images.values()) or seen_images.unknown:
+                yield f"seen        {seen_text.sentence(seen_images)}"
 
     def _verdict(self, recipe: Recipe, said: str) -> Iterator[str]:
         """What the figures above say of the features; what they do not, and the command that does,
@@ -133,7 +133,7 @@ class RunResult(Result):
         if said:
             unknown = f"features not compared: {self.not_compared}. " if self.not_compared else ""
             said = f"verdict     {unknown}{said} "
-        learned = recipe.trains and all(one.labels for one in recipe.declared.trained(recipe))
+        learned = recipe.trains and all(part.labels for part in recipe.declared.trained(recipe))
         if not learned and (recipe.trains or not recipe.init_source.is_scratch):
             init = self.folder if recipe.trains else recipe.init
             worth = self._worth(recipe)

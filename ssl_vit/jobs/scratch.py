@@ -42,12 +42,12 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     compares this pre-training."""
     neighbours, images = list(_neighbours(folder, recipe)), _images(folder)
     alike = [
-        one
-        for one in neighbours
-        if one.recipe.init == SCRATCH
-        and one.differ <= {"init", "seed"}
-        and one.images == images
-        and MEASURE in one.result.metrics
+        neighbour
+        for neighbour in neighbours
+        if neighbour.recipe.init == SCRATCH
+        and neighbour.differ <= {"init", "seed"}
+        and neighbour.images == images
+        and MEASURE in neighbour.result.metrics
     ]
     if not alike or MEASURE not in result.metrics:
         why = _other_pooling(neighbours, recipe)
@@ -56,42 +56,46 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
             why = f"; the same from scratch: {next_steps.from_scratch(folder)}"
         return f"{NOT_KNOWN}{why}"
     # that of the same seed, if there is one
-    other = min(alike, key=lambda one: (one.recipe.seed != recipe.seed, one.folder))
-    own, value = result.metrics[MEASURE].value, other.result.metrics[MEASURE].value
-    work, all_work = other.result.total_exaflop, result.total_exaflop
+    nearest = min(
+        alike, key=lambda neighbour: (neighbour.recipe.seed != recipe.seed, neighbour.folder)
+    )
+    top1, value = result.metrics[MEASURE].value, nearest.result.metrics[MEASURE].value
+    work, all_work = nearest.result.total_exaflop, result.total_exaflop
     less = "its compute is not compared"
     if made_by(recipe) and work is not None and all_work is not None and work < all_work:
         less = "less compute"
     tries = _tries(neighbours, SCRATCH)
     tuning = "no tuning" if tries == 1 else f"{tries} tries"
-    there, here = (
+    start, here = (
         f"{count} {'try' if count == 1 else 'tries'}, {format_exaflop(exaflop, 2)}"
         for count, exaflop in ((tries, work), (_tries(neighbours, recipe.init), all_work))
     )
     return (
         f"{NOT_KNOWN}, as training from scratch had {tuning} and {less}: {MEASURE} {value:.1%}"
-        f" ({other.folder.name}: {there}), here {own:.1%} ({here} with its pre-training)"
+        f" ({nearest.folder.name}: {start}), here {top1:.1%} ({here} with its pre-training)"
     )
 
 
 def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
     """What keeps a run from scratch from standing beside it that reads another feature of an image,
     as one has it by default that is not told otherwise; empty where there is none."""
-    for one in neighbours:
-        if one.recipe.init == SCRATCH and one.differ - {"init", "seed"} == {POOL}:
-            there, here = one.recipe.value(POOL), recipe.value(POOL)
-            return f", as {one.folder.name} has {POOL}={there}; with {POOL}={here} it compares"
+    for run in neighbours:
+        if run.recipe.init == SCRATCH and run.differ - {"init", "seed"} == {POOL}:
+            pool, here = run.recipe.value(POOL), recipe.value(POOL)
+            return f", as {run.folder.name} has {POOL}={pool}; with {POOL}={here} it compares"
     return ""
 
 
 def _neighbours(folder: Path, recipe: Recipe) -> Iterator[Neighbour]:
     """The finished runs in a folder's own folder; none that cannot be read as a whole."""
-    for other in sorted(folder.parent.iterdir()):
+    for run_folder in sorted(folder.parent.iterdir()):
         with suppress(OSError, ValueError, UserError):
-            made = recipe_files.read(other / "recipe.yaml")
-            result = records.read(other / "result.json", Result)
-            differ = {one.key for one in differences(_decides(made), _decides(recipe))}
-            yield Neighbour(other, made, result, _images(other), differ)
+            made = recipe_files.read(run_folder / "recipe.yaml")
+            result = records.read(run_folder / "result.json", Result)
+            differ = {
+                difference.key for difference in differences(_decides(made), _decides(recipe))
+            }
+            yield Neighbour(run_folder, made, result, _images(run_folder), differ)
 
 
 def _decides(recipe: Recipe) -> Values:
@@ -108,9 +112,9 @@ def _images(folder: Path) -> object:
 def _tries(neighbours: Iterable[Neighbour], init: str) -> int:
     """How many of them, from these weights, differ by nothing but how they are optimised."""
     return sum(
-        one.recipe.init == init
-        and all(key in ("init", "seed") or key.startswith(TUNED) for key in one.differ)
-        for one in neighbours
+        neighbour.recipe.init == init
+        and all(key in ("init", "seed") or key.startswith(TUNED) for key in neighbour.differ)
+        for neighbour in neighbours
     )
 
 

@@ -50,8 +50,8 @@ NOTHING = Record()
 def read(folder: Path) -> Record | None:
     """The record in a run's folder; None where there is none that can be read."""
     try:
-        found = load((folder / TRAINED_ON).read_bytes())
-        return Record(found["images"], found["labels"], bool(found["complete"].all()))
+        arrays = load((folder / TRAINED_ON).read_bytes())
+        return Record(arrays["images"], arrays["labels"], bool(arrays["complete"].all()))
     except (OSError, SafetensorError, KeyError):
         return None
 
@@ -75,9 +75,9 @@ class TrainedOn:
     def load(self, step: int) -> None:
         """Go on from the folder's record; where there is none, what was trained on before this
         step is not known."""
-        found = read(self.folder)
-        self.record = found or Record(complete=step == 0)
-        self.written = self._size() if found else None
+        stored = read(self.folder)
+        self.record = stored or Record(complete=step == 0)
+        self.written = self._size() if stored else None
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches, each collected as it is taken, and without `content`, which no objective
@@ -127,8 +127,8 @@ class TrainedOn:
 def _new(hashes: list[np.ndarray], known: np.ndarray) -> np.ndarray:
     """The hashes that are not known, each once, up to one more than the limit: that there is more
     is still seen then."""
-    found = distinct(np.concatenate([NO_HASHES, *hashes]))
-    return found[~is_among(found, known)][: LIMIT + 1]
+    hashes_now = distinct(np.concatenate([NO_HASHES, *hashes]))
+    return hashes_now[~is_among(hashes_now, known)][: LIMIT + 1]
 
 
 class MeasuredImages:
@@ -172,7 +172,10 @@ class MeasuredImages:
             return [SeenImages(run=run, unknown=NO_RECORD)]
         of = {split: len(rows) for split, (_, rows) in self.parts.items()}
         images, labels = (
-            {split: int(is_among(one, known).sum()) for split, one in self.hashes.items()}
+            {
+                split: int(is_among(split_hashes, known).sum())
+                for split, split_hashes in self.hashes.items()
+            }
             for known in (record.images, record.labels)
         )
         unknown = "" if record.complete else FIRST_STEPS
@@ -203,22 +206,22 @@ def seen_before(
         return seen_images(run.recipe, measured)
 
     seen = on_main(accelerator, find) or []
-    facts["seen"] = [one.content() for one in without_paths(seen)]
+    facts["seen"] = [images.content() for images in without_paths(seen)]
     return seen
 
 
 def without_paths(seen: list[SeenImages]) -> list[SeenImages]:
     """What files have of it: no paths of this machine."""
-    return [one.model_copy(update={"run": Path(one.run).name}) for one in seen]
+    return [images.model_copy(update={"run": Path(images.run).name}) for images in seen]
 
 
 def seen_images(recipe: Recipe, measured: MeasuredImages) -> list[SeenImages]:
     """What the runs that a run's initial weights and teachers come from have seen of the images
     that it is measured on, the latest first."""
-    found: list[SeenImages] = []
+    result: list[SeenImages] = []
     for run, before in identity.runs_before(recipe):
         if before:
-            found += measured.seen_by(str(run), read(run))
+            result += measured.seen_by(str(run), read(run))
         else:  # what is not here any more, or of a plugin, keeps nobody from going on
-            found.append(SeenImages(run=str(run), unknown=NOT_HERE))
-    return found
+            result.append(SeenImages(run=str(run), unknown=NOT_HERE))
+    return result

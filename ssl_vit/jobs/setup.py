@@ -262,8 +262,8 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
             text = f"is not what {source.option} is of; leave it out"
             raise UserError(f"{source.network_key}: {text}")
         facts["before"] = upstream_cost(run.recipe)
-        found = weights.load_weights(network, source)
-        facts[source.kind] = {"weights": found} | source.identity()
+        loaded = weights.load_weights(network, source)
+        facts[source.kind] = {"weights": loaded} | source.identity()
     return facts
 
 
@@ -308,8 +308,8 @@ def _begin_at_trunk(job: Job) -> None:
     if saved["recipe"] != read_record(trunk.folder / "environment.json", RunEnvironment).recipe:
         raise job.recipe.error("resume", f"{path} is another run's; remove it")
     for name in (TRAINED_ON, COMPARED, run.metrics.name):
-        if (there := trunk.folder / name).exists():
-            write_atomically(run.folder / name, there.read_bytes())
+        if (stored := trunk.folder / name).exists():
+            write_atomically(run.folder / name, stored.read_bytes())
     began = {"run": trunk.folder.name}
     began |= {key: saved[key] for key in ("step", "seconds", "device_seconds")}
     saved |= {"recipe": recipe_hash(job.recipe), "best": None, "trunk": began}

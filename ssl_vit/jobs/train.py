@@ -104,8 +104,8 @@ def _measure_baselines(job: Job) -> None:
             )
             whole.fit_baselines(loop.to_device(batch, device) for batch in batches)
             if whole is not job.objective:  # a copy of what is sharded
-                for own, fitted in zip(job.objective.buffers(), whole.buffers(), strict=True):
-                    own.copy_(fitted)
+                for buffer, fitted in zip(job.objective.buffers(), whole.buffers(), strict=True):
+                    buffer.copy_(fitted)
         # a baseline of one image is none
         if job.held_out.images > 1:
             measured = job.held_out.measure_baselines(whole)
@@ -152,16 +152,16 @@ def _try_plugin(job: Job) -> None:
 
 def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
     """The pools by which `forward` takes features of an encoder."""
-    found: set[str] = set()
+    pools: set[str] = set()
 
     def pooled(h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        found.add(pool)
+        pools.add(pool)
         return type(encoder).pooled(encoder, h_BTD, pool, layer)
 
     vars(encoder)["pooled"] = pooled
     forward()
     del vars(encoder)["pooled"]
-    return found
+    return pools
 
 
 def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:
@@ -259,9 +259,9 @@ def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
     if job.collapse is None or job.state.step:
         return
     settings = loop_settings(job.recipe)
-    found = loop.evaluate(job.collapse, job.state, {}, settings, callbacks)
+    metrics = loop.evaluate(job.collapse, job.state, {}, settings, callbacks)
     if all(row["step"] for row in job.run.rows()):  # or it was stopped before its first checkpoint
-        callbacks.notify(methodcaller("on_row", {"step": 0} | found))
+        callbacks.notify(methodcaller("on_row", {"step": 0} | metrics))
 
 
 def _evaluators(job: Job) -> list[Scheduled]:

@@ -64,21 +64,23 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     if not facts or verdict.measure is None or not verdict.found.differences:
         return None
     primary = verdict.found.differences[0]
-    objective, other = primary.asked.a, primary.asked.b
+    objective, baseline = primary.asked.a, primary.asked.b
     rows = verdict.rows
     arms = {
-        name: rows[rows["arm"] == name].set_index("seed")["value"] for name in (objective, other)
+        name: rows[rows["arm"] == name].set_index("seed")["value"] for name in (objective, baseline)
     }
-    seeds = arms[objective].index.intersection(arms[other].index)
-    own, others = (float(arms[name].loc[seeds].mean()) for name in (objective, other))
+    seeds = arms[objective].index.intersection(arms[baseline].index)
+    objective_mean, baseline_mean = (
+        float(arms[name].loc[seeds].mean()) for name in (objective, baseline)
+    )
     commonest, images = _commonest(results), int(rows["n"].min())
     text = TEXT.format(
         **facts,
-        own=100 * own,
-        others=100 * others,
+        own=100 * objective_mean,
+        others=100 * baseline_mean,
         difference=_interval(primary, verdict.found.size),
     )
-    better = objective if own >= others else other
+    better = objective if objective_mean >= baseline_mean else baseline
     released = _released_minus(better, results, verdict)
     if released:
         accuracy = 100 * rows[rows["arm"] == RELEASED]["value"].mean()
@@ -89,7 +91,9 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
             better=better,
             difference=_interval(released, RELEASED_PAIRS * results.ends),
         )
-    learned = any(stats.proportion(mean, images).low > commonest for mean in (own, others))
+    learned = any(
+        stats.proportion(mean, images).low > commonest for mean in (objective_mean, baseline_mean)
+    )
     longer = _study(results, facts)
     if not verdict.found.final:
         first = PROVISIONAL
@@ -102,7 +106,7 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     elif primary.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
     elif _encoder_learned(results, objective):
-        first, step = DID_NOT_HELP, f"Do not pre-train. The better arm: {_tuned(results, other)}"
+        first, step = DID_NOT_HELP, f"Do not pre-train. The better arm: {_tuned(results, baseline)}"
     else:
         first = DID_NOT_HELP
         step = (
@@ -130,10 +134,10 @@ def _released_minus(better: str, results: Results, verdict: Verdict) -> Differen
     measure = verdict.measure
     assert measure is not None
     asked = Comparison(RELEASED, better)
-    both = pairs(verdict.rows, "arm", asked)
-    tasks = {*both["folder_a"], *both["folder_b"]}
+    paired = pairs(verdict.rows, "arm", asked)
+    tasks = {*paired["folder_a"], *paired["folder_b"]}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
-    return difference(asked, both, RELEASED_PAIRS * results.ends, measure.scale, correct)
+    return difference(asked, paired, RELEASED_PAIRS * results.ends, measure.scale, correct)
 
 
 def _not_released(results: Results, facts: Mapping[str, str]) -> str:

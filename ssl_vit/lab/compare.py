@@ -151,8 +151,8 @@ def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
     Raises:
         ValueError: A seed has several rows, for example of several measures.
     """
-    for other, name in asked.at:
-        rows = rows[rows[other] == name]
+    for other_axis, name in asked.at:
+        rows = rows[rows[other_axis] == name]
     a, b = (rows[rows[axis] == name] for name in (asked.a, asked.b))
     return a.merge(b, on="seed", suffixes=("_a", "_b"), validate="1:1").sort_values("seed")
 
@@ -176,7 +176,7 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
             first = "to compare its names, let it stand first under `axes`, or after `sweep`"
             yield f"{axis} is not compared: {first}"
     spent = rows.groupby([rule.axis, *rule.axes_of_places])["exaflop"].mean()
-    known = {tuple(key) if isinstance(key, tuple) else (key,): one for key, one in spent.items()}
+    known = {tuple(key) if isinstance(key, tuple) else (key,): mean for key, mean in spent.items()}
     apart: dict[float, str] = {}
     unknown: dict[str, None] = {}
     for asked in rule.asked:
@@ -193,9 +193,9 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
         yield f"{rule.axis}: the compute of {some([*unknown])} was not counted"
 
 
-def on_different_images(both: "DataFrame") -> bool:
+def on_different_images(paired: "DataFrame") -> bool:
     """Return whether the two runs of any pair are known to be measured on different images."""
-    a, b = both["fingerprint_a"], both["fingerprint_b"]
+    a, b = paired["fingerprint_a"], paired["fingerprint_b"]
     return bool(((a != b) & (a != "") & (b != "")).any())
 
 
@@ -207,13 +207,13 @@ def compare(
     `pairs` and `difference` describe the arguments. The result is None if the names have no seed in
     common or were tested on different images.
     """
-    both = pairs(frame, axis, asked)
-    return None if on_different_images(both) else difference(asked, both, family, scale)
+    paired = pairs(frame, axis, asked)
+    return None if on_different_images(paired) else difference(asked, paired, family, scale)
 
 
 def difference(
     asked: Comparison,
-    both: "DataFrame",
+    paired: "DataFrame",
     family: int = 1,
     scale: float = 1.0,
     correct: Mapping[str, Outcomes] | None = None,
@@ -222,39 +222,39 @@ def difference(
 
     Args:
         asked: Comparison that the pairs belong to.
-        both: Pairs from `pairs`.
+        paired: Pairs from `pairs`.
         family: Number of comparisons. All intervals together hold with 95% (Bonferroni).
         scale: Factor for the values, such as 100 for percent.
         correct: `{run: outcomes}` of the runs whose predictions exist, if the measure is the top-1
             of the predictions. Copies of an image are resampled together.
     """
-    if both.empty:
+    if paired.empty:
         return None
-    groups = independent(both["origin_a"] + " " + both["origin_b"])
-    apart = both["value_a"] - both["value_b"]
-    found = stats.summarize([scale * fmean(apart.iloc[own]) for own in groups], family)
-    folders = [*zip(both["folder_a"], both["folder_b"], strict=True)]
+    groups = independent(paired["origin_a"] + " " + paired["origin_b"])
+    apart = paired["value_a"] - paired["value_b"]
+    summary = stats.summarize([scale * fmean(apart.iloc[group]) for group in groups], family)
+    folders = [*zip(paired["folder_a"], paired["folder_b"], strict=True)]
     rows = [
         np.mean(
             [
                 correct[a].right_M.astype(int) - correct[b].right_M
-                for a, b in (folders[i] for i in own)
+                for a, b in (folders[i] for i in group)
             ],
             0,
         )
-        for own in groups
-        if correct and correct.keys() >= {name for i in own for name in folders[i]}
+        for group in groups
+        if correct and correct.keys() >= {name for i in group for name in folders[i]}
     ]
     resampled = None
     if correct and rows:
         content_M = next(correct[a].content_M for a, _ in folders if a in correct)
         resampled = stats.resampled_interval(np.stack(rows), family=family, content_M=content_M)
-    if resampled is None or found.interval is None:
-        return Difference(asked, *found)
+    if resampled is None or summary.interval is None:
+        return Difference(asked, *summary)
     low, high = (scale * end for end in resampled)
     # seeds without predictions enter only the interval over seeds
-    interval = Interval(min(low, found.interval.low), max(high, found.interval.high))
-    return Difference(asked, *found[:3], interval, True)
+    interval = Interval(min(low, summary.interval.low), max(high, summary.interval.high))
+    return Difference(asked, *summary[:3], interval, True)
 
 
 def independent(origins: Iterable[str]) -> list[list[int]]:
@@ -267,14 +267,14 @@ def independent(origins: Iterable[str]) -> list[list[int]]:
     Returns:
         Lists of positions. Positions in different lists are independent.
     """
-    found: list[tuple[set[str], list[int]]] = []
+    groups: list[tuple[set[str], list[int]]] = []
     for place, text in enumerate(origins):
-        own = {*text.split()}
-        together = [group for group in found if own & group[0]]
-        found = [group for group in found if not own & group[0]]
-        places = [*(one for _, others in together for one in others), place]
-        found.append((own.union(*(others for others, _ in together)), places))
-    return [places for _, places in found]
+        names = {*text.split()}
+        together = [group for group in groups if names & group[0]]
+        groups = [group for group in groups if not names & group[0]]
+        places = [*(member for _, others in together for member in others), place]
+        groups.append((names.union(*(others for others, _ in together)), places))
+    return [places for _, places in groups]
 
 
 def power(effect: float, n: int, family: int = 1) -> float:
@@ -340,13 +340,13 @@ class AgainstBaseline(NamedTuple):
 
 def numbers(names: Sequence[str]) -> dict[str, float] | None:
     """Return `{name: number}` if all names (two or more) are positive numbers such as 400 or 1%."""
-    found = {}
+    by_name = {}
     for name in names:
         with suppress(ValueError):
             value = float(name.removesuffix("%"))
-            found[name] = value / 100 if name.endswith("%") else value
-    fits = len(found) == len(names) > 1 and all(0 < value < np.inf for value in found.values())
-    return found if fits else None
+            by_name[name] = value / 100 if name.endswith("%") else value
+    fits = len(by_name) == len(names) > 1 and all(0 < value < np.inf for value in by_name.values())
+    return by_name if fits else None
 
 
 def along(
@@ -367,21 +367,27 @@ def along(
     at = numbers([*rows[places].unique()]) or {}
     every = {
         place: pairs(rows, axis, Comparison(name, baseline, ((places, place),)))
-        for place in sorted(at, key=lambda one: at[one])
+        for place in sorted(at, key=lambda place_name: at[place_name])
     }
-    sets = [{*both["seed"]} for both in every.values() if len(both)]
-    most = max(sets, key=lambda own: len(own) * sum(own <= one for one in sets), default=set())
+    sets = [{*paired["seed"]} for paired in every.values() if len(paired)]
+    most = max(
+        sets,
+        key=lambda seeds: len(seeds) * sum(seeds <= other_seeds for other_seeds in sets),
+        default=set(),
+    )
     kept = {
-        place: both[both["seed"].isin(most)]
-        for place, both in every.items()
-        if most and most <= {*both["seed"]}
+        place: paired[paired["seed"].isin(most)]
+        for place, paired in every.items()
+        if most and most <= {*paired["seed"]}
     }
     if len(kept) < 2:
         return None
-    origins = [both[side] for both in kept.values() for side in ("origin_a", "origin_b")]
+    origins = [paired[side] for paired in kept.values() for side in ("origin_a", "origin_b")]
     groups = independent(map(" ".join, zip(*origins, strict=True)))
     own_SL, other_SL = (
-        np.array([[fmean(both[side].iloc[own]) for both in kept.values()] for own in groups])
+        np.array(
+            [[fmean(paired[side].iloc[group]) for paired in kept.values()] for group in groups]
+        )
         for side in ("value_a", "value_b")
     )
     place_L = np.array([at[place] for place in kept])

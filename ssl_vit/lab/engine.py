@@ -99,7 +99,7 @@ def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
 
 def from_init() -> list[str]:
     """Return the keys that the initial weights decide if a task starts from another run."""
-    return [key for key, one in all_keys().items() if one.from_init]
+    return [key for key, recipe_key in all_keys().items() if recipe_key.from_init]
 
 
 def resolve(options: Sequence[str], where: str, here: bool = True) -> Recipe:
@@ -150,7 +150,9 @@ def computed_values(recipe: Recipe) -> dict[str, Any]:
     Keys that name weights or images are left out.
     """
     kept = ("compute", "result")
-    apart = {key for key, one in all_keys().items() if one.effect not in kept} | {*recipe.sources()}
+    apart = {key for key, recipe_key in all_keys().items() if recipe_key.effect not in kept} | {
+        *recipe.sources()
+    }
     return {key: value for key, value in recipe.values().items() if key not in apart}
 
 
@@ -184,7 +186,7 @@ def predicts_labels(objective: str) -> bool:
 
 def _of_objectives() -> set[str]:
     """Return the groups of keys that not every recipe has."""
-    return {"target", *(one.name for one in all_groups())}
+    return {"target", *(group.name for group in all_groups())}
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
@@ -201,13 +203,13 @@ def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
 
     Options that already name the model or the images are kept.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if not which_images.names_images(f"{key}={text}" for key, text in options.items()):
-        found = image_options(origin, which_images.of_images())
+        texts = image_options(origin, which_images.of_images())
     if "model" not in options:
-        own = origin.model.model_dump()
-        found |= {f"model.{key}": option_text(own[key]) for key in own if key != "name"}
-    return found | dict(options)
+        network = origin.model.model_dump()
+        texts |= {f"model.{key}": option_text(network[key]) for key in network if key != "name"}
+    return texts | dict(options)
 
 
 def labelled(recipe: Recipe) -> bool:
@@ -235,10 +237,10 @@ def image_options(recipe: Recipe, wanted: Iterable[str]) -> dict[str, str]:
         options["data"] = recipe.data.name
     if place := [key for key in ("path", "hub") if getattr(recipe.data, key)]:
         options[f"data.{place[0]}"] = str(getattr(recipe.data, place[0]))
-    given = [f"{key}={text}" for key, text in options.items()]
-    there = resolve_options(["recipe=evaluate", *given], here=False).values()
+    image_words = [f"{key}={text}" for key, text in options.items()]
+    of_encoder = resolve_options(["recipe=evaluate", *image_words], here=False).values()
     now = recipe.values()
-    changed = [key for key in wanted if key not in PLACE and now[key] != there[key]]
+    changed = [key for key in wanted if key not in PLACE and now[key] != of_encoder[key]]
     return options | {key: option_text(now[key]) for key in changed}
 
 
@@ -331,23 +333,26 @@ class ImageCounts(NamedTuple):
     source: str
 
 
-def image_counts(recipe: Recipe, given: int | None) -> ImageCounts:
+def image_counts(recipe: Recipe, train_images: int | None) -> ImageCounts:
     """Count the images of a run in the folder on this machine, else use the published numbers.
 
     Args:
         recipe: Recipe of the run.
-        given: Number of training images that replaces both sources.
+        train_images: Number of training images that replaces both sources.
     """
-    count, seen = costs.training_images(recipe.data, given), costs.images_seen(recipe, given)
+    count, seen = (
+        costs.training_images(recipe.data, train_images),
+        costs.images_seen(recipe, train_images),
+    )
     path = recipe.data.path
-    if given is None and path and exists(path) and not recipe.data.stream:
+    if train_images is None and path and exists(path) and not recipe.data.stream:
         # every draw has the same number of images
         data = recipe.data.model_dump() | {"share_seed": 0}
         count, every = _counted(json.dumps(data), not recipe.trains)
         read = seen if recipe.trains else costs.evaluated_images(recipe, count, every - count)
         return ImageCounts(count, read, "that are here")
-    whole = given or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
-    source = "as given" if given else "as published"
+    whole = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
+    source = "as given" if train_images else "as published"
     if count != whole:
         source = f"left for training of {whole:,} {source}"
     return ImageCounts(count, seen, source)
@@ -416,8 +421,8 @@ def is_pretraining(name: str) -> bool:
     if name not in recipe_names():
         return False
     objective = file_values(find_recipe(name)).get("objective", schema.DEFAULT_OBJECTIVE)
-    found = declaration.objectives().get(objective)
-    return found is not None and not found.labels
+    declared = declaration.objectives().get(objective)
+    return declared is not None and not declared.labels
 
 
 def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
@@ -427,11 +432,11 @@ def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
     network.
     """
     named = {"model": recipe.model.name}
-    found = resolve_options(["recipe=supervised", f"model={recipe.model.name}", *shared], False)
-    if found.model == recipe.model:
+    usual = resolve_options(["recipe=supervised", f"model={recipe.model.name}", *shared], False)
+    if usual.model == recipe.model:
         return named
-    own = recipe.model.model_dump()
-    return {f"model.{key}": option_text(own[key]) for key in own if key != "name"}
+    network = recipe.model.model_dump()
+    return {f"model.{key}": option_text(network[key]) for key in network if key != "name"}
 
 
 class SplitLabels(NamedTuple):
@@ -459,8 +464,8 @@ def split_labels(data: schema.Data) -> SplitLabels:
         splits = splits_of(data, True)
     except NoTestSplit:
         splits = splits_of(data, False)
-    both = splits.train, splits.validation
-    train, validation = (source.label_of(np.arange(len(source))) for source in both)
+    used = splits.train, splits.validation
+    train, validation = (source.label_of(np.arange(len(source))) for source in used)
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
     return SplitLabels(train, validation, test, splits)
 

@@ -42,8 +42,8 @@ class Device:
         """
         rate = self.bfloat16 if precision == "bfloat16" else self.float32
         if rate is None:
-            other = "float32" if precision == "bfloat16" else "bfloat16"
-            text = f"device={self.name} is not planned in it; say {other}"
+            replacement = "float32" if precision == "bfloat16" else "bfloat16"
+            text = f"device={self.name} is not planned in it; say {replacement}"
             raise UserError(f"compute.precision={precision}: {text}")
         return rate
 
@@ -128,8 +128,8 @@ class RunEstimate:
     def _rows(self) -> Iterator[tuple[str, str]]:
         """Yield the name and text of each line."""
         yield "run", self.name
-        parameters, own = self.parameters / 1e6, self.encoder_parameters / 1e6
-        size = f"{parameters:.2f}M parameters, {own:.2f}M of them the encoder's"
+        parameters, of_encoder = self.parameters / 1e6, self.encoder_parameters / 1e6
+        size = f"{parameters:.2f}M parameters, {of_encoder:.2f}M of them the encoder's"
         work = f"multiply-adds {NOT_COUNTED}"
         if self.multiply_adds is not None:
             work = f"{self.multiply_adds / 1e9:.3g}G multiply-adds an image"
@@ -163,7 +163,10 @@ class RunEstimate:
 
     def _memory(self) -> str:
         """Describe the memory of a process's tensors for each ZeRO stage."""
-        totals = [f"{one} {format_bytes(sum(n.values()))}" for one, n in self.tensor_bytes.items()]
+        totals = [
+            f"{strategy} {format_bytes(sum(n.values()))}"
+            for strategy, n in self.tensor_bytes.items()
+        ]
         if self.asked.processes == 1:  # with one process all stages are the same
             totals = totals[:1]
         where = f"{', '.join(totals)} a process (processes={self.asked.processes})"
@@ -229,7 +232,7 @@ def find_device(name: str | None) -> Device | None:
     return None if name is None else known[name]
 
 
-def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) -> RunEstimate:
+def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = None) -> RunEstimate:
     """Estimate the cost of a run on the named device, or on this machine if steps were timed.
 
     Raises:
@@ -237,7 +240,7 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
             processes do not divide the batch.
     """
     recipe = copy.deepcopy(recipe)
-    device = find_device(own.device)
+    device = find_device(options.device)
     here = timed if device is None else None
     if here:
         recipe.compute.precision = here.precision
@@ -245,19 +248,19 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
         lower = device is None or device.bfloat16
         recipe.compute.precision = "bfloat16" if lower else "float32"
     fused = not (here and here.device == "cpu")
-    batch = here.device_batch if here else _device_batch(recipe, own.processes, device)
+    batch = here.device_batch if here else _device_batch(recipe, options.processes, device)
     tensors = {
-        stage: engine.tensor_bytes(recipe, own.processes, zero, batch or 0, fused)
+        stage: engine.tensor_bytes(recipe, options.processes, zero, batch or 0, fused)
         for zero, stage in enumerate(STAGES)
     }
-    count, images, source = engine.image_counts(recipe, own.images)
+    count, images, source = engine.image_counts(recipe, options.images)
     exaflop, trains = engine.exaflop(recipe, images), recipe.trains
     hours = None
     if here:
         hours = here.seconds * recipe.own_steps / 3600
     elif device and exaflop is not None:
-        hours = device.hours(exaflop, recipe.compute.precision, own.efficiency)
-    seconds = None if hours is None else hours * 3600 / (1 if here else own.processes)
+        hours = device.hours(exaflop, recipe.compute.precision, options.efficiency)
+    seconds = None if hours is None else hours * 3600 / (1 if here else options.processes)
     work, whole = engine.work(recipe), tensors["DDP"]
     saved = recipe.checkpoint.keep * (whole["weights"] + whole["moments"]) + 4 * work.trained
     return RunEstimate(
@@ -280,11 +283,11 @@ def estimate(recipe: Recipe, own: PlanOptions, timed: "StepTime | None" = None) 
         image_bytes=engine.activation_bytes(recipe, fused),
         tensor_bytes=tensors,
         disk_bytes=saved if trains else 0,
-        asked=own,
+        asked=options,
         device=device,
         seconds=seconds,
         device_hours=hours,
-        price=None if hours is None or own.price is None else hours * own.price,
+        price=None if hours is None or options.price is None else hours * options.price,
         probe=timed,
         warnings=_warnings(device, tensors),
     )
@@ -298,8 +301,8 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
     if not recipe.trains:
         return None
     most = 1 if device is None else engine.fitting_images(recipe, device.memory * GIB, fused=True)
-    found = engine.device_batch(recipe, processes, recipe.compute.batch, most)
-    return found if device or recipe.compute.batch else None
+    largest = engine.device_batch(recipe, processes, recipe.compute.batch, most)
+    return largest if device or recipe.compute.batch else None
 
 
 def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:

@@ -94,8 +94,8 @@ class RunsOptions(ToolOptions):
     as_json: bool = json_flag()
 
 
-def show(found: Any, as_json: bool) -> None:
+def show(result: Any, as_json: bool) -> None:
     """Print the result of a tool and, with `--json`, the result's `content()` on a line."""
-    print(found)
+    print(result)
     if as_json:
-        print(json.dumps(found.content()))
+        print(json.dumps(result.content()))

@@ -23,10 +23,10 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: An option is wrong.
     """
-    found = plan(words)
-    print(found)
-    if found.asked.as_json:
-        content = dataclasses.asdict(found)
+    result = plan(words)
+    print(result)
+    if result.asked.as_json:
+        content = dataclasses.asdict(result)
         print(json.dumps(content, default=lambda options: options.model_dump(by_alias=True)))
 
 
@@ -43,13 +43,13 @@ def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
     # a study may have places called images or epochs
     leave = ("images", "epochs") if of_study else ()
     texts, rest = tool.split(PlanOptions, words, leave)
-    own = tool.build(PlanOptions, texts)
+    options = tool.build(PlanOptions, texts)
     if of_study:
-        if own.processes > 1:
+        if options.processes > 1:
             text = "is of one run; a study's hours are those of its devices"
-            raise UserError(f"processes={own.processes}: {text}, however many there are")
-        return of_request(requested(rest, stand_ins=True, look=own.probe), own)
-    return _run(rest, own)
+            raise UserError(f"processes={options.processes}: {text}, however many there are")
+        return of_request(requested(rest, stand_ins=True, look=options.probe), options)
+    return _run(rest, options)
 
 
 def _is_study(words: Sequence[str]) -> bool:
@@ -62,23 +62,23 @@ def _is_study(words: Sequence[str]) -> bool:
     return is_file and "runs" in load_yaml(Path(recipe))
 
 
-def _run(words: Sequence[str], own: PlanOptions) -> RunEstimate:
-    given = parse(words)
-    engine.run_plugin(given.get("plugin"))  # the plugin's keys are known from here on
+def _run(words: Sequence[str], plan_options: PlanOptions) -> RunEstimate:
+    texts = parse(words)
+    engine.run_plugin(texts.get("plugin"))  # the plugin's keys are known from here on
     options = [key for key, option in PlanOptions.options().items() if not option.form]
-    check_keys([key for key in given if key not in NAMED], others=options)
-    recipe = engine.resolve(words, "", here=own.probe)
-    if own.epochs is not None:
-        steps = f"optim.steps={_steps(words, recipe, own)}"
-        recipe = engine.resolve([*words, steps], "", here=own.probe)
-    found = estimate(recipe, own, engine.measure(recipe) if own.probe else None)
-    return dataclasses.replace(found, notice=engine.image_notice(words, recipe))
+    check_keys([key for key in texts if key not in NAMED], others=options)
+    recipe = engine.resolve(words, "", here=plan_options.probe)
+    if plan_options.epochs is not None:
+        steps = f"optim.steps={_steps(words, recipe, plan_options)}"
+        recipe = engine.resolve([*words, steps], "", here=plan_options.probe)
+    result = estimate(recipe, plan_options, engine.measure(recipe) if plan_options.probe else None)
+    return dataclasses.replace(result, notice=engine.image_notice(words, recipe))
 
 
-def _steps(words: Iterable[str], recipe: Recipe, own: PlanOptions) -> int:
+def _steps(words: Iterable[str], recipe: Recipe, options: PlanOptions) -> int:
     """Return the optimiser steps that `epochs` stands for."""
-    where = f"epochs={own.epochs:g}"
-    count = engine.image_counts(recipe, own.images).trained
+    where = f"epochs={options.epochs:g}"
+    count = engine.image_counts(recipe, options.images).trained
     if any(word.startswith("optim.steps=") for word in words):
         raise UserError(f"{where}: optim.steps= is given too; expected one of them")
     if not recipe.trains:
@@ -86,4 +86,4 @@ def _steps(words: Iterable[str], recipe: Recipe, own: PlanOptions) -> int:
     if count is None:
         text = f"how many images data={recipe.data.name} has is not known; say images="
         raise UserError(f"{where}: {text}")
-    return max(1, round((own.epochs or 0) * count / recipe.optim.batch))
+    return max(1, round((options.epochs or 0) * count / recipe.optim.batch))

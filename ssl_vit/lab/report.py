@@ -82,14 +82,14 @@ class Report:
     @property
     def sentences(self) -> tuple[str, ...]:
         """First lines of the report. An answer replaces the first sentence of the verdict."""
-        found = self.verdict.sentences
-        return (*self.answer.lines, *found[1:]) if self.answer else found
+        of_verdict = self.verdict.sentences
+        return (*self.answer.lines, *of_verdict[1:]) if self.answer else of_verdict
 
     def content(self) -> dict[str, Any]:
         """Return the content for `--json`: sentences, and the rows of all tables and results."""
-        found = {name: _records(shown.frame) for name, shown in self.tables.items()}
+        records_by_name = {name: _records(shown.frame) for name, shown in self.tables.items()}
         rows = _records(self.results.table)
-        every = {"sentences": [*self.sentences], "tables": found, "results": rows}
+        every = {"sentences": [*self.sentences], "tables": records_by_name, "results": rows}
         return dict(stats.as_json(every))
 
     def lines(self) -> Iterator[str]:
@@ -139,8 +139,8 @@ def _write(folder: Path, results: Results) -> Report:
         "results.csv": results.table.to_csv(index=False),
         "tables.tex": latex(report),
     }
-    if found := [one.frame for name, one in report.tables.items() if "differences" in name]:
-        texts["differences.csv"] = pd.concat(found).to_csv(index=False)
+    if frames := [table.frame for name, table in report.tables.items() if "differences" in name]:
+        texts["differences.csv"] = pd.concat(frames).to_csv(index=False)
     else:  # written by an earlier report
         (folder / "differences.csv").unlink(missing_ok=True)
     for name, text in texts.items():
@@ -171,7 +171,7 @@ def page(report: Report) -> list[Section]:
     finished = sorted(run.result.finished[:16] for run in results.finished.values())
     text = f"{len(finished)} runs, finished between {finished[0]} and {finished[-1]}:"
     machines = sorted({machine(run.environment) for run in results.finished.values()})
-    found = [
+    sections = [
         Section("", opening),
         Section("Differences", differences),
         Section("What limits it", [Listing(limits)] if limits else []),
@@ -179,7 +179,9 @@ def page(report: Report) -> list[Section]:
         Section("How it was made", [*cost, Text(text), Listing(machines)]),
         Section("Notes", [Listing(list(results.plan.report.get("notes", ())))]),
     ]
-    return [one for one in found if any(block != Listing([]) for block in one.blocks)]
+    return [
+        section for section in sections if any(block != Listing([]) for block in section.blocks)
+    ]
 
 
 def _without_paths(report: Report, text: str) -> str:
@@ -239,8 +241,10 @@ def draw(
     import matplotlib
     from matplotlib.figure import Figure
 
-    along = next((one for one in (*places, axis) if numbers([*rows[one].unique()])), axis)
-    others = [one for one in (axis, *places) if one != along]
+    along = next(
+        (candidate for candidate in (*places, axis) if numbers([*rows[candidate].unique()])), axis
+    )
+    others = [candidate for candidate in (axis, *places) if candidate != along]
     line = rows[others].agg(", ".join, axis=1) if others else pd.Series("", rows.index)
     lines, ticks = [*line.unique()], [*rows[along].unique()]
     at = numbers(ticks)
@@ -296,19 +300,23 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
         A text, and whether the weights have learned labels of test images, which makes the
             comparison unsound.
     """
-    for name, own in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
-        runs = [results.finished[task] for task in own["folder"]]
-        seen = [one for run in runs for one in seen_text.recorded(run.result, run.environment)]
-        of = max((one.of.get("test", 0) for one in seen), default=0)
-        images = max((one.images.get("test", 0) for one in seen), default=0)
-        labels = max((one.labels.get("test", 0) for one in seen), default=0)
+    for name, rows_of_name in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
+        runs = [results.finished[task] for task in rows_of_name["folder"]]
+        seen = [
+            images_of_run
+            for run in runs
+            for images_of_run in seen_text.recorded(run.result, run.environment)
+        ]
+        of = max((entry.of.get("test", 0) for entry in seen), default=0)
+        images = max((entry.images.get("test", 0) for entry in seen), default=0)
+        labels = max((entry.labels.get("test", 0) for entry in seen), default=0)
         text = f"{name}: its weights were trained on {images:,} of {of:,} test images"
         with_labels = f"{labels:,} of them with labels" if labels else "without labels"
         if seen_text.learned_labels(seen):
             yield f"{text}, {with_labels}: nothing follows from it.", True
         elif images:
             yield f"{text}, {with_labels}.", False
-        for run in sorted({one.run for one in seen if one.unknown}):
+        for run in sorted({entry.run for entry in seen if entry.unknown}):
             yield f"{name}: what {run} was trained on is not known.", False
 
 
@@ -357,10 +365,12 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     yield from _few_choose(results, chose)
     yield from _one_encoder([task for task in plan.tasks if task.name in through])
     options = [task.options for task in tested]
-    seeds = {task.seed for task in plan.tasks if task.name in chose} & {one.seed for one in tested}
+    seeds = {task.seed for task in plan.tasks if task.name in chose} & {
+        tested_task.seed for tested_task in tested
+    }
     if seeds:
         yield f"Seeds that chose values are compared too: {some([*map(str, sorted(seeds))])}."
-    if any("data.share" in one and "data.share_seed" not in one for one in options):
+    if any("data.share" in texts and "data.share_seed" not in texts for texts in options):
         yield "All seeds learn from one draw of the labels; what another draw gives is not known."
 
 
@@ -370,7 +380,11 @@ def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
     metrics = [results.finished[task].result.metrics for task in verdict.rows["folder"]]
     known = [each[measure.name] for each in metrics if measure and measure.name in each]
     for text in sorted(
-        {f"{one.n:,} images{copies_text(one.copies)}" for one in known if one.copies}
+        {
+            f"{counted.n:,} images{copies_text(counted.copies)}"
+            for counted in known
+            if counted.copies
+        }
     ):
         yield f"Measured on {text}: intervals over images resample distinct ones."
 
@@ -378,8 +392,8 @@ def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
 def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
     """Report given weights that are the same for every seed."""
     named = [sources({"init": engine.SCRATCH} | task.options) for task in tasks]
-    given = {(key, one.place) for found in named for key, one in found.items()}
-    for key, place in sorted(given):
+    places = {(key, source.place) for sources in named for key, source in sources.items()}
+    for key, place in sorted(places):
         if place != engine.SCRATCH and not REFERENCE.search(place):
             text = f"{key}={Path(place).name} is one encoder for all seeds: what is said is of it"
             yield f"{text}, not of its way of pre-training."
@@ -396,7 +410,7 @@ def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:
     for name, run in results.finished.items():
         task = results.plan.by_name[name]
         probes = task.values.get("probe.measures", ()) if task.tool == "evaluate" else ()
-        chosen = [engine.CHOSEN[one] for one in probes if one in engine.CHOSEN]
+        chosen = [engine.CHOSEN[probe] for probe in probes if probe in engine.CHOSEN]
         chosen += ["the best of what is tried"] if name in chose else []
         counts = run.result.measured_on or run.environment.measured_on or {}
         held_out = {split: count for split, count in counts.items() if split != "test" and chosen}
@@ -414,7 +428,9 @@ def latex(report: Report) -> str:
     notes = [_without_paths(report, text) for text in report.sentences]
     notes += [*(text for text, _ in _seen(*about)), *_limits(*about)]
     notes += report.results.plan.report.get("notes", ())
-    comments = "".join(f"% {text_line(one)}\n" for one in ("needs \\usepackage{booktabs}", *notes))
+    comments = "".join(
+        f"% {text_line(comment)}\n" for comment in ("needs \\usepackage{booktabs}", *notes)
+    )
     for name, shown in report.tables.items():
         frame = as_text(shown)
         caption = text_line(f"{report.title} ({name}). {shown.caption}").translate(LATEX)

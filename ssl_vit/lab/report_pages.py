@@ -40,7 +40,7 @@ class RunPages:
 
     def content(self) -> dict[str, Any]:
         """Return the dictionary that `--json` prints."""
-        runs = [_summary(one) for one in self.runs]
+        runs = [_summary(run) for run in self.runs]
         return {"runs": runs} if self.page.name == INDEX else runs[0]
 
     def lines(self) -> Iterator[str]:
@@ -106,14 +106,14 @@ def _write_run(folder: Path) -> RunRecord:
 
 def _summary(run: RunRecord) -> dict[str, Any]:
     """Return the content of a run for `--json`."""
-    found = {
+    summary = {
         "folder": str(run.folder),
         "state": run.state,
         "step": run.step,
         "steps": run.steps,
-        "metrics": {name: one.content() for name, one in run.metrics().items()},
-        "seen": [one.content() for one in run.seen],
+        "metrics": {name: measured.content() for name, measured in run.metrics().items()},
+        "seen": [images.content() for images in run.seen],
         "warnings": [*run.problems, *run.warnings],
         "not_finite": run.not_finite,
     }
-    return dict(as_json(found))
+    return dict(as_json(summary))

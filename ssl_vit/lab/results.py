@@ -98,8 +98,8 @@ class Results:
             if wanted is not None:
                 kept &= self.table[column] == wanted
         if beside is not None:
-            own = [BESIDE.format(task.name) for task in self.plan.tasks if task.run == beside]
-            kept &= self.table["folder"].isin(own)
+            folders = [BESIDE.format(task.name) for task in self.plan.tasks if task.run == beside]
+            kept &= self.table["folder"].isin(folders)
         return self.table[kept]
 
     def correct(self, tasks: Collection[str]) -> dict[str, Outcomes]:
@@ -109,7 +109,7 @@ class Results:
             UserError: A file of predictions is damaged, does not reproduce the top-1 in
                 result.json, or has other images or labels than a task with the same fingerprint.
         """
-        found: dict[str, Outcomes] = {}
+        by_task: dict[str, Outcomes] = {}
         firsts: dict[str, tuple[Path, np.ndarray, np.ndarray]] = {}
         rows = self.table[self.table["folder"].isin(tasks) & (self.table["metric"] == PREDICTED)]
         for name, value, images in rows[["folder", "value", "fingerprint"]].itertuples(index=False):
@@ -117,16 +117,16 @@ class Results:
             if not path.exists():
                 continue
             index, label, tested = read_predictions(path)
-            other, *known = firsts.setdefault(images, (path.parent, index, label))
+            first_folder, *known = firsts.setdefault(images, (path.parent, index, label))
             if not all(map(np.array_equal, known, (index, label))):
-                raise UserError(f"{path}: its images are not those of {other.name}; {HINT}")
+                raise UserError(f"{path}: its images are not those of {first_folder.name}; {HINT}")
             labelled_M = (label >= 0).any(1)
-            found[name] = Outcomes(*(each[labelled_M] for each in tested))
-            top1 = found[name].right_M.mean()
+            by_task[name] = Outcomes(*(each[labelled_M] for each in tested))
+            top1 = by_task[name].right_M.mean()
             if abs(top1 - value) > 1e-6:
                 text = f"has a top1 of {top1:.4f}, result.json of {value:.4f}"
                 raise UserError(f"{path} {text}: one of them is of another run; {HINT}")
-        return found
+        return by_task
 
 
 def load(folder: Path) -> Results:
@@ -153,7 +153,7 @@ def load(folder: Path) -> Results:
             continue
         words, undecided = launch.planned(task, tasks, folder)
         why = run_folder.not_planned(folder / name, task.values, words, undecided)
-        needed = next((one for one in task.needs if one in foreign), None)
+        needed = next((need for need in task.needs if need in foreign), None)
         if why or needed:
             foreign[name] = why or f"it depends on {needed}"
             continue
@@ -191,20 +191,20 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
     measured_on = run.result.measured_on or run.environment.measured_on
     of_fresh = {"run": UNTRAINED, "exaflop": math.nan, "device_hours": math.nan}
     of_fresh |= {"folder": BESIDE.format(task.name), "origin": ""}
-    for name, one in run.result.metrics.items():
-        own = of_fresh if name.startswith(FRESH) else {}
-        measured = {"split": one.split, "metric": name.removeprefix(FRESH), "value": one.value}
-        n = one.n and metric_tables.independent_cases(one.n, one.split, measured_on)
-        yield shared | own | measured | {"n": n, "fingerprint": images.get(one.split, "")}
+    for name, entry in run.result.metrics.items():
+        replaced = of_fresh if name.startswith(FRESH) else {}
+        measured = {"split": entry.split, "metric": name.removeprefix(FRESH), "value": entry.value}
+        n = entry.n and metric_tables.independent_cases(entry.n, entry.split, measured_on)
+        yield shared | replaced | measured | {"n": n, "fingerprint": images.get(entry.split, "")}
 
 
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
     """Return a table with the columns of `Results.table`. Missing texts become empty."""
     columns = ["run", *axes, *list(COLUMNS)[1:]]
-    found = pd.DataFrame(list(rows), columns=columns, dtype=object)
+    table = pd.DataFrame(list(rows), columns=columns, dtype=object)
     texts = [*axes, *(name for name, kind in COLUMNS.items() if kind == "str")]
-    found[texts] = found[texts].fillna("")
-    return found.astype(COLUMNS | dict.fromkeys(axes, "str"))
+    table[texts] = table[texts].fillna("")
+    return table.astype(COLUMNS | dict.fromkeys(axes, "str"))
 
 
 def _check_training_images(
@@ -220,9 +220,9 @@ def _check_training_images(
     for name, run in finished.items():
         chosen, images = training_images[name], run.environment.data
         if chosen and "train" in images:
-            other, same = known.setdefault(chosen, (name, images["train"]))
+            first_name, same = known.setdefault(chosen, (name, images["train"]))
             if same != images["train"]:
-                text = f"{folder / other} and {folder / name} were trained on different images"
+                text = f"{folder / first_name} and {folder / name} were trained on different images"
                 raise UserError(f"{text} of the same options; they cannot share a table")
 
 
@@ -238,9 +238,9 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:
     """
     # numpy and zipfile raise errors of many kinds on damaged files
     with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
-        found = [arrays[name] for name in ("index", "label", "top5", "content")]
-        index, label, top5, content = found
-        whole = all(np.issubdtype(one.dtype, np.integer) for one in found)
+        parts = [arrays[name] for name in ("index", "label", "top5", "content")]
+        index, label, top5, content = parts
+        whole = all(np.issubdtype(array.dtype, np.integer) for array in parts)
         if whole and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
             label_ML = label.reshape(len(index), -1)
             return index, label_ML, Outcomes((top5[:, :1] == label_ML).any(1), content)

@@ -40,8 +40,8 @@ def not_planned(
     Raises:
         UserError: result.json or environment.json in the folder is damaged.
     """
-    there = {name for name in ("recipe.yaml", *identity.RECORDS) if (run / name).exists()}
-    if not there or not identity.is_begun(run):
+    files = {name for name in ("recipe.yaml", *identity.RECORDS) if (run / name).exists()}
+    if not files or not identity.is_begun(run):
         return ""
     try:
         written = flatten(load_yaml(run / "recipe.yaml"))
@@ -49,18 +49,18 @@ def not_planned(
         return "its recipe.yaml is missing or damaged"
     if written.get("name") != run.name:
         return f"its recipe.yaml is of a run called {written.get('name')}"
-    environment, finished = None, "result.json" in there
-    if finished or "environment.json" in there:
+    environment, finished = None, "result.json" in files
+    if finished or "environment.json" in files:
         environment = records.require(run / "environment.json", Environment, HINT)
     free = environment.free if environment else []
     if finished:
         made = records.require(run / "result.json", Result, HINT).recipe
         if made != identity.written_hash(written, free):
             return "its result.json is of another recipe than its recipe.yaml"
-    given = words.parse(options)
+    texts = words.parse(options)
     known = all_keys()
-    chosen = counted({key: text for key, text in given.items() if key in known})
-    sources = schema.sources({"init": SCRATCH, **given})
+    chosen = counted({key: text for key, text in texts.items() if key in known})
+    sources = schema.sources({"init": SCRATCH, **texts})
     planned = words.typed({key: text for key, text in chosen.items() if key not in sources})
     # the planned measurements may change until the run has finished
     planned |= values if finished else counted(values, free)
@@ -71,9 +71,9 @@ def not_planned(
         return f"its recipe is not the planned one: {', '.join(differ)}"
     for key, source in sources.items():
         recorded = environment[source.kind] if environment else None
-        other = "" if key in undecided else _other_weights(source, written, recorded or {})
-        if other:
-            return other
+        difference = "" if key in undecided else _other_weights(source, written, recorded or {})
+        if difference:
+            return difference
     return ""
 
 
@@ -85,7 +85,7 @@ def _other_weights(
     Weights are compared by their names if they are not on this machine or not described in
     environment.json.
     """
-    there = InitSource(str(written.get(source.key, SCRATCH)), source.key)
+    recorded_source = InitSource(str(written.get(source.key, SCRATCH)), source.key)
     called = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
     here: dict[str, Any] = {}
     if source.is_local:
@@ -99,8 +99,12 @@ def _other_weights(
         same = not differences(facts(source.kind, recorded), facts(source.kind, here))
         return "" if same else f"its {called} are not those of {source.public_name}"
     # recipes name weights on the Hub together with a commit
-    names = {one.public_name.partition("@")[0] for one in (there, source)}
-    return "" if len(names) == 1 else f"its {called} are those of {there.key}={there.public_name}"
+    names = {compared.public_name.partition("@")[0] for compared in (recorded_source, source)}
+    return (
+        ""
+        if len(names) == 1
+        else f"its {called} are those of {recorded_source.key}={recorded_source.public_name}"
+    )
 
 
 @functools.lru_cache(maxsize=64)  # several tasks start from one run

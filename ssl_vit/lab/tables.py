@@ -43,17 +43,17 @@ class Shown(NamedTuple):
 
 def tables(results: Results, verdict: Verdict) -> dict[str, Shown]:
     """Return the report's tables that have rows, beginning with the compared names."""
-    found = {}
+    by_name = {}
     if verdict.measure is not None:
-        found["compared"] = _compared(results, verdict, verdict.measure)
-        found["differences"] = _differences(verdict, verdict.measure)
-        found |= _by_other_measures(results, verdict)
-        found |= _means(results, verdict, verdict.measure)
-        found |= _along(results, verdict, verdict.measure)
+        by_name["compared"] = _compared(results, verdict, verdict.measure)
+        by_name["differences"] = _differences(verdict, verdict.measure)
+        by_name |= _by_other_measures(results, verdict)
+        by_name |= _means(results, verdict, verdict.measure)
+        by_name |= _along(results, verdict, verdict.measure)
     for run in dict.fromkeys(task.run for task in results.plan.tasks):
-        found[f"measured by {run}"] = _others(results, verdict, run)
-    found |= {"chosen": _chosen(results), "cost": _cost(results)}
-    return {name: shown for name, shown in found.items() if len(shown.frame)}
+        by_name[f"measured by {run}"] = _others(results, verdict, run)
+    by_name |= {"chosen": _chosen(results), "cost": _cost(results)}
+    return {name: shown for name, shown in by_name.items() if len(shown.frame)}
 
 
 def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFrame:
@@ -62,8 +62,11 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFr
     The fresh weights are one name if all tasks measured the same values, else one name for each
     trained name.
     """
-    families = (*(one.asked for one in verdict.fresh.differences), *verdict.fresh.missing)
-    compared = [one.a for one in families if one.b == FRESH]
+    families = (
+        *(difference.asked for difference in verdict.fresh.differences),
+        *verdict.fresh.missing,
+    )
+    compared = [comparison.a for comparison in families if comparison.b == FRESH]
     axis, of_seed = verdict.rule.axis or "run", [*verdict.rule.axes_of_places, "seed"]
     rows = results.rows(None, measure.name, measure.split, beside=verdict.rule.test)
     rows = rows[rows[axis].isin(compared)] if verdict.rule.axis else rows
@@ -79,8 +82,8 @@ def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
     If all differences of the first sentence are from one name, the table also shows these
     differences.
     """
-    asked = {one.asked: one for one in verdict.found.differences}
-    others = {one.b for one in asked}
+    asked = {difference.asked: difference for difference in verdict.found.differences}
+    others = {comparison.b for comparison in asked}
     baseline = others.pop() if len(others) == 1 else results.plan.report.get("baseline")
     rows = pd.concat([verdict.rows, untrained(results, verdict, measure)])
     frame = _summary(results, verdict, measure, rows, baseline, asked.get)
@@ -108,25 +111,29 @@ def _summary(
     shows them.
     """
     axis, places = verdict.rule.axis or "run", verdict.rule.axes_of_places
-    found = []
-    for key, own in rows.groupby([*places, axis], sort=False):
+    records = []
+    for key, cell in rows.groupby([*places, axis], sort=False):
         place, name = tuple(zip(places, key[:-1], strict=True)), key[-1]
-        values = stats.summarize((measure.scale * own["value"]).tolist())
+        values = stats.summarize((measure.scale * cell["value"]).tolist())
         row = {**dict(place), axis: name, "n": values.n, "mean": values.mean, "sd": values.sd}
         if baseline is not None:
-            one = minus(Comparison(name, baseline, place))
-            row |= {f"minus {baseline}": one and one.mean, **_ends(one), "pairs": one and one.n}
-        row |= {"images": own["n"].min()} if rows["n"].nunique() > 1 else {}
-        row |= {"exaFLOP": own["exaflop"].mean()}
-        found.append(row | {"paper": results.plan.report.get("paper", {}).get(name)})
-    order = {one: [*rows[one].unique()] for one in places}
-    found.sort(
+            difference = minus(Comparison(name, baseline, place))
+            row |= {
+                f"minus {baseline}": difference and difference.mean,
+                **_ends(difference),
+                "pairs": difference and difference.n,
+            }
+        row |= {"images": cell["n"].min()} if rows["n"].nunique() > 1 else {}
+        row |= {"exaFLOP": cell["exaflop"].mean()}
+        records.append(row | {"paper": results.plan.report.get("paper", {}).get(name)})
+    order = {column: [*rows[column].unique()] for column in places}
+    records.sort(
         key=lambda row: (
-            *(order[one].index(row[one]) for one in places),
+            *(order[column].index(row[column]) for column in places),
             -measure.sign * row["mean"],
         )
     )
-    frame = pd.DataFrame(found)
+    frame = pd.DataFrame(records)
     if baseline is not None:
         frame["pairs"] = frame["pairs"].astype("Int64")
         if not (frame["pairs"] != frame["n"]).any():
@@ -134,8 +141,8 @@ def _summary(
     return frame
 
 
-def _ends(one: Difference | None) -> dict[str, float | None]:
-    low, high = (one and one.interval) or (None, None)
+def _ends(difference: Difference | None) -> dict[str, float | None]:
+    low, high = (difference and difference.interval) or (None, None)
     return {"low": low, "high": high}
 
 
@@ -146,12 +153,21 @@ def _level(family: int) -> str:
 def _differences(verdict: Verdict, measure: Measure) -> Shown:
     """Build the table of the differences that the sentences use."""
     rows = [
-        {"difference": f"{one.asked.a} minus {one.asked.b}", **dict(one.asked.at)}
-        | {"n": one.n, "mean": one.mean, "sd": one.sd, **_ends(one), "level": _level(family.size)}
-        | {"over": f"{SEEDS} and images" if one.over_images else SEEDS}
+        {
+            "difference": f"{difference.asked.a} minus {difference.asked.b}",
+            **dict(difference.asked.at),
+        }
+        | {
+            "n": difference.n,
+            "mean": difference.mean,
+            "sd": difference.sd,
+            **_ends(difference),
+            "level": _level(family.size),
+        }
+        | {"over": f"{SEEDS} and images" if difference.over_images else SEEDS}
         | {"metric": measure.name, "split": measure.split}
         for family in (verdict.found, verdict.fresh)
-        for one in family.differences
+        for difference in family.differences
     ]
     caption = "Pairs of the same seed; n counts seeds that go on from one pre-training once. At a"
     caption += " level above 95% a whole family of comparisons holds with 95%."
@@ -170,10 +186,10 @@ def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str
     for name in results.plan.report.get("measures", ())[1:]:
         plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
         with suppress(UserError):  # raised if no finished run has measured it
-            other = claims(replace(results, plan=plan))
-            if (one := other.measure) is not None:
-                of = "" if one.split == "test" else f" ({one.split})"
-                yield f"differences by {one.label}{of}", _differences(other, one)
+            verdict_there = claims(replace(results, plan=plan))
+            if (deciding := verdict_there.measure) is not None:
+                of = "" if deciding.split == "test" else f" ({deciding.split})"
+                yield f"differences by {deciding.label}{of}", _differences(verdict_there, deciding)
 
 
 def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:
@@ -185,27 +201,29 @@ def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
     for over, groups in results.plan.report.get("mean_over", {}).items():
         planned = [task.at[over] for task in results.plan.tasks if task.run == verdict.rule.test]
         every = dict.fromkeys([*(name for names in groups.values() for name in names), *planned])
-        others = [one for one in results.plan.axes if one != over]
-        found = []
+        others = [axis for axis in results.plan.axes if axis != over]
+        records = []
         for group, names in {**groups, "all": every}.items():
-            own = verdict.rows[verdict.rows[over].isin(list(names))]
-            for _, cell in own.groupby(others or (lambda _: 0), sort=False):
-                of_seed = [one for _, one in cell.groupby("seed")]
-                most = max(({*one[over]} for one in of_seed), key=len)
+            member_rows = verdict.rows[verdict.rows[over].isin(list(names))]
+            for _, cell in member_rows.groupby(others or (lambda _: 0), sort=False):
+                of_seed = [rows_of_seed for _, rows_of_seed in cell.groupby("seed")]
+                most = max(({*rows_of_seed[over]} for rows_of_seed in of_seed), key=len)
                 called = f"{group}, {len(most)} of {len(names)}"
-                found += [
-                    one.iloc[0].to_dict()
+                records += [
+                    rows_of_seed.iloc[0].to_dict()
                     | {
                         over: called,
-                        "value": one["value"].mean(),
+                        "value": rows_of_seed["value"].mean(),
                         # means over different names or different images are not compared
-                        "fingerprint": str([*zip(one[over], one["fingerprint"], strict=True)]),
-                        "origin": " ".join(one["origin"]),
+                        "fingerprint": str(
+                            [*zip(rows_of_seed[over], rows_of_seed["fingerprint"], strict=True)]
+                        ),
+                        "origin": " ".join(rows_of_seed["origin"]),
                     }
-                    for one in of_seed
-                    if {*one[over]} == most
+                    for rows_of_seed in of_seed
+                    if {*rows_of_seed[over]} == most
                 ]
-        rows = pd.DataFrame(found)
+        rows = pd.DataFrame(records)
         minus = partial(compare, rows, axis, scale=measure.scale)
         frame = _summary(results, verdict, measure, rows, baseline, minus)
         caption = f"Means over {over} of each seed, and how many of its names have finished."
@@ -226,14 +244,14 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
     axis, rows, texts = places[0], [], []
     values = verdict.rows.assign(value=measure.sign * verdict.rows["value"])
     for name in rule.arms:
-        found = None if name == baseline else along(values, rule.axis, name, baseline, axis)
-        if found is None:
+        against = None if name == baseline else along(values, rule.axis, name, baseline, axis)
+        if against is None:
             continue
-        for place, factor in found.factors.items():
+        for place, factor in against.factors.items():
             ends = {"times": factor.value, "low": factor.low, "high": factor.high}
-            rows.append({rule.axis: name, axis: place, "n": found.n, **ends})
-        for one in found.crossings:
-            at, low, high = (_number(end, None) for end in one)
+            rows.append({rule.axis: name, axis: place, "n": against.n, **ends})
+        for crossing in against.crossings:
+            at, low, high = (_number(end, None) for end in crossing)
             texts.append(f" {name} and {baseline} cross at {axis} {at} (95%: {_span(low, high)}).")
     caption = f"By how many times its {axis} {baseline} is as good as a name: linear in the"
     caption += f" logarithm of {axis}; beyond what was tried an interval is open."
@@ -255,11 +273,11 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     # leave out seeds that chose settings, unless there are no other seeds
     rows = rows if confirmed.empty else confirmed
     axes = [axis for axis in results.plan.axes if (rows[axis] != "").any()]
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    records: dict[tuple[str, ...], dict[str, Any]] = {}
     measured: dict[str, list[pd.DataFrame]] = {}
     losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
-    for (*key, whose, split, metric), own in rows.groupby(columns, sort=False):
+    for (*key, whose, split, metric), cell in rows.groupby(columns, sort=False):
         baseline = find_baseline(metric)
         # a baseline has the unit of the metrics that it is compared with
         of = baseline.compared_with[0] if baseline and baseline.compared_with else metric
@@ -269,12 +287,12 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
             if metric.startswith(COMMONEST) or not find_metric(of).compared:
                 continue
             head = f"{label(of)} of {head}" if head else label(of)
-        values = stats.summarize((scale * own["value"]).tolist())
+        values = stats.summarize((scale * cell["value"]).tolist())
         of_split = "" if split == "test" else f" ({split})"
-        measured.setdefault(head + of_split, []).append(own)
+        measured.setdefault(head + of_split, []).append(cell)
         head += unit + of_split
-        row = found.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(own)})
-        row |= {"n": min(row["n"], len(own)), head: values.mean, f"{head} sd": values.sd}
+        row = records.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(cell)})
+        row |= {"n": min(row["n"], len(cell)), head: values.mean, f"{head} sd": values.sd}
         losses |= set() if unit else {head, f"{head} sd"}
     caption = "Mean and sd over n seeds."
     if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
@@ -285,7 +303,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         caption += f" Of few images: {', '.join(f'{name} {n:.0f}' for name, n in few.items())}."
     for counts, names in _on_other_images(every, axis, results.plan.axes).items():
         caption += f" Rows are of different images in {some(names)}: {counts}."
-    return Shown(pd.DataFrame([*found.values()]), caption, losses=frozenset(losses))
+    return Shown(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))
 
 
 def _on_other_images(
@@ -301,8 +319,8 @@ def _on_other_images(
     Returns:
         `{number of images of each name as text: columns}`, as far as the images are known.
     """
-    found: dict[str, list[str]] = {}
-    places = [one for one in axes if one != axis]
+    texts: dict[str, list[str]] = {}
+    places = [place for place in axes if place != axis]
     for column, rows in measured.items():
         known = rows[rows["fingerprint"] != ""]
         together = known.groupby([*places, "seed"])[["fingerprint", "n"]]
@@ -310,14 +328,14 @@ def _on_other_images(
         if len(apart):
             counts = apart.groupby(axis, sort=False)["n"].min()
             text = ", ".join(f"{name} {n:,}" for name, n in counts.items())
-            found.setdefault(text, []).append(column)
-    return found
+            texts.setdefault(text, []).append(column)
+    return texts
 
 
 def _chosen(results: Results) -> Shown:
     """Build the table of values that were chosen among tries, with a row for all seeds."""
     tasks = results.plan.by_name
-    found: dict[str, dict[str, Any]] = {}
+    records: dict[str, dict[str, Any]] = {}
     for task in tasks.values():
         if task.best is None or task.name not in results.finished:
             continue
@@ -328,20 +346,20 @@ def _chosen(results: Results) -> Shown:
         measured = launch.tried_values(task, tasks, results.folder)
         row |= {"by": task.best[1], "best": measured[0], "second best": "".join(measured[1:2])}
         row |= {"tries": f"{tried} of {of}", "at an end": ", ".join(edges)}
-        found.setdefault(f"{task.run} {task.at}", row)
+        records.setdefault(f"{task.run} {task.at}", row)
     caption = "Chosen by held-out images; at an end of what was tried, more may be better."
-    return Shown(pd.DataFrame([*found.values()]), caption)
+    return Shown(pd.DataFrame([*records.values()]), caption)
 
 
 def _cost(results: Results) -> Shown:
     rows = []
     for run in dict.fromkeys(task.run for task in results.plan.tasks):
-        names = [one.name for one in results.plan.tasks if one.run == run]
+        names = [task.name for task in results.plan.tasks if task.run == run]
         done = [results.finished[name].result for name in names if name in results.finished]
-        counted = [one.exaflop for one in done if one.exaflop is not None]
+        counted = [result.exaflop for result in done if result.exaflop is not None]
         exaflop = sum(counted) if len(counted) == len(done) else None
         row = {"run": run, "tasks": f"{len(done)} of {len(names)}", "exaFLOP": exaflop}
-        rows.append(row | {"device-hours": float(sum(one.device_hours for one in done))})
+        rows.append(row | {"device-hours": float(sum(result.device_hours for result in done))})
     return Shown(pd.DataFrame(rows), "What each run took by itself.")
 
 
@@ -351,7 +369,7 @@ def as_text(shown: Shown) -> pd.DataFrame:
     Columns without information are left out. The two ends of an interval become one cell, and so do
     the mean and the sd of a metric.
     """
-    frame, found = shown.frame, {}
+    frame, shown_columns = shown.frame, {}
     signed = "difference" in frame
     for name in map(str, frame.drop(columns="high", errors="ignore")):
         digits = None if name in SHORT else 4 if name in shown.losses else shown.digits
@@ -359,19 +377,19 @@ def as_text(shown: Shown) -> pd.DataFrame:
         mean = name.removesuffix(" sd")
         if name == "low":
             plus = "times" not in frame
-            both = zip(frame["low"], frame["high"], strict=True)
-            texts = ([_number(end, shown.digits, plus) for end in ends] for ends in both)
-            found[shown.interval] = [_span(*ends) for ends in texts]
-        elif mean != name and mean in found:
-            sds = [_number(one, digits) for one in column]
-            pairs = zip(found[mean], sds, strict=True)
-            found[mean] = [f"{one} ± {sd}" if sd else one for one, sd in pairs]
+            both_ends = zip(frame["low"], frame["high"], strict=True)
+            texts = ([_number(end, shown.digits, plus) for end in ends] for ends in both_ends)
+            shown_columns[shown.interval] = [_span(*ends) for ends in texts]
+        elif mean != name and mean in shown_columns:
+            sds = [_number(number, digits) for number in column]
+            pairs = zip(shown_columns[mean], sds, strict=True)
+            shown_columns[mean] = [f"{number} ± {sd}" if sd else number for number, sd in pairs]
         elif name in SHORT or frame[name].dtype.kind == "f":
             plus = name.startswith("minus ") or (name == "mean" and signed)
-            found[name] = [_number(one, digits, plus) for one in column]
+            shown_columns[name] = [_number(number, digits, plus) for number in column]
         else:
-            found[name] = ["" if pd.isna(one) else text_line(one) for one in column]
-    kept = {name: texts for name, texts in found.items() if any(texts)}
+            shown_columns[name] = ["" if pd.isna(cell) else text_line(cell) for cell in column]
+    kept = {name: texts for name, texts in shown_columns.items() if any(texts)}
     return pd.DataFrame(kept, dtype="str")
 
 

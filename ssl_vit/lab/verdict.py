@@ -93,7 +93,7 @@ class Family(NamedTuple):
 
     @property
     def claimed(self) -> list[Difference]:
-        return [one for one in self.differences if one.claimed and self.final]
+        return [difference for difference in self.differences if difference.claimed and self.final]
 
     @property
     def asked(self) -> int:
@@ -146,37 +146,41 @@ def claims(results: Results) -> Verdict:
         nothing = Family((), len(rule.asked), rule.asked)
         return Verdict(rule, None, results.rows(rule.test), nothing, nothing, texts)
     rows = results.rows(rule.test, measure.name, measure.split)
-    asked = {one: pairs(rows, rule.axis or "run", one) for one in rule.asked}
+    asked = {comparison: pairs(rows, rule.axis or "run", comparison) for comparison in rule.asked}
     fresh = _with_fresh(results, rule, measure)
     every = [*asked.items(), *(fresh or {}).items()]
-    reasons = {one: _apart(both, measure, results.plan.by_name) for one, both in every}
-    apart = next((one for one, why in reasons.items() if why), None)
+    reasons = {
+        comparison: _apart(paired, measure, results.plan.by_name) for comparison, paired in every
+    }
+    apart = next((comparison for comparison, why in reasons.items() if why), None)
     if apart:
         if report.keys() & {"pairs", "baseline"} or apart not in asked:
             text = reasons[apart].replace("are tested", "were tested")
             raise UserError(f"{results.folder}: {apart}: they {text}")
         every, asked = every[len(asked) :], {}
     final = not results.untested and not results.plan.dropped
-    tasks = {name for _, both in every for name in (*both["folder_a"], *both["folder_b"])}
+    tasks = {name for _, paired in every for name in (*paired["folder_a"], *paired["folder_b"])}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
     ends = results.ends
-    found, against = (
+    of_study, against = (
         _family(family, ends, final, measure, correct) for family in (asked, fresh or {})
     )
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
     opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
     why = f": {apart.a} and {apart.b} {reasons[apart]}" if apart else ""
-    sentences = [sentence(opening, found, rule, measure) if asked else f"Nothing is compared{why}."]
+    sentences = [
+        sentence(opening, of_study, rule, measure) if asked else f"Nothing is compared{why}."
+    ]
     sentences += _measured_otherwise(results, asked)
     if fresh is None:
         sentences.append("What training without pre-training reaches was not measured.")
     elif fresh:
-        named = {one.b for one in fresh} == {FRESH}
+        named = {comparison.b for comparison in fresh} == {FRESH}
         if asked:  # else no sentence has named the measure yet
             opening = "By the same measure," if named else "Against fresh weights,"
         sentences.append(sentence(opening, against, rule, measure))
     sentences += [*_unfinished(results), *_history(results)]
-    return Verdict(rule, measure, rows, found, against, tuple(sentences))
+    return Verdict(rule, measure, rows, of_study, against, tuple(sentences))
 
 
 def _history(results: Results) -> Iterator[str]:
@@ -225,7 +229,10 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
         text = "whether lower is better is not known; expected another in report.measures"
         raise UserError(f"{results.folder}: {name}: {text}, or a Metric of the plugin")
     row = find_metric(name)
-    split = next((one for one in ("test", "validation", "train") if one in splits), min(splits))
+    split = next(
+        (candidate for candidate in ("test", "validation", "train") if candidate in splits),
+        min(splits),
+    )
     in_percent = (100, " points", 2) if row.in_per_cent else ()
     return Measure(name, split, label(name), 1 if row.higher else -1, *in_percent)
 
@@ -241,33 +248,34 @@ def _order(metric: str) -> float:
 
 def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
     """Report compared frozen encoders that were measured with different pooling or image sizes."""
-    tasks, found = results.plan.by_name, dict[str, None]()
-    for one, both in asked.items():
-        for row in both.itertuples():
+    tasks, sentences = results.plan.by_name, dict[str, None]()
+    for comparison, paired in asked.items():
+        for row in paired.itertuples():
             pools = [row.feature_pool_a, row.feature_pool_b]
             folders = (row.folder_a, row.folder_b)
             sizes = [tasks[folder].values.get("data.size") for folder in folders]
             for key, values in (("probe.pool", pools), ("data.size", sizes)):
                 # a fine-tuning has no pool, and without data.size the weights' size is used
                 if all(pools) and None not in values and values[0] != values[1]:
-                    texts = zip((one.a, one.b), values, strict=True)
-                    found |= dict.fromkeys(f"{name} by {key}={value}" for name, value in texts)
-    if found:
-        yield f"These are not measured alike, which is part of their difference: {some([*found])}."
+                    texts = zip((comparison.a, comparison.b), values, strict=True)
+                    sentences |= dict.fromkeys(f"{name} by {key}={value}" for name, value in texts)
+    if sentences:
+        differing = some([*sentences])
+        yield f"These are not measured alike, which is part of their difference: {differing}."
 
 
-def _apart(both: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
+def _apart(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
     """Return why the two sides of some pairs cannot be compared, or an empty text otherwise.
 
     The sides differ if they were tested on different images. For metrics of a pre-training task on
     held-out images, the sides also differ if a recipe key makes one task easier.
     """
-    if on_different_images(both):
+    if on_different_images(paired):
         return "are tested on different images"
     part, _, last = measure.name.rpartition("/")
     if measure.split == "test" or last.startswith(PROBED) or find_metric(last).unit == NUMBER:
         return ""
-    folders = (map(tasks.get, both[side]) for side in ("folder_a", "folder_b"))
+    folders = (map(tasks.get, paired[side]) for side in ("folder_a", "folder_b"))
     for a, b in zip(*folders, strict=True):
         if a is None or b is None or a.tool != "pretrain":
             continue
@@ -297,27 +305,40 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
     if report.get("question"):  # the answer of study/worth compares the released encoder
         trained = [task for task in trained if _called(task, rule) != RELEASED]
     tool, runs = tested[0].tool, (rule.test, *report.get("beside", ()))
-    fine_tuned = [one for one in tasks.values() if one.run in runs and one.tool == "finetune"]
-    fresh = [one for one in fine_tuned if not one.tried and _is_fresh(one, tasks)]
+    fine_tuned = [task for task in tasks.values() if task.run in runs and task.tool == "finetune"]
+    fresh = [
+        candidate for candidate in fine_tuned if not candidate.tried and _is_fresh(candidate, tasks)
+    ]
     if tool != "finetune":
         fresh = []
     rows = results.rows(metric=measure.name, split=measure.split)
     every: dict[Comparison, list[pd.DataFrame]] = {}
     for task in trained:
-        place = tuple(one for one in task.at.items() if one[0] != rule.axis)
-        same = [one for one in fresh if one.seed == task.seed and _is_beside(rule, task, one)]
-        others = {_called(one, rule): one.name for one in same}
+        place = tuple(pair for pair in task.at.items() if pair[0] != rule.axis)
+        same = [
+            fresh_task
+            for fresh_task in fresh
+            if fresh_task.seed == task.seed and _is_beside(rule, task, fresh_task)
+        ]
+        others = {_called(fresh_task, rule): fresh_task.name for fresh_task in same}
         if not fresh:
             others = {FRESH: BESIDE.format(task.name)}
         for name, folder in others.items():
-            both = pairs(rows, "folder", Comparison(task.name, folder))
-            every.setdefault(Comparison(_called(task, rule), name, place), []).append(both)
-    found = {one: pd.concat(each) for one, each in every.items()}
-    if trained and not fresh and not any(map(len, found.values())):
+            paired = pairs(rows, "folder", Comparison(task.name, folder))
+            every.setdefault(Comparison(_called(task, rule), name, place), []).append(paired)
+    joined = {comparison: pd.concat(each) for comparison, each in every.items()}
+    if trained and not fresh and not any(map(len, joined.values())):
         # pre-training tasks have baselines of their own
         return {} if tool == "pretrain" else None
-    asked = {frozenset((one.a, one.b, *one.at)) for one in rule.asked}
-    return {} if all(frozenset((one.a, one.b, *one.at)) in asked for one in found) else found
+    asked = {frozenset((comparison.a, comparison.b, *comparison.at)) for comparison in rule.asked}
+    return (
+        {}
+        if all(
+            frozenset((comparison.a, comparison.b, *comparison.at)) in asked
+            for comparison in joined
+        )
+        else joined
+    )
 
 
 def _is_fresh(task: Task, tasks: Tasks) -> bool:
@@ -333,13 +354,13 @@ def _called(task: Task, rule: Rule) -> str:
     return task.at.get(rule.axis or "", task.run) if task.run == rule.test else task.run
 
 
-def _is_beside(rule: Rule, own: Task, fresh: Task) -> bool:
+def _is_beside(rule: Rule, trained: Task, fresh: Task) -> bool:
     """Return whether a task from fresh weights belongs to the place of a trained task.
 
     A task of the test run may differ in the compared axis. A task of another run must agree on all
     of its axes.
     """
-    apart = {axis for axis, name in fresh.at.items() if own.at.get(axis, name) != name}
+    apart = {axis for axis, name in fresh.at.items() if trained.at.get(axis, name) != name}
     return not apart - ({rule.axis} if fresh.run == rule.test else set())
 
 
@@ -348,42 +369,56 @@ def _family(
 ) -> Family:
     size = max(1, len(asked)) * ends
     every = {
-        one: difference(one, both, size, measure.scale, correct) for one, both in asked.items()
+        comparison: difference(comparison, paired, size, measure.scale, correct)
+        for comparison, paired in asked.items()
     }
-    found = tuple(one for one in every.values() if one)
-    return Family(found, size, tuple(one for one in every if not every[one]), final)
+    differences = tuple(measured for measured in every.values() if measured)
+    return Family(
+        differences, size, tuple(comparison for comparison in every if not every[comparison]), final
+    )
 
 
-def sentence(opening: str, found: Family, rule: Rule, measure: Measure) -> str:
+def sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
     """Return the sentence that states the claims of a family of comparisons.
 
     Args:
         opening: Words at the start of the sentence.
-        found: Family of comparisons.
+        family: Family of comparisons.
         rule: Rule of the study.
         measure: Measure of the comparisons.
     """
-    shared = f"{found.asked} comparison{'s' if found.asked != 1 else ''}"
-    shared += f", {len(found.missing)} of them without results yet" if found.missing else ""
-    ends = found.size // max(1, found.asked)
+    shared = f"{family.asked} comparison{'s' if family.asked != 1 else ''}"
+    shared += f", {len(family.missing)} of them without results yet" if family.missing else ""
+    ends = family.size // max(1, family.asked)
     shared += f" at {ends} planned ends" if ends > 1 else ""
-    in_all = f" (Bonferroni over {shared})" if found.size > 1 else ""
-    if not found.final:
-        so_far = some([_open(one, measure) for one in found.differences]) or "nothing is compared"
+    in_all = f" (Bonferroni over {shared})" if family.size > 1 else ""
+    if not family.final:
+        so_far = (
+            some([_open(difference, measure) for difference in family.differences])
+            or "nothing is compared"
+        )
         return f"{opening} nothing is claimed before the planned end; so far: {so_far}{in_all}."
-    against = {one.b for one in (*(one.asked for one in found.differences), *found.missing)}
+    against = {
+        comparison.b
+        for comparison in (
+            *(difference.asked for difference in family.differences),
+            *family.missing,
+        )
+    }
     others = f" from {against.pop()}" if len(against) == 1 else ""
-    most = max((one.n for one in found.differences), default=0)
+    most = max((difference.n for difference in family.differences), default=0)
     if most < FEWEST:
         seeds = f"{most} independent seed{'s' if most != 1 else ''} on both sides"
         text = f"no difference{others} is claimed: {seeds}, and a claim needs {FEWEST}"
         return f"{opening} {text}{in_all}."
-    claimed = found.claimed
-    names = [_open(one, measure) for one in found.differences if not one.claimed]
+    claimed = family.claimed
+    names = [
+        _open(difference, measure) for difference in family.differences if not difference.claimed
+    ]
     if not claimed:
         text = f"no {rule.axis or rule.test} is distinguished{others} at 95%{in_all}"
         return f"{opening} {text}: {some(names)}."
-    texts = [_claim(one, measure) for one in claimed[:NAMED]]
+    texts = [_claim(difference, measure) for difference in claimed[:NAMED]]
     texts += [f"{len(claimed) - NAMED} more, in the table"] if claimed[NAMED:] else []
     rest = f" Not distinguished from zero: {some(names)}." if names else ""
     best = _best(claimed, rule, measure)
@@ -391,34 +426,42 @@ def sentence(opening: str, found: Family, rule: Rule, measure: Measure) -> str:
     return f"{opening} {'; '.join(texts)}; intervals at 95%{in_all}.{ending}{rest}"
 
 
-def _claim(one: Difference, measure: Measure) -> str:
+def _claim(difference: Difference, measure: Measure) -> str:
     """Describe a claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, 5 seeds)."""
-    side = "above" if one.mean > 0 else "below"
-    word = "" if measure.sign > 0 else f" ({'better' if one.mean < 0 else 'worse'})"
-    size = f"{abs(one.mean):.{measure.digits}f}{measure.unit}"
-    interval = f"({_ends(one, measure)}, {one.n} seeds)"
-    return f"{one.asked.a} is {size} {side} {one.asked.b}{one.asked.place}{word} {interval}"
+    side = "above" if difference.mean > 0 else "below"
+    word = "" if measure.sign > 0 else f" ({'better' if difference.mean < 0 else 'worse'})"
+    size = f"{abs(difference.mean):.{measure.digits}f}{measure.unit}"
+    interval = f"({_ends(difference, measure)}, {difference.n} seeds)"
+    asked = difference.asked
+    return f"{asked.a} is {size} {side} {asked.b}{asked.place}{word} {interval}"
 
 
-def _open(one: Difference, measure: Measure) -> str:
+def _open(difference: Difference, measure: Measure) -> str:
     """Describe the mean and interval of a difference that is not claimed."""
-    if not one.interval:
-        return str(one.asked)
-    mean = f"{one.mean:+.{measure.digits}f}"
-    return f"{one.asked} (mean {mean}, interval {_ends(one, measure)}, {one.n} seeds)"
+    if not difference.interval:
+        return str(difference.asked)
+    mean = f"{difference.mean:+.{measure.digits}f}"
+    ends = _ends(difference, measure)
+    return f"{difference.asked} (mean {mean}, interval {ends}, {difference.n} seeds)"
 
 
-def _ends(one: Difference, measure: Measure) -> str:
-    return " to ".join(f"{end:+.{measure.digits}f}" for end in one.interval or ())
+def _ends(difference: Difference, measure: Measure) -> str:
+    return " to ".join(f"{end:+.{measure.digits}f}" for end in difference.interval or ())
 
 
 def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | None:
     """Return the name that is claimed to be the best at every place, or None."""
-    swapped = (Comparison(one.asked.b, one.asked.a, one.asked.at) for one in claimed)
-    both = zip(claimed, swapped, strict=True)
-    wins = {one.asked if measure.sign * one.mean > 0 else other for one, other in both}
+    swapped = (
+        Comparison(difference.asked.b, difference.asked.a, difference.asked.at)
+        for difference in claimed
+    )
+    pairs_of_comparisons = zip(claimed, swapped, strict=True)
+    wins = {
+        difference.asked if measure.sign * difference.mean > 0 else swapped_comparison
+        for difference, swapped_comparison in pairs_of_comparisons
+    }
     for arm in rule.arms if len(rule.arms) > 2 else ():
-        others = [other for other in rule.arms if other != arm]
-        if wins >= {Comparison(arm, other, at) for other in others for at in rule.places or [()]}:
+        others = [rival for rival in rule.arms if rival != arm]
+        if wins >= {Comparison(arm, rival, at) for rival in others for at in rule.places or [()]}:
             return arm
     return None

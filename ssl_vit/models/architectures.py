@@ -82,9 +82,9 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
     if model.layer_scale is not None:
         args["init_values"] = model.layer_scale
     if is_eva(model):
-        own = ROTARY_ARGS if model.timm == CLASSIC else {}
+        rotary = ROTARY_ARGS if model.timm == CLASSIC else {}
         more = {"swiglu_mlp": model.activation == "swiglu", "num_reg_tokens": model.registers}
-        return own | args | more
+        return rotary | args | more
     if model.registers:
         args["reg_tokens"] = model.registers
     if model.positions == "none" or (not exported and model.positions.endswith("_2d")):
@@ -132,18 +132,18 @@ def _named(model: Model) -> str:
     return f"model.timm={model.timm}{args}"
 
 
-def check_sizes(there: Mapping[str, Any], model: Model) -> None:
+def check_sizes(stored: Mapping[str, Any], model: Model) -> None:
     """Check that a network has the values of the keys of model=.
 
     Args:
-        there: {key: value} of the network. For LayerScale, whether the network has it, as in
+        stored: {key: value} of the network. For LayerScale, whether the network has it, as in
             `sizes_of_state`.
         model: the keys.
 
     Raises:
         UserError: the architecture of model.timm has other values.
     """
-    for key, value in there.items():
+    for key, value in stored.items():
         here = getattr(model, key)
         if key == "layer_scale":
             here = "null" if here is None else "a value"
@@ -165,9 +165,9 @@ def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
             f" Write class_token: {says} in model.args."
         )
     keys = ("registers", "layer_scale", "qk_norm", "activation", "mlp")
-    found = sizes_of_state(backbone.state_dict())
+    sizes = sizes_of_state(backbone.state_dict())
     # The state of parallel blocks does not show the width of the MLP
-    there = {key: found[f"model.{key}"] for key in keys if f"model.{key}" in found}
+    stored = {key: sizes[f"model.{key}"] for key in keys if f"model.{key}" in sizes}
     if not model.positions.endswith("_2d"):  # the encoder adds 2D positions itself
-        there["positions"] = positions_of(backbone)
-    check_sizes(there | {"patch": patch_size}, model)
+        stored["positions"] = positions_of(backbone)
+    check_sizes(stored | {"patch": patch_size}, model)

@@ -330,11 +330,11 @@ class Encoder(Backbone):
         """
         blocks = self.backbone.blocks
         token_BTD = self._up_to(self.patch(pixels_B3HW), max(0, len(blocks) - count))
-        arguments, found = self.block_arguments(), []
+        arguments, outputs = self.block_arguments(), []
         for block in blocks[-count:]:
             token_BTD = block(token_BTD, **arguments)
-            found.append(token_BTD)
-        return found
+            outputs.append(token_BTD)
+        return outputs
 
     def pooled(self, h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
         """Pool tokens of a layer into a feature of each image, (B, D), as in `feature`."""

@@ -57,10 +57,12 @@ def _names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
     for n in range(depth):
         layer = f"encoder.layer.{n}"
         parts |= {f"blocks.{n}.{timms}": f"{layer}.{theirs}" for timms, theirs in LAYER.items()}
-        packed[f"blocks.{n}.attn.qkv"] = [f"{layer}.attention.attention.{one}" for one in QKV]
-    whole = {f"{timms}.{kind}": f"{one}.{kind}" for timms, one in parts.items() for kind in KINDS}
+        packed[f"blocks.{n}.attn.qkv"] = [f"{layer}.attention.attention.{part}" for part in QKV]
+    whole = {
+        f"{timms}.{kind}": f"{theirs}.{kind}" for timms, theirs in parts.items() for kind in KINDS
+    }
     in_three = {
-        f"{timms}.{kind}": [f"{one}.{kind}" for one in three]
+        f"{timms}.{kind}": [f"{part}.{kind}" for part in three]
         for timms, three in packed.items()
         for kind in KINDS
     }
@@ -78,15 +80,15 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
     theirs = {name.removeprefix("vit."): value for name, value in state.items()}
     layers = {name.split(".")[2] for name in theirs if name.startswith("encoder.layer.")}
     whole, in_three = _names(len(layers))
-    known = {*whole.values(), *(one for three in in_three.values() for one in three)}
+    known = {*whole.values(), *(name for three in in_three.values() for name in three)}
     for name in theirs:
         if name not in known and not name.startswith("pooler.") and "mask_token" not in name:
             raise ValueError(f"transformers' ViT has no tensor {name}")
-    found = {timms: theirs[one] for timms, one in whole.items() if one in theirs}
+    converted = {timms: theirs[name] for timms, name in whole.items() if name in theirs}
     for timms, three in in_three.items():
         if three[0] in theirs:
-            found[timms] = torch.cat([theirs[one] for one in three])
-    return found
+            converted[timms] = torch.cat([theirs[name] for name in three])
+    return converted
 
 
 def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
@@ -100,21 +102,21 @@ def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[st
     """
     blocks = {name.split(".")[1] for name in state if name.startswith("blocks.")}
     whole, in_three = _names(len(blocks))
-    found: dict[str, Tensor] = {}
+    converted: dict[str, Tensor] = {}
     for name, value in state.items():
         if name in whole:
-            found[whole[name]] = value
+            converted[whole[name]] = value
         else:
-            found |= dict(zip(in_three[name], value.chunk(3), strict=True))
+            converted |= dict(zip(in_three[name], value.chunk(3), strict=True))
     if classifies:
         head = tuple(HEAD.values())
         return {
             name if name.startswith(head) else f"vit.{name}": value.contiguous()
-            for name, value in found.items()
+            for name, value in converted.items()
         }
     width = state["cls_token"].shape[-1]
     pooler = {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
-    return {name: value.contiguous() for name, value in found.items()} | pooler
+    return {name: value.contiguous() for name, value in converted.items()} | pooler
 
 
 def to_transformers(export: Path, out: Path) -> None:

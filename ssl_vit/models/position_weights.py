@@ -100,9 +100,9 @@ def _prefix_positions(rows: int, encoder: Encoder) -> int:
     for prefix in (encoder.prefix, 0):
         if rows - prefix == encoder.patches:
             return prefix
-    own = 0 if encoder.backbone.no_embed_class else encoder.prefix
-    others = (own, 0, encoder.prefix)
-    return next((prefix for prefix in others if _is_square(rows - prefix)), own)
+    prefix_tokens = 0 if encoder.backbone.no_embed_class else encoder.prefix
+    others = (prefix_tokens, 0, encoder.prefix)
+    return next((prefix for prefix in others if _is_square(rows - prefix)), prefix_tokens)
 
 
 def _is_square(number: int) -> bool:

@@ -68,10 +68,10 @@ def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
     if isinstance(rope, RotaryEmbeddingDinoV3):
         return rope.get_embed(list(grid))
     names = ("dim", "max_res", "temperature", "linear_bands", "in_pixels", "ref_feat_shape")
-    given = {name: getattr(rope, name) for name in (*names, "grid_offset", "grid_indexing")}
+    settings = {name: getattr(rope, name) for name in (*names, "grid_offset", "grid_indexing")}
     if getattr(rope, "rotate_half", False):
-        given["rotate_half"] = True
-    sines_and_cosines = build_rotary_pos_embed(list(grid), **given, device=rope.pos_embed.device)
+        settings["rotate_half"] = True
+    sines_and_cosines = build_rotary_pos_embed(list(grid), **settings, device=rope.pos_embed.device)
     return torch.cat(sines_and_cosines, -1)
 
 

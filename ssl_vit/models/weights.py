@@ -56,16 +56,16 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
     """
     if init.is_scratch:
         return {}
-    own = _norm_eps(encoder)
+    norm_eps = _norm_eps(encoder)
     before = init.upstream_cost()  # first, so that a damaged folder is noticed before the work
     weights_hash = load_weights(encoder, init)
     eps = _norm_eps(encoder)
-    if exported and own is not None and eps != own:
-        set_eps(encoder, own)
+    if exported and norm_eps is not None and eps != norm_eps:
+        set_eps(encoder, norm_eps)
         if os.environ.get("RANK", "0") == "0":
             print(
                 f"warning: {init.option}: the weights were trained with layer_norm_eps={eps:g}."
-                f" Training uses {own:g}, the value of timm's exports."
+                f" Training uses {norm_eps:g}, the value of timm's exports."
             )
     return {"init": {"weights": weights_hash} | init.identity(), "before": before}
 
@@ -146,17 +146,17 @@ def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor
         UserError: the channels differ, and model.adapt_channels is false or the weights are not for
             RGB.
     """
-    first, own = state.get(FIRST), encoder.backbone.state_dict().get(FIRST)
-    if first is None or own is None or own.shape[1] != encoder.channels:
+    first, needed = state.get(FIRST), encoder.backbone.state_dict().get(FIRST)
+    if first is None or needed is None or needed.shape[1] != encoder.channels:
         return False  # the first layer does not read pixels
     if first.shape[1] == encoder.channels:
         return False
-    there = first.shape[1]
-    if there != 3 or not encoder.adapt_channels:
-        remedy = "model.adapt_channels=true to adapt RGB" if there == 3 else "other"
+    stored_channels = first.shape[1]
+    if stored_channels != 3 or not encoder.adapt_channels:
+        remedy = "model.adapt_channels=true to adapt RGB" if stored_channels == 3 else "other"
         raise UserError(
-            f"data.channels={encoder.channels}: {init.option} was trained with {there} channels."
-            f" Use {remedy} weights."
+            f"data.channels={encoder.channels}: {init.option} was trained with {stored_channels}"
+            f" channels. Use {remedy} weights."
         )
     state[FIRST] = adapt_input_conv(encoder.channels, first)
     return True
@@ -174,12 +174,12 @@ def _check_positions(
         UserError: the kinds differ.
     """
     here = encoder.positions.kind
-    there = kind_there(state, loaded.positions)
+    stored_kind = kind_there(state, loaded.positions)
     table = "learned" if here in ("learned_2d", "sincos_2d") else here
-    if there not in (None, here, table):
+    if stored_kind not in (None, here, table):
         raise UserError(
-            f"{init.option}: the weights have model.positions={there}, and this run has"
-            f" model.positions={here}. Use model.positions={there}."
+            f"{init.option}: the weights have model.positions={stored_kind}, and this run has"
+            f" model.positions={here}. Use model.positions={stored_kind}."
         )
 
 
@@ -190,12 +190,12 @@ def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWei
         UserError: the normalisations differ. The message names the option to add.
     """
     data = encoder.data
-    for key, expected, given in (
+    for key, expected, of_images in (
         ("mean", loaded.mean, data.mean),
         ("std", loaded.std, data.std),
     ):
         # rounded, because published values have 3 or 4 decimals
-        current = [round(value, 4) for value in given]
+        current = [round(value, 4) for value in of_images]
         if expected is not None and [round(value, 4) for value in expected] != current:
             typed = ",".join(map(str, expected))
             raise UserError(

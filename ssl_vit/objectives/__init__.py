@@ -13,8 +13,8 @@ from ..recipe.declaration import declare
 
 def declare_all() -> None:
     """Declare the objectives and targets of this package, without importing their networks."""
-    for found in pkgutil.iter_modules(__path__):
-        if found.ispkg:
-            module = importlib.import_module(f"{__name__}.{found.name}")
+    for module_info in pkgutil.iter_modules(__path__):
+        if module_info.ispkg:
+            module = importlib.import_module(f"{__name__}.{module_info.name}")
             for declaration in getattr(module, "DECLARATIONS", ()) or (module.DECLARATION,):
                 declare(declaration)

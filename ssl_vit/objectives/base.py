@@ -31,14 +31,14 @@ def sums(**values: Tensor) -> Metrics:
     Raises:
         UserError: a tensor does not have exactly one dimension.
     """
-    found: Metrics = {}
+    metrics: Metrics = {}
     for name, value_B in values.items():
         if value_B.ndim != 1:
             text = f"the tensor has shape {(*value_B.shape,)}. Give one value per image, (B,)."
             raise UserError(f"{_caller()}: sums({name}=...): {text}")
         images = torch.full((), float(len(value_B)), dtype=torch.float64, device=value_B.device)
-        found[name] = (value_B.detach().double().sum(), images)
-    return found
+        metrics[name] = (value_B.detach().double().sum(), images)
+    return metrics
 
 
 def both_views(batch: Batch) -> Tensor:
@@ -48,9 +48,9 @@ def both_views(batch: Batch) -> Tensor:
         UserError: the batch does not have two views, for instance because the objective's
             declaration lacks shared=("views",).
     """
-    found = 1 if batch.views is None else batch.views.shape[1]
-    if batch.views is None or found != VIEWS:
-        text = f"the batch has {found} view of each image, and {VIEWS} are needed"
+    count = 1 if batch.views is None else batch.views.shape[1]
+    if batch.views is None or count != VIEWS:
+        text = f"the batch has {count} view of each image, and {VIEWS} are needed"
         remedy = 'Add shared = ("views",) to the declaration.'
         raise UserError(f"{_caller()}: {text}. {remedy}")
     return batch.views
@@ -294,8 +294,10 @@ def check_output(objective: Objective, output: Output) -> None:
         if not isinstance(pair, tuple) or [getattr(x, "ndim", 1) for x in pair] != [0, 0]:
             refuse(f"metric {name} is not a pair (sum, count) of scalars. Use sums(...).")
         if not has_row(name):
-            plugins = (one for one in all_declared() if is_plugins(type(one)))
-            rows = [row.name for one in plugins for row in one.metrics if isinstance(row, Metric)]
+            plugins = (declared for declared in all_declared() if is_plugins(type(declared)))
+            rows = [
+                row.name for plugin in plugins for row in plugin.metrics if isinstance(row, Metric)
+            ]
             near = suggest(name, ["loss", "accuracy", *rows])
             row = f"Add Metric({name!r}) to the metrics of the declaration"
             refuse(f"metric {name} is not declared. {row} ({near}).")
@@ -324,7 +326,7 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
     for name, value in values.items():
         row = find_baseline(name)
         if row is None:
-            near = suggest(name, [one.name for one in all_baselines()])
+            near = suggest(name, [baseline.name for baseline in all_baselines()])
             text = f"Add Baseline({name!r}, ...) to the metrics of the declaration ({near})."
             raise UserError(f"{own_place(objective)}: baseline {name} is not declared. {text}")
         check_share(objective, name, value, row.compared_with[0])
@@ -350,5 +352,5 @@ def check_share(objective: Objective, name: str, value: float, metric: str = "")
 
 def own_place(objective: Objective) -> str:
     """Return the file and the name of the plugin's class, which is the objective or the target."""
-    kinds = (type(one) for one in objective.modules() if isinstance(one, Complete))
+    kinds = (type(module) for module in objective.modules() if isinstance(module, Complete))
     return place(next(filter(is_plugins, kinds), type(objective)))

@@ -60,10 +60,10 @@ class Settings:
             UserError: the declaration of a plugin builds something else.
         """
         declared = declaration.target(self.target)
-        found = cast(Target, declared.build(self, encoder))
-        _check_built(declared, found, Target)
-        found.drawn = declared.drawn
-        return found
+        built = cast(Target, declared.build(self, encoder))
+        _check_built(declared, built, Target)
+        built.drawn = declared.drawn
+        return built
 
 
 def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -> Objective:
@@ -81,9 +81,9 @@ def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -
     """
     declared = declaration.objective(part or settings.objective)
     encoder.pool = settings.pool
-    found = cast(Objective, declared.build(settings, encoder, classes))
-    _check_built(declared, found, Objective)
-    return found
+    built = cast(Objective, declared.build(settings, encoder, classes))
+    _check_built(declared, built, Objective)
+    return built
 
 
 def _check_built(

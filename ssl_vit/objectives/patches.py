@@ -76,11 +76,11 @@ class PatchPrediction(Objective):
             len(batch.key), self.encoder.patches, dtype=torch.bool, device=batch.key.device
         ).scatter(1, drawn.corrupted_BK, True)
         masked_BK = drawn.kind_BK == corruption.MASK
-        found: Metrics = {}
+        metrics: Metrics = {}
         for name, value_BN in self.target.baselines(batch.image, corrupted_BN).items():
             self._check(f"baselines: {name}", value_BN.shape, corrupted_BN.shape)
-            found[name] = _mean(corruption.gather_corrupted(value_BN, drawn), masked_BK)
-        return found
+            metrics[name] = _mean(corruption.gather_corrupted(value_BN, drawn), masked_BK)
+        return metrics
 
     def _check(self, what: str, shape: Sequence[int], expected: Sequence[int]) -> None:
         """Check the shape of what a method of the target returns, because torch might broadcast
@@ -94,8 +94,8 @@ class PatchPrediction(Objective):
             raise UserError(f"{place(type(self.target))}: {what}: {text}")
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
-        found = reconstruction.reconstruct(self, batch).panels_B43HW
-        return dict(zip(reconstruction.TITLES, found.unbind(1), strict=True))
+        drawn_B43HW = reconstruction.reconstruct(self, batch).panels_B43HW
+        return dict(zip(reconstruction.TITLES, drawn_B43HW.unbind(1), strict=True))
 
 
 def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:

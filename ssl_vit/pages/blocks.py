@@ -248,9 +248,9 @@ def _assets() -> tuple[list[str], list[str]]:
     banner, end, code = library.partition("*/")
     version = re.search(r"v[\d.]+", banner)
     library = f"/* uPlot {version[0] if version else ''}\n\n{licence}{end}{code}"
-    own = (ASSETS / "page.js").read_text(encoding="utf-8")
+    script = (ASSETS / "page.js").read_text(encoding="utf-8")
     styles = ["uPlot.min.css", "page.css"]
-    return [library, own], [(ASSETS / name).read_text(encoding="utf-8") for name in styles]
+    return [library, script], [(ASSETS / name).read_text(encoding="utf-8") for name in styles]
 
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:

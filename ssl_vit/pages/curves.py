@@ -175,13 +175,13 @@ def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
         value, part = float(known.values[-1]), name.rpartition("/")[0]
         if not math.isfinite(value):
             continue
-        first = min(int(one.steps[0]) for one in curves.values())
-        last = max(int(one.steps[-1]) for one in curves.values())
+        first = min(int(curve.steps[0]) for curve in curves.values())
+        last = max(int(curve.steps[-1]) for curve in curves.values())
         called = f"baseline: {baseline.called}"
         if name.startswith(PROBE):  # several probes share one chart
             called += f", {label(baseline.compared_with[0])}"
         level = Line(called, [first, last], [value] * 2, "level")
-        for title in dict.fromkeys(_title(f"{part}/{one}") for one in baseline.compared_with):
+        for title in dict.fromkeys(_title(f"{part}/{metric}") for metric in baseline.compared_with):
             yield title, level if known.is_constant else line(called, thinned(known))
 
 

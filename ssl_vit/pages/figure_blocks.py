@@ -80,7 +80,7 @@ def predictions(values: Mapping[str, Any]) -> str:
     """
     declared = declaration.known_or_bare(str(values.get("objective")))
     parts = (declared, *(declaration.objective(name) for name in declared.parts))
-    caption = next((one.figure for one in parts if one.figure), "")
+    caption = next((part.figure for part in parts if part.figure), "")
     target = declaration.targets().get(str(values.get("target")))
     if caption and declared.predicts_patches and target and target.drawn:
         caption += f", {target.drawn}"

@@ -99,7 +99,7 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
     Parts of a joint objective are separate metrics. A metric that is not finite has no images and
     no comparisons.
     """
-    found: dict[str, Reading] = {}
+    by_name: dict[str, Reading] = {}
     for name, entry in metrics.items():
         if not is_of_model(name):
             continue
@@ -107,7 +107,7 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
         images = independent_cases(entry.n, entry.split, measured_on) if finite else 0
         has_interval = row.unit == SHARE and images > 0 and 0 <= entry.value <= 1
         distinct = entry.copies.distinct if entry.copies else images
-        found[name] = Reading(
+        by_name[name] = Reading(
             name=name,
             row=row,
             value=entry.value,
@@ -122,13 +122,15 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
         )
     for name, entry in metrics.items():
         baseline = find_baseline(name)
-        measure = compared_with(name, {one for one in found if found[one].split == entry.split})
+        measure = compared_with(
+            name, {known for known in by_name if by_name[known].split == entry.split}
+        )
         finite = math.isfinite(entry.value)
-        if baseline and finite and measure and math.isfinite((own := found[measure]).value):
+        if baseline and finite and measure and math.isfinite((reading := by_name[measure]).value):
             called = f"{name.rpartition('/')[0]} {baseline.called}".lstrip()
-            place, verb = probe_place(name), _verb(own, entry)
-            own.beside.append(Comparison(called, place, entry.value, entry.difference, verb))
-    return list(found.values())
+            place, verb = probe_place(name), _verb(reading, entry)
+            reading.beside.append(Comparison(called, place, entry.value, entry.difference, verb))
+    return list(by_name.values())
 
 
 def _where(split: str, images: int) -> str:
@@ -145,7 +147,7 @@ def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
     return min(n or 0, (measured_on or {}).get(split, n or 0))
 
 
-def _verb(own: Reading, baseline: Measured) -> str:
+def _verb(reading: Reading, baseline: Measured) -> str:
     """Return whether a metric beats a baseline, in words.
 
     A measured paired difference decides: the answer is OPEN if the interval of the difference
@@ -153,80 +155,89 @@ def _verb(own: Reading, baseline: Measured) -> str:
     is OPEN if both values look the same on a page. A metric without an interval is FEW if few
     images were measured, and otherwise at best AHEAD.
     """
-    row, there = own.row, baseline.value
+    row, baseline_value = reading.row, baseline.value
     if (apart := baseline.difference) is not None:
         if apart.low <= 0 <= apart.high:
             return OPEN
         return WON if (apart.low > 0) == row.higher else LOST
-    if own.interval is None and own.of_few:
+    if reading.interval is None and reading.of_few:
         return FEW
-    if own.interval is not None and own.interval.low <= there <= own.interval.high:
+    if (
+        reading.interval is not None
+        and reading.interval.low <= baseline_value <= reading.interval.high
+    ):
         return OPEN
-    if row.text(own.value, page=True) == row.text(there, page=True):
+    if row.text(reading.value, page=True) == row.text(baseline_value, page=True):
         return OPEN  # for example 4.136 against 4.136
-    if (own.value > there) != row.higher:
+    if (reading.value > baseline_value) != row.higher:
         return LOST
-    return AHEAD if own.interval is None else WON
+    return AHEAD if reading.interval is None else WON
 
 
-def results(found: Sequence[Reading]) -> Table:
+def results(readings: Sequence[Reading]) -> Table:
     """Return a table of the model's metrics, without the baselines."""
     rows = []
-    for one in found:
-        ends = f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else "-"
-        value = one.row.text(one.value, page=True)
-        rows.append([label(one.name), value, ends, one.split, one.count_text])
+    for reading in readings:
+        ends = (
+            f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
+            if reading.interval
+            else "-"
+        )
+        value = reading.row.text(reading.value, page=True)
+        rows.append([label(reading.name), value, ends, reading.split, reading.count_text])
     return Table(["measure", "value", "95% interval", "split", "n"], rows)
 
 
-def baselines(found: Sequence[Reading]) -> Table:
+def baselines(readings: Sequence[Reading]) -> Table:
     """Return a table that compares baselines with the model's metrics, without rows if nothing was
     compared.
     """
     rows = []
-    for one in found:
-        for other in one.beside:
-            value, between = one.value - other.value, "-"
-            text = f"{100 * value:+.2f} points" if one.row.in_per_cent else f"{value:+.4g}"
-            if (apart := other.difference) is not None:
+    for reading in readings:
+        for baseline in reading.beside:
+            value, between = reading.value - baseline.value, "-"
+            text = f"{100 * value:+.2f} points" if reading.row.in_per_cent else f"{value:+.4g}"
+            if (apart := baseline.difference) is not None:
                 between = f"{100 * apart.low:+.2f} to {100 * apart.high:+.2f}"
-            values = [one.row.text(value, page=True) for value in (one.value, other.value)]
-            rows.append([other.called, text, between, label(one.name), *values])
+            values = [
+                reading.row.text(value, page=True) for value in (reading.value, baseline.value)
+            ]
+            rows.append([baseline.called, text, between, label(reading.name), *values])
     head = ["baseline", "difference", "95% interval", "measure", "the model's", "the baseline's"]
     return Table(head, rows)
 
 
-def beside_text(one: Reading) -> str:
+def beside_text(reading: Reading) -> str:
     """Return the value of a metric with the interval, and the baselines measured on the same
     images.
     """
-    text = one.row.text(one.value)
-    if one.interval:
-        text += f" ({one.interval.low:.1%} to {one.interval.high:.1%})"
-    parts = [f"{text} of {one.where}"]
-    for other in one.beside:
-        part = f"{other.called} {one.row.text(other.value)}"
-        if (apart := other.difference) is not None:
+    text = reading.row.text(reading.value)
+    if reading.interval:
+        text += f" ({reading.interval.low:.1%} to {reading.interval.high:.1%})"
+    parts = [f"{text} of {reading.where}"]
+    for baseline in reading.beside:
+        part = f"{baseline.called} {reading.row.text(baseline.value)}"
+        if (apart := baseline.difference) is not None:
             low, high = 100 * apart.low, 100 * apart.high
             part += f": {100 * apart.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
         parts.append(part)
-    if one.draws:
+    if reading.draws:
         one_draw = "a single draw (the interval does not cover other draws)"
-        parts.append(f"mean of {one.draws} draws" if one.draws > 1 else one_draw)
+        parts.append(f"mean of {reading.draws} draws" if reading.draws > 1 else one_draw)
     return "; ".join(parts)
 
 
-def verdict(found: Sequence[Reading]) -> str:
+def verdict(readings: Sequence[Reading]) -> str:
     """Return what the baselines say about a model, or an empty string if nothing was compared.
 
     The verdict covers the features compared with fresh weights, the model's own task, and a
     classifier.
     """
-    parts = (_features_verdict(found), _task_verdict(found), classifier_verdict(found))
+    parts = (_features_verdict(readings), _task_verdict(readings), classifier_verdict(readings))
     return " ".join(filter(None, parts))
 
 
-def _features_verdict(found: Sequence[Reading]) -> str:
+def _features_verdict(readings: Sequence[Reading]) -> str:
     """Return whether features of the encoder are better or worse than features of fresh weights,
     and whether always naming the commonest class does as well.
 
@@ -234,31 +245,33 @@ def _features_verdict(found: Sequence[Reading]) -> str:
     measures, each at 95%, one is soon beyond zero by chance. The text is empty if nothing was
     compared. There is no verdict if the measured images chose the weights.
     """
-    probed = [one for one in found if any(other.place for other in one.beside)]
+    probed = [reading for reading in readings if any(baseline.place for baseline in reading.beside)]
     # An encoder with fresh weights is compared with the commonest class only.
-    compared = [one for one in probed if any(other.place == FRESH for other in one.beside)]
+    compared = [
+        reading for reading in probed if any(baseline.place == FRESH for baseline in reading.beside)
+    ]
     if not probed:
         return ""
-    one = min(compared or probed, key=lambda reading: place(reading.name))
+    first = min(compared or probed, key=lambda reading: place(reading.name))
     said = {
         WON: "are better than untrained features",
         LOST: "are worse than untrained features",
         OPEN: "cannot be distinguished from untrained features",
     }
     claims = []
-    for fresh in (other for other in one.beside if other.place == FRESH):
+    for fresh in (baseline for baseline in first.beside if baseline.place == FRESH):
         if fresh.difference is None:
             return f"There is no verdict on the features: {NO_VERDICT}."
         claims.append(said[fresh.verb])
-    if is_no_better(one):
+    if is_no_better(first):
         # Untrained features below the commonest class are easily beaten, so a win over them is not
         # reported.
         claims = [*(claim for claim in claims if claim != said[WON]), f"are {NO_BETTER}"]
     if not claims:
         return ""
-    text = f"{one.row.words} features of this encoder {' and '.join(claims)}."
-    beside = [other for each in found for other in each.beside if other.place == PIXELS]
-    pixels = {other.verb for other in beside if other.difference}
+    text = f"{first.row.words} features of this encoder {' and '.join(claims)}."
+    beside = [baseline for each in readings for baseline in each.beside if baseline.place == PIXELS]
+    pixels = {baseline.verb for baseline in beside if baseline.difference}
     if LOST in pixels:
         text += " By k-NN, the pixels at 8 x 8 are better than the features."
     elif OPEN in pixels:
@@ -266,46 +279,51 @@ def _features_verdict(found: Sequence[Reading]) -> str:
     return text
 
 
-def is_no_better(one: Reading) -> bool:
+def is_no_better(reading: Reading) -> bool:
     """Return whether a classifier or probe is measured to be no better than always naming the
     commonest class.
 
     The interval of the difference includes zero or lies below zero.
     """
     return any(
-        other.called.endswith(COMMONEST_CLASS) and other.verb in (OPEN, LOST)
-        for other in one.beside
+        baseline.called.endswith(COMMONEST_CLASS) and baseline.verb in (OPEN, LOST)
+        for baseline in reading.beside
     )
 
 
-def classifier_verdict(found: Sequence[Reading]) -> str:
+def classifier_verdict(readings: Sequence[Reading]) -> str:
     """Return a sentence if a classifier is no better on test images than always naming the
     commonest class.
 
     Otherwise return an empty string.
     """
-    top1 = [one for one in found if one.name == TESTED[0] and is_no_better(one)]
+    top1 = [reading for reading in readings if reading.name == TESTED[0] and is_no_better(reading)]
     return f"{top1[0].row.words} is {NO_BETTER} ({top1[0].where})." if top1 else ""
 
 
-def _task_verdict(found: Sequence[Reading]) -> str:
+def _task_verdict(readings: Sequence[Reading]) -> str:
     """Return which baselines of the model's own task the model beats, and which not.
 
     The images are named if they are few, or if several splits were measured. There is no verdict if
     a metric of that task is not finite, because the other metrics of such a network mean nothing.
     """
-    for one in found:
-        if not math.isfinite(one.value) and not one.name.startswith(PROBED):
-            return f"There is no verdict on the training task: {label(one.name)} is not finite."
-    own = [(one, other) for one in found for other in one.beside if not other.place]
-    several = len({one.split for one, _ in own}) > 1
+    for reading in readings:
+        if not math.isfinite(reading.value) and not reading.name.startswith(PROBED):
+            return f"There is no verdict on the training task: {label(reading.name)} is not finite."
+    comparisons = [
+        (measured, baseline)
+        for measured in readings
+        for baseline in measured.beside
+        if not baseline.place
+    ]
+    several = len({measured.split for measured, _ in comparisons}) > 1
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, AHEAD, LOST, OPEN, FEW)}
-    for one, other in own:
-        where = f" on {one.where}" if several or one.of_few else ""
+    for reading, predictor in comparisons:
+        where = f" on {reading.where}" if several or reading.of_few else ""
         values = " against ".join(
-            one.row.text(value, page=True) for value in (one.value, other.value)
+            reading.row.text(value, page=True) for value in (reading.value, predictor.value)
         )
-        by_verb[other.verb].append(f"{other.called} ({values}{where})")
+        by_verb[predictor.verb].append(f"{predictor.called} ({values}{where})")
     parts = [f"{verb} {_listed(texts)}" for verb, texts in by_verb.items() if texts]
     return f"At the training task, the model {', and '.join(parts)}." if parts else ""
 

@@ -68,8 +68,8 @@ def render(record: RunRecord, above: str = "") -> str:
 def build(record: RunRecord) -> list[Section]:
     """Return the sections of the page without empty sections."""
     with own_rows(record.environment.own_rows):
-        found = [Section(title, list(of_record(record))) for title, of_record in SECTIONS]
-    return [section for section in found if section.blocks]
+        sections = [Section(title, list(of_record(record))) for title, of_record in SECTIONS]
+    return [section for section in sections if section.blocks]
 
 
 def first(record: RunRecord) -> Iterator[Block]:
@@ -126,9 +126,9 @@ def results(record: RunRecord) -> Iterator[Block]:
     group = recipe.data.group if recipe else None
     for text in few_images(record.measured_on, chosen, remedy, group):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
-    for one in record.seen:
-        whose = "" if one.run == record.name else "About the initial weights: "
-        yield Text(f"{whose}{seen_text.sentence(one)}.")
+    for seen_images in record.seen:
+        whose = "" if seen_images.run == record.name else "About the initial weights: "
+        yield Text(f"{whose}{seen_text.sentence(seen_images)}.")
     if (compared := metric_tables.baselines(readings)).rows:
         yield compared
     if any(row[2] != "-" for row in table.rows):
@@ -185,8 +185,8 @@ def recipe(record: RunRecord) -> Iterator[Block]:
 
 def how(record: RunRecord) -> Iterator[Block]:
     """Yield the cost and speed of the run, and the machine, versions and images."""
-    found, result = record.environment, record.result
-    if not found.model_fields_set and result is None:
+    recorded, result = record.environment, record.result
+    if not recorded.model_fields_set and result is None:
         return
     rows: list[tuple[str, object]] = []
     if result is not None:
@@ -210,26 +210,26 @@ def how(record: RunRecord) -> Iterator[Block]:
             rows.append((name, _number(np.sort(values)[len(values) // 2], form)))
     if len(memory := record.finite("memory_gib")):
         rows.append(("peak memory of a device, GiB", _number(float(memory.max()))))
-    host = found.host or {}
+    host = recorded.host or {}
     rows += [
-        ("machine and versions", machine(found) if found.model_fields_set else ""),
+        ("machine and versions", machine(recorded) if recorded.model_fields_set else ""),
         ("system", host.get("system", "")),
         ("cores", host.get("cores", "")),
-        ("images per process and pass", found.device_batch or ""),
-        ("steps of gradient accumulation", found.accumulation or ""),
-        *((f"images of {name}", n) for name, n in found.images.items() if name in found.data),
+        ("images per process and pass", recorded.device_batch or ""),
+        ("steps of gradient accumulation", recorded.accumulation or ""),
+        *((f"images of {name}", n) for name, n in recorded.images.items() if name in recorded.data),
     ]
     prints: dict[str, list[str]] = {}  # shares of a split have the fingerprint of the whole split
-    for name, text in found.data.items():
+    for name, text in recorded.data.items():
         prints.setdefault(str(text), []).append(name)
     for text, of in prints.items():
         whole = "the whole split of " if len(of) > 1 else ""
         rows.append((f"fingerprint of {whole}{' and '.join(of)}", text))
-    rows += [(f"initial weights, {kind}", text) for kind, text in (found.init or {}).items()]
+    rows += [(f"initial weights, {kind}", text) for kind, text in (recorded.init or {}).items()]
     known = [[name, text_line(value)] for name, value in rows if value != ""]
     yield Table(["fact", "value"], known, labels=2)
-    if found.classes:
-        names = [f"{label}: {text_line(name)}" for label, name in enumerate(found.classes)]
+    if recorded.classes:
+        names = [f"{label}: {text_line(name)}" for label, name in enumerate(recorded.classes)]
         yield Fold(f"{len(names):,} classes", [Listing(names)])
 
 

@@ -93,7 +93,7 @@ class RunRecord:
     def steps_of_bad_loss(self) -> list[int]:
         """Steps of the rows in which the loss, in training or held out, is not finite."""
         losses = (self.rows.curves.get(name) for name in ("loss", f"{HELD_OUT}loss"))
-        bad = [one.steps[~np.isfinite(one.values)] for one in losses if one]
+        bad = [curve.steps[~np.isfinite(curve.values)] for curve in losses if curve]
         return [int(step) for step in np.unique(np.concatenate(bad))] if bad else []
 
     @property
@@ -126,8 +126,8 @@ class RunRecord:
         Return (0, {}) without such a row.
         """
         known = {
-            name.removeprefix(HELD_OUT): (int(one.steps[-1]), float(one.values[-1]))
-            for name, one in self.rows.curves.items()
+            name.removeprefix(HELD_OUT): (int(curve.steps[-1]), float(curve.values[-1]))
+            for name, curve in self.rows.curves.items()
             if name.startswith(HELD_OUT)
         }
         last = max((step for step, _ in known.values()), default=0)
@@ -193,8 +193,8 @@ def read_run(folder: Path, result: Result | None = None) -> RunRecord:
         result=result,
         rows=_rows(folder / "metrics.jsonl", result, problems),
         running=result is None and lock.is_held(folder),
-        started=[found[1] for found in map(STARTED.match, log) if found],
-        warnings=Counter(found[1] for found in map(WARNING.match, log) if found),
+        started=[started[1] for started in map(STARTED.match, log) if started],
+        warnings=Counter(warning[1] for warning in map(WARNING.match, log) if warning),
         not_finite=sorted(int(s) for s in (skipped.steps if skipped else ()) if s.isdecimal()),
         problems=problems,
         updated=_updated(folder),
@@ -215,15 +215,15 @@ def _record(path: Path, kind: type[Kind], problems: list[str]) -> Kind | None:
 
 def _rows(path: Path, result: Result | None, problems: list[str]) -> Rows:
     try:
-        found = curves.read(path)
+        rows = curves.read(path)
     except OSError as error:
         problems.append(f"metrics.jsonl cannot be read: {error.strerror}")
         return Rows(NO_CURVE.steps, {})
-    if found.damaged:
-        problems.append(f"metrics.jsonl is damaged (unreadable lines: {found.damaged:,})")
-    elif result is not None and result.steps and not len(found.steps):
+    if rows.damaged:
+        problems.append(f"metrics.jsonl is damaged (unreadable lines: {rows.damaged:,})")
+    elif result is not None and result.steps and not len(rows.steps):
         problems.append("metrics.jsonl has no rows, so there are no curves")
-    return found
+    return rows
 
 
 def _log_lines(path: Path) -> list[str]:

@@ -14,8 +14,8 @@ from .run_record import RunRecord
 
 def sentences(record: RunRecord) -> list[str]:
     """Return what the run is, the course of the run and the result, leaving out unknown parts."""
-    found = (what(record), course(record), outcome(record))
-    return [sentence for sentence in found if sentence]
+    parts = (what(record), course(record), outcome(record))
+    return [sentence for sentence in parts if sentence]
 
 
 def what(record: RunRecord) -> str:
@@ -72,10 +72,10 @@ def _chosen(result: Result) -> str:
 def _when(text: str) -> str:
     """Return a time of result.json to the minute."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return text
-    return f"{found.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _time_left(record: RunRecord) -> str:
@@ -108,23 +108,25 @@ def _outcome(record: RunRecord) -> str:
     # For a training run, only test metrics come first; held-out metrics are compared with baselines
     # below.
     probed = record.values.get("objective") == "probe"
-    first = {one.name: one for one in readings if probed or one.split == "test"}
+    first = {reading.name: reading for reading in readings if probed or reading.split == "test"}
     main = [first[name] for name in in_order([*first])]
-    found = [f"{label(one.name)}: {metric_tables.beside_text(one)}." for one in main[:1]]
+    texts = [
+        f"{label(reading.name)}: {metric_tables.beside_text(reading)}." for reading in main[:1]
+    ]
     if record.recipe is not None and record.recipe.fine_tunes:
         text = f"{metric_tables.NOT_KNOWN}, because the run was not compared with tuned training"
         text += " from scratch."
-        found += filter(None, [metric_tables.classifier_verdict(readings)])
-        found.append(text[0].upper() + text[1:])
+        texts += filter(None, [metric_tables.classifier_verdict(readings)])
+        texts.append(text[0].upper() + text[1:])
     else:
-        found += filter(None, [metric_tables.verdict(readings)])
-        if any(other.place for one in readings for other in one.beside):
-            found.append("The comparison uses frozen features, without fine-tuning.")
+        texts += filter(None, [metric_tables.verdict(readings)])
+        if any(baseline.place for reading in readings for baseline in reading.beside):
+            texts.append("The comparison uses frozen features, without fine-tuning.")
     if record.result.not_compared:
-        found.append(f"The features were not compared: {record.result.not_compared}.")
-    if not found and metrics:
-        found = [f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."]
-    return " ".join(found)
+        texts.append(f"The features were not compared: {record.result.not_compared}.")
+    if not texts and metrics:
+        texts = [f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."]
+    return " ".join(texts)
 
 
 def machine(environment: Environment) -> str:

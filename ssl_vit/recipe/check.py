@@ -56,20 +56,20 @@ def check(recipe: Recipe) -> None:
     ):
         relation(recipe)
     declared = recipe.declared
-    for one in (declared, *map(declaration.objective, declared.parts)):
-        one.check(recipe)
+    for part in (declared, *map(declaration.objective, declared.parts)):
+        part.check(recipe)
 
 
-def check_used(recipe: Recipe, given: Mapping[str, str]) -> None:
+def check_used(recipe: Recipe, options: Mapping[str, str]) -> None:
     """Check that the recipe uses every key that the user gave.
 
     Args:
-        given: {dotted key: text as typed}.
+        options: {dotted key: text as typed}.
 
     Raises:
         UserError: The first key that the recipe would ignore.
     """
-    for key, text in given.items():
+    for key, text in options.items():
         if reason := why_unused(recipe, key):
             raise UserError(f"{key}={text}: {reason}. Leave out {key}.")
 
@@ -129,7 +129,7 @@ def _channels(r: Recipe) -> None:
     text = f"model={r.model.name} begins with a ResNet, which takes 3 channels. {USE_VIT}"
     r.refuse("data.channels", text, data.channels != 3 and resnet)
     if predicts and not data.is_rgb and not declaration.target(r.target).any_channels:
-        known = [name for name, one in declaration.targets().items() if one.any_channels]
+        known = [name for name, target in declaration.targets().items() if target.any_channels]
         key = "data.range" if data.channels == 3 else "data.channels"
         images = f"{key}={option_text(r.value(key))}"
         text = f"this target needs 8-bit RGB images and cannot be used with {images}"
@@ -276,12 +276,15 @@ def _sizes(r: Recipe) -> None:
 def _corruption(r: Recipe) -> None:
     if "corruption" not in r.groups:
         return
-    own, patches, side = r.group(CorruptionOptions), r.patches, r.data.size // r.model.patch
-    shares, keys = own.mask + own.random + own.keep, "corruption.mask + .random + .keep"
+    corruption, patches, side = r.group(CorruptionOptions), r.patches, r.data.size // r.model.patch
+    shares, keys = (
+        corruption.mask + corruption.random + corruption.keep,
+        "corruption.mask + .random + .keep",
+    )
     r.refuse(keys, "the three shares must sum to 1.", abs(shares - 1) >= 1e-6, f"{shares:g}")
     text = f"must be less than {side}, because an image has {side} x {side} patches."
-    r.refuse("corruption.side", text, own.side != 1 and own.side >= side)
-    masks_all = own.mask >= 1 and selected_count(own.rate, patches) >= patches
+    r.refuse("corruption.side", text, corruption.side != 1 and corruption.side >= side)
+    masks_all = corruption.mask >= 1 and selected_count(corruption.rate, patches) >= patches
     if masks_all and not r.model.convolutional:
         text = f"masks all {patches} patches of an image. {fewer_than(patches)}"
         raise r.error("corruption.rate", f"{text}, or corruption.mask below 1.")
@@ -385,29 +388,32 @@ def _trunk(r: Recipe) -> None:
         text = f"this depends on the whole run, and resume={r.resume} continues another run"
         r.refuse(key, f"{text}. Use {key}=null.", r.value(key) is not None)
     trained = r.declared.trained(r)
-    follows = [f"objective={one.name}" for one in trained if not one.any_length]
-    if any(one.predicts_patches for one in trained) and not declaration.target(r.target).any_length:
+    follows = [f"objective={part.name}" for part in trained if not part.any_length]
+    if (
+        any(part.predicts_patches for part in trained)
+        and not declaration.target(r.target).any_length
+    ):
         follows.append(f"target={r.target}")
     if follows:
         text = f"with {follows[0]}, every step depends on the length of the run, so runs of"
         raise r.error("resume", f"{text} different lengths cannot share steps. Leave out resume.")
 
 
-def check_stable(recipe: Recipe, other: Recipe) -> None:
+def check_stable(recipe: Recipe, changed: Recipe) -> None:
     """Check that a recipe leaves the trunk before the learning rate of a run begins to decay.
 
     Args:
         recipe: Recipe with a trunk (`resume=RUN@STEP`).
-        other: Recipe whose decay counts: `recipe` itself, or the run that provides the trunk.
+        changed: Recipe whose decay counts: `recipe` itself, or the run that provides the trunk.
 
     Raises:
         UserError: The step of the trunk lies within the decay.
     """
     assert recipe.trunk is not None
-    length = f"optim.steps={other.optim.steps} optim.decay={other.optim.decay:g}"
-    start = other.optim.decay_from
+    length = f"optim.steps={changed.optim.steps} optim.decay={changed.optim.decay:g}"
+    start = changed.optim.decay_from
     text = f"with {length}, the decay begins at step {start}. Use a step up to {start}."
-    recipe.refuse("resume", text, recipe.trunk.step > other.optim.decay_from)
+    recipe.refuse("resume", text, recipe.trunk.step > changed.optim.decay_from)
 
 
 def has_use(recipe: Recipe, key: str) -> bool:
@@ -420,7 +426,7 @@ def why_unused(r: Recipe, key: str) -> str:
     top, objective = key.split(".")[0], f"objective={r.objective}"
     probes = r.objective == "probe"
     targets = declaration.targets().items()
-    owners = [name for name, one in targets if one.options and one.options.name == top]
+    owners = [name for name, target in targets if target.options and target.options.name == top]
     if owners and not _has_group(r, top):
         return f"has no effect without target={owners[0]}"
     if not _has_group(r, top) or (key in LABEL_KEYS and not _reads_labels(r)):
@@ -444,9 +450,9 @@ def why_unused(r: Recipe, key: str) -> str:
         return "has no effect without local views, such as views.local=6"
     if key.endswith(".koleo_group") and not r.value(weight := key.removesuffix("_group")):
         return f"has no effect with {weight}=0"
-    other, value = all_keys()[key].requires or ("", None)
-    if other and r.value(other) != value:
-        return f"has no effect with {other}={option_text(r.value(other))}"
+    needed, value = all_keys()[key].requires or ("", None)
+    if needed and r.value(needed) != value:
+        return f"has no effect with {needed}={option_text(r.value(needed))}"
     return ""
 
 
@@ -457,11 +463,11 @@ def _has_group(r: Recipe, top: str) -> bool:
     """
     if top == "probe":
         return r.objective == "probe" or r.probe.every is not None
-    if top not in {one.name for one in all_groups()} | {"target"}:
+    if top not in {group.name for group in all_groups()} | {"target"}:
         return True
-    used = {group for one in r.declared.trained(r) for group in one.groups_with(r.target)}
-    own = r.declared.options
-    return top in used or (own is not None and top == own.name)
+    used = {group for part in r.declared.trained(r) for group in part.groups_with(r.target)}
+    own_group = r.declared.options
+    return top in used or (own_group is not None and top == own_group.name)
 
 
 def _reads_labels(r: Recipe) -> bool:
@@ -469,4 +475,4 @@ def _reads_labels(r: Recipe) -> bool:
         return True
     if r.data.share_seed is not None or (r.trains and r.eval.knn):
         return True
-    return any(one.labels for one in r.declared.trained(r)) or r.probe.every is not None
+    return any(part.labels for part in r.declared.trained(r)) or r.probe.every is not None

@@ -57,9 +57,9 @@ def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
     Raises:
         KeyError: No group has this type, because the objective does not use it.
     """
-    for one in groups.values():
-        if isinstance(one, kind):
-            return one
+    for group in groups.values():
+        if isinstance(group, kind):
+            return group
     raise KeyError(f"the objective does not use {kind.__name__}")
 
 
@@ -136,17 +136,17 @@ class ObjectiveDeclaration:
             UserError: The number does not suit the objective (`recipe.error`).
         """
 
-    def check_label_lists(self, recipe: "Recipe", found: str) -> None:
+    def check_label_lists(self, recipe: "Recipe", lists: str) -> None:
         """Check that the objective can learn from images with a list of labels each.
 
         Args:
-            found: Sentence that says where the lists were found, for the error.
+            lists: Sentence that says where the lists were found, for the error.
 
         Raises:
             UserError: The objective needs a single label per image, as most objectives do.
         """
         text = "This objective needs one label per image: choose another data.label_column="
-        raise UserError(f"objective={self.name}: {found}. {text}.")
+        raise UserError(f"objective={self.name}: {lists}. {text}.")
 
     def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
         """Return the objectives that are trained: this objective, or all parts with a weight above
@@ -158,24 +158,28 @@ class ObjectiveDeclaration:
     def says_pool(self) -> bool:
         """Return whether a subclass sets `pool` and does not leave the default."""
         classes = type(self).__mro__
-        return any("pool" in vars(one) for one in classes[: classes.index(ObjectiveDeclaration)])
+        return any(
+            "pool" in vars(parent) for parent in classes[: classes.index(ObjectiveDeclaration)]
+        )
 
     @property
     def groups(self) -> tuple[str, ...]:
         """Names of the groups of keys that the objective uses: shared groups, groups of the parts,
         and last the objective's own group.
         """
-        own = (self.options.name,) if self.options else ()
+        names = (self.options.name,) if self.options else ()
         shared = (name for name in self.shared if "." not in name)
         of_parts = (group for part in self.parts for group in objective(part).groups)
-        return tuple(dict.fromkeys((*shared, *of_parts, *own)))
+        return tuple(dict.fromkeys((*shared, *of_parts, *names)))
 
     def groups_with(self, target_name: str) -> tuple[str, ...]:
         """Return `groups` together with the group of the target, if the objective predicts patches
         and the target is known.
         """
-        own = targets()[target_name].options if target_name in targets() else None
-        return (*self.groups, own.name) if own and self.predicts_patches else self.groups
+        of_target = targets()[target_name].options if target_name in targets() else None
+        return (
+            (*self.groups, of_target.name) if of_target and self.predicts_patches else self.groups
+        )
 
     @property
     def predicts_patches(self) -> bool:
@@ -239,43 +243,43 @@ RECORDED = (
 )  # attributes that are recorded
 
 
-def declare(found: ObjectiveDeclaration | TargetDeclaration) -> None:
+def declare(part: ObjectiveDeclaration | TargetDeclaration) -> None:
     """Register an objective or a target.
 
     Raises:
-        UserError: `found` is a class or another object, the name is missing or already taken,
+        UserError: `part` is a class or another object, the name is missing or already taken,
             `shared` has an unknown name, `pool` is neither "token" nor "avg", two rows of metrics
             have the same name, or a baseline is compared with a metric that has no row.
     """
-    if not isinstance(found, ObjectiveDeclaration | TargetDeclaration):
-        called = getattr(found, "__name__", type(found).__name__)
+    if not isinstance(part, ObjectiveDeclaration | TargetDeclaration):
+        called = getattr(part, "__name__", type(part).__name__)
         raise UserError(f"declare({called}): expected an instance. Write declare({called}()).")
-    known: dict[str, Any] = _OBJECTIVES if isinstance(found, ObjectiveDeclaration) else _TARGETS
+    known: dict[str, Any] = _OBJECTIVES if isinstance(part, ObjectiveDeclaration) else _TARGETS
     what = "objective" if known is _OBJECTIVES else "target"
-    if not found.name:
-        raise UserError(f"{type(found).__name__}: the {what} has no name. Set `name`.")
-    before = known.get(found.name)
-    if before is not None and before is not found:
-        raise UserError(f"{what}={found.name}: this name is already taken. Choose another name.")
-    for name in getattr(found, "shared", ()):
+    if not part.name:
+        raise UserError(f"{type(part).__name__}: the {what} has no name. Set `name`.")
+    before = known.get(part.name)
+    if before is not None and before is not part:
+        raise UserError(f"{what}={part.name}: this name is already taken. Choose another name.")
+    for name in getattr(part, "shared", ()):
         if name not in SHARED:
-            raise UserError(f"objective={found.name}: shared={name}: {suggest(name, SHARED)}")
-    if isinstance(found, ObjectiveDeclaration) and found.pool not in POOLS:
-        raise UserError(f"objective={found.name}: pool={found.pool}: expected token or avg")
-    own = [row.name for row in found.metrics if isinstance(row, Metric)]
-    for row in found.metrics:
+            raise UserError(f"objective={part.name}: shared={name}: {suggest(name, SHARED)}")
+    if isinstance(part, ObjectiveDeclaration) and part.pool not in POOLS:
+        raise UserError(f"objective={part.name}: pool={part.pool}: expected token or avg")
+    metric_names = [row.name for row in part.metrics if isinstance(row, Metric)]
+    for row in part.metrics:
         for name in row.compared_with if isinstance(row, Baseline) else ():
-            if name not in own and not has_row(name):
-                near = suggest(name, ["loss", "accuracy", *own])
+            if name not in metric_names and not has_row(name):
+                near = suggest(name, ["loss", "accuracy", *metric_names])
                 text = f"baseline {row.name} is compared with the unknown metric {name}, {near}"
-                raise UserError(f"{what}={found.name}: {text}")
-    names = [row.name for row in found.metrics]
+                raise UserError(f"{what}={part.name}: {text}")
+    names = [row.name for row in part.metrics]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         text = f"two metrics or baselines are named {twice}. Choose another name"
-        raise UserError(f"{what}={found.name}: {text}.")
-    if not is_plugins(type(found)):
-        register(*found.metrics)
-    known[found.name] = found
+        raise UserError(f"{what}={part.name}: {text}.")
+    if not is_plugins(type(part)):
+        register(*part.metrics)
+    known[part.name] = part
 
 
 def own_rows(objective_name: str, target_name: str) -> list[Row]:
@@ -283,8 +287,8 @@ def own_rows(objective_name: str, target_name: str) -> list[Row]:
 
     In a run of this objective and target, the name of a metric means one of these rows first.
     """
-    found = (objectives().get(objective_name), targets().get(target_name))
-    return [row for one in found if one and is_plugins(type(one)) for row in one.metrics]
+    parts = (objectives().get(objective_name), targets().get(target_name))
+    return [row for part in parts if part and is_plugins(type(part)) for row in part.metrics]
 
 
 def is_plugins(kind: type) -> bool:
@@ -352,21 +356,21 @@ def known_or_bare(name: str) -> ObjectiveDeclaration:
     For an unknown objective, such as a plugin's that has not run, return what its runs recorded, or
     else a declaration that has nothing but the name.
     """
-    found = objectives().get(name) or _RECORDED.get(name)
-    if found is None:
-        found = ObjectiveDeclaration()
-        found.name = name
-    return found
+    known = objectives().get(name) or _RECORDED.get(name)
+    if known is None:
+        known = ObjectiveDeclaration()
+        known.name = name
+    return known
 
 
 def tells_nothing(metric: str, objective_name: str, target_name: str) -> bool:
     """Return whether collapsed features may reach the best value of a metric (`no_measure`)."""
     part, _, last = metric.rpartition("/")
     name = part or objective_name
-    found = known_or_bare(name)
-    if last in found.no_measure:
+    declared = known_or_bare(name)
+    if last in declared.no_measure:
         return True
-    if name in objectives() and not found.predicts_patches:
+    if name in objectives() and not declared.predicts_patches:
         return False  # for example, the part of a sum that learns labels
     predicted = targets().get(target_name)
     recorded = _RECORDED_TARGETS.get(target_name, ())
@@ -383,12 +387,12 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     Raises:
         UserError: No objective has this name.
     """
-    found = objective(objective_name)
+    declared = objective(objective_name)
     predicted = targets().get(target_name or "")
-    rows = [*found.metrics, *(predicted.metrics if predicted else ())]
+    rows = [*declared.metrics, *(predicted.metrics if predicted else ())]
     return {
-        "objective": found.name,
-        **{key: getattr(found, key) for key in RECORDED},
+        "objective": declared.name,
+        **{key: getattr(declared, key) for key in RECORDED},
         "target": predicted.name if predicted else None,
         "target_no_measure": [*predicted.no_measure] if predicted else [],
         "metrics": [asdict(row) for row in rows if isinstance(row, Metric)],
@@ -400,19 +404,21 @@ def adopt(recorded: "Declared") -> None:
     """Remember what `to_record` wrote about an objective and a target that are not known in this
     process.
     """
-    found = ObjectiveDeclaration()
+    adopted = ObjectiveDeclaration()
     for key in RECORDED:
-        setattr(found, key, recorded[key])
-    found.name = recorded.objective
-    _RECORDED[found.name] = found
+        setattr(adopted, key, recorded[key])
+    adopted.name = recorded.objective
+    _RECORDED[adopted.name] = adopted
     if recorded.target:
         _RECORDED_TARGETS[recorded.target] = tuple(recorded.target_no_measure)
 
 
 def describe_targets() -> str:
     """Return the help of `target`: what each target predicts for a patch."""
-    found = (f"{name}: {one.sentence}" for name, one in targets().items() if one.sentence)
-    return f"What is predicted for each patch. {'; '.join(found)}."
+    sentences = (
+        f"{name}: {target.sentence}" for name, target in targets().items() if target.sentence
+    )
+    return f"What is predicted for each patch. {'; '.join(sentences)}."
 
 
 def _named(key: str, name: str, known: Mapping[str, D]) -> D:
@@ -427,4 +433,4 @@ def groups() -> list[Group]:
     A plugin may use the group of another objective, so the same group can be declared several
     times.
     """
-    return list(dict.fromkeys(one.options for one in all_declared() if one.options))
+    return list(dict.fromkeys(part.options for part in all_declared() if part.options))

@@ -47,7 +47,7 @@ def _name_text(value: Any) -> str:
     as brackets and quotes.
     """
     if isinstance(value, dict):
-        value = [f"{name}={_name_text(one)}" for name, one in sorted(value.items())]
+        value = [f"{name}={_name_text(item)}" for name, item in sorted(value.items())]
     if isinstance(value, list):
         return ",".join(map(_name_text, value)) or "empty"
     text = str(value)

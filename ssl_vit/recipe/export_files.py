@@ -49,24 +49,24 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: The file is damaged, or another program wrote it.
     """
     try:
-        return read(folder, own=True)
+        return read(folder, only_ours=True)
     except (OSError, ValueError) as error:
         text = f"config.json is damaged, or another program wrote the file ({error})"
         raise UserError(f"{folder}: {text}. Use the export of a run.") from None
 
 
-def read(folder: Path, own: bool = False) -> dict[str, Any]:
+def read(folder: Path, only_ours: bool = False) -> dict[str, Any]:
     """Return the config.json of an export, after checking the types of the keys that this package
     reads.
 
     Args:
         folder: Folder of the export.
-        own: Whether the file must have every key that this package writes.
+        only_ours: Whether the file must have every key that this package writes.
 
     Raises:
         OSError, ValueError: The file is missing or damaged.
     """
-    kind = export.OwnExportConfig if own else export.ExportConfig
+    kind = export.OwnExportConfig if only_ours else export.ExportConfig
     return records.read(folder / "config.json", kind).content()
 
 
@@ -174,11 +174,11 @@ def normalisation(folder: Path) -> dict[str, list[float]]:
         # If no image processor can read the pixels, `to_transformers` writes the values to
         # `pixels`.
         known = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
-        found = _of_image_processor(known, config.get("num_channels", 3))
+        statistics = _of_image_processor(known, config.get("num_channels", 3))
     else:
         pretrained = config.get("pretrained_cfg", config)
-        found = {key: list(pretrained[key]) for key in ("mean", "std") if key in pretrained}
-    return records.check(found, export.Normalisation).content()
+        statistics = {key: list(pretrained[key]) for key in ("mean", "std") if key in pretrained}
+    return records.check(statistics, export.Normalisation).content()
 
 
 def _of_image_processor(known: Mapping[str, Any], channels: int) -> dict[str, list[float]]:
@@ -191,10 +191,10 @@ def _of_image_processor(known: Mapping[str, Any], channels: int) -> dict[str, li
     if not known.get("do_normalize", True):
         known = {"mean": [0.0] * channels, "std": [1.0] * channels}
     white = 1 if math.isclose(255 * factor, 1) else 255 * factor
-    found = {key: known.get(f"image_{key}", known.get(key)) for key in ("mean", "std")}
+    statistics = {key: known.get(f"image_{key}", known.get(key)) for key in ("mean", "std")}
     return {
-        key: [one / white for one in value] if white != 1 else value
-        for key, value in found.items()
+        key: [number / white for number in value] if white != 1 else value
+        for key, value in statistics.items()
         if value is not None
     }
 
@@ -205,8 +205,8 @@ def pixel_values(folder: Path) -> dict[str, Any]:
     The range is unknown for exports that another program made.
     """
     config = _read(folder, "config.json")
-    if found := config.get("pixels"):
-        return {"channels": found["channels"], "range": found["range"]}
+    if pixels := config.get("pixels"):
+        return {"channels": pixels["channels"], "range": pixels["range"]}
     args = config.get("model_args") or {}
     channels = config.get("num_channels", args.get("in_chans", 3))
     return {} if channels == 3 else {"channels": channels}
@@ -333,8 +333,8 @@ def feature_values(folder: Path) -> dict[str, Any]:
     if config.get("model_type") == "vit":
         args = {name: config.get(name) for name in (*VIT_KEYS.values(), "layer_norm_eps")}
     else:
-        found = config.get("model_args") or {}
-        args = {name: value for name, value in found.items() if name not in POOL_ARGS}
+        model_args = config.get("model_args") or {}
+        args = {name: value for name, value in model_args.items() if name not in POOL_ARGS}
     name = config.get("architecture", config.get("model_type"))
     return {"architecture": name, "model_args": args}
 

@@ -21,19 +21,21 @@ def groups() -> dict[str, str]:
     """Return {name of a group of keys: help of the group}, with the empty name first for keys
     outside groups.
     """
-    found = {"": "The run."}
+    summaries = {"": "The run."}
     for name, info in Recipe.model_fields.items():
         if name == "target":
-            found |= {one.name: summary(one.kind) for one in all_groups()}
+            summaries |= {group.name: summary(group.kind) for group in all_groups()}
         if isinstance(info.annotation, type) and issubclass(info.annotation, Keys):
-            found[name] = info.description or ""
-    return found
+            summaries[name] = info.description or ""
+    return summaries
 
 
 def members(group: str) -> list[Key]:
     """Return the keys of a group, starting with the keys that define the experiment."""
-    found = [one for key, one in all_keys().items() if key.rpartition(".")[0] == group]
-    return sorted(found, key=lambda one: one.effect != "compute")
+    keys_of_group = [
+        member for key, member in all_keys().items() if key.rpartition(".")[0] == group
+    ]
+    return sorted(keys_of_group, key=lambda member: member.effect != "compute")
 
 
 def meaning(option: Key) -> str:
@@ -104,12 +106,16 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     lines += [f"  {example}" for example in kind.examples()]
     lines += ["", "Options:"]
     options = kind.options().values()
-    lines += _lines((one, heading(one)) for one in options if one.required)
+    lines += _lines((option, heading(option)) for option in options if option.required)
     for keys in kind.uses:
         lines += [*_heading_lines(keys.heading), *_indented(keys.meaning)]
-    lines += _lines((one, heading(one)) for one in options if not one.required)
+    lines += _lines((option, heading(option)) for option in options if not option.required)
     if kind.recipes == ALL:
-        used = {key: one for key, one in all_keys().items() if key in kind.most and key in values}
+        used = {
+            key: recipe_key
+            for key, recipe_key in all_keys().items()
+            if key in kind.most and key in values
+        }
         lines += ["", f"The keys of a recipe that are changed most often{_title(arguments)}:"]
         lines += _lines(
             (used[key], _key_heading(used[key], values)) for key in kind.most if key in used
@@ -129,7 +135,7 @@ def _recipe_keys(title: str, values: dict[str, object], wanted: Sequence[str]) -
         used = [option for option in members(group) if option.name in values]
         if used:
             lines += ["", f"{group or 'run'}: {groups()[group]}"]
-            lines += _lines((one, _key_heading(one, values)) for one in used)
+            lines += _lines((recipe_key, _key_heading(recipe_key, values)) for recipe_key in used)
     return "\n".join(lines)
 
 
@@ -143,7 +149,7 @@ def _title(arguments: Sequence[str]) -> str:
     overrides = [argument for argument in arguments if "=" in argument]
     if not overrides:
         return ""
-    named = [one.removeprefix("recipe=") for one in overrides if one.startswith("recipe=")]
+    named = [word.removeprefix("recipe=") for word in overrides if word.startswith("recipe=")]
     bases = recipe_files.bases(recipe_files.find_recipe(named[0] if named else None))
     based_on = f" (base: {', '.join(bases)})" if bases else ""
     return f", with the values of {' '.join(overrides)}{based_on}"
@@ -155,12 +161,12 @@ def _key_heading(option: Key, values: dict[str, object]) -> str:
 
 def _lines(options: Iterable[tuple[Key, str]]) -> list[str]:
     """Return the lines of --help for options: a heading with allowed values, then the meaning."""
-    found = []
+    lines = []
     for option, text in options:
         if values := allowed(option):
             text += f"   ({values})"
-        found += [*_heading_lines(text), *_indented(meaning(option))]
-    return found
+        lines += [*_heading_lines(text), *_indented(meaning(option))]
+    return lines
 
 
 def _heading_lines(text: str) -> list[str]:

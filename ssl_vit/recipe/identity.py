@@ -75,26 +75,26 @@ def counted(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]
 
 def of_effect(effect: Effect) -> list[str]:
     """Return the dotted keys that have an effect."""
-    return [key for key, one in all_keys().items() if one.effect == effect]
+    return [key for key, declared in all_keys().items() if declared.effect == effect]
 
 
 def computed_values(recipe: Recipe) -> Values:
     """Return {dotted key: value} for the keys that change what is computed."""
-    other = {key for key, one in all_keys().items() if one.effect != "compute"}
-    return {key: value for key, value in recipe.values().items() if key not in other}
+    ignored = {key for key, declared in all_keys().items() if declared.effect != "compute"}
+    return {key: value for key, value in recipe.values().items() if key not in ignored}
 
 
-def facts(kind: str, found: Mapping[str, Any] | None) -> dict[str, Any]:
+def facts(kind: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return {"KIND:NAME": value} for the facts that environment.json has under a kind.
 
     Whether a run has a plugin is a fact too.
     """
-    named = {f"{kind}:{name}": value for name, value in (found or {}).items()}
-    return named | ({"plugin:": bool(found)} if kind == "plugin" else {})
+    named = {f"{kind}:{name}": value for name, value in (values or {}).items()}
+    return named | ({"plugin:": bool(values)} if kind == "plugin" else {})
 
 
 def differences(
-    there: Mapping[str, Any], here: Mapping[str, Any], undecided: Collection[str] = ()
+    before: Mapping[str, Any], here: Mapping[str, Any], undecided: Collection[str] = ()
 ) -> list[Difference]:
     """Return how two identities differ.
 
@@ -103,14 +103,14 @@ def differences(
     facts, and deleted files have none.
 
     Args:
-        there: Identity of the run that exists.
+        before: Identity of the run that exists.
         here: Identity of the run that is wanted.
         undecided: Keys to leave out of the comparison.
     """
     default = defaults()
-    found = (
-        Difference(key, *(side.get(key, default.get(key, UNKNOWN)) for side in (there, here)))
-        for key in {**there, **here}
-        if key not in undecided and (":" not in key or (key in there and key in here))
+    compared = (
+        Difference(key, *(side.get(key, default.get(key, UNKNOWN)) for side in (before, here)))
+        for key in {**before, **here}
+        if key not in undecided and (":" not in key or (key in before and key in here))
     )
-    return [one for one in found if one.there != one.here]
+    return [difference for difference in compared if difference.there != difference.here]

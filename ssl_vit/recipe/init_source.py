@@ -207,23 +207,23 @@ class InitSource:
         of_model: Values = {}
         if self.is_timm:
             cfg = self._published()
-            found = {"mean": [*cfg.mean], "std": [*cfg.std]}
-            found |= export_files.of_pretrained_cfg(vars(cfg))
-            found = {f"data.{key}": value for key, value in found.items()}
+            described = {"mean": [*cfg.mean], "std": [*cfg.std]}
+            described |= export_files.of_pretrained_cfg(vars(cfg))
+            described = {f"data.{key}": value for key, value in described.items()}
         else:
             folder = self.fetch_export("config.json", "preprocessor_config.json")
             if folder is None:
                 return {}
             run = self.locate().run
             with self._readable():
-                found = export_files.preprocessing_values(folder)
+                described = export_files.preprocessing_values(folder)
                 if run is not None:
                     of_model = parsing.load_yaml(run / "recipe.yaml")["model"]
                 else:
                     of_model = export_files.model_values(export_files.read(folder))
         if model and not of_model:
             of_model = self._built_by_timm().values
-        return {f"model.{key}": value for key, value in of_model.items()} | found
+        return {f"model.{key}": value for key, value in of_model.items()} | described
 
     def network_values(self) -> Values:
         """Return everything needed to build the network before reading the weights.
@@ -235,12 +235,14 @@ class InitSource:
             UserError: The source is scratch, nothing describes the network, or an error of
                 `described_values`.
         """
-        found = {} if self.is_scratch else self.described_values()
-        if "model.width" not in found:
+        described = {} if self.is_scratch else self.described_values()
+        if "model.width" not in described:
             text = "nothing says which network these weights belong to. Choose from"
             raise UserError(f"{self.option}: {text}: {DESCRIBED}.")
         keys = [f"data.{key}" for key in PIXEL_KEYS]
-        values = {key: one for key, one in found.items() if key in keys or key[:6] == "model."}
+        values = {
+            key: value for key, value in described.items() if key in keys or key[:6] == "model."
+        }
         values["pool"] = self.pooling()
         if folder := self.fetch_export("config.json"):
             values["eps"] = export_files.norm_eps(export_files.read(folder))

@@ -129,10 +129,10 @@ def key(
         facts: Bounds, as arguments of pydantic.Field (gt, ge, le, lt; min_length and max_length of
             a list).
     """
-    own = {"effect": effect, "from_init": from_init, "requires": requires}
-    own["names_weights"] = names_weights or None
+    of_key = {"effect": effect, "from_init": from_init, "requires": requires}
+    of_key["names_weights"] = names_weights or None
     typed = {"form": form or None, "metavar": metavar or None}
-    extra: Any = {name: one for name, one in {**own, **typed}.items() if one is not None}
+    extra: Any = {name: value for name, value in {**of_key, **typed}.items() if value is not None}
     if isinstance(default, list):
         return Field(
             default_factory=lambda: list(default),
@@ -214,8 +214,8 @@ class Key:
         """Default value, or None if the user must give a value."""
         factory = self.info.default_factory
         # pydantic inspects the factory's signature on each call, which takes longer than all else
-        found = cast(Callable[[], Any], factory)() if factory else self.info.get_default()
-        return None if found is PydanticUndefined else found
+        value = cast(Callable[[], Any], factory)() if factory else self.info.get_default()
+        return None if value is PydanticUndefined else value
 
     @property
     def help(self) -> str:
@@ -228,14 +228,14 @@ class Key:
 
     @property
     def is_list(self) -> bool:
-        kinds = [typing.get_origin(one) or one for one in _parts(self.info.annotation)]
+        kinds = [typing.get_origin(part) or part for part in _parts(self.info.annotation)]
         return list in kinds
 
     @property
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the value."""
-        found: dict[str, Any] = _properties(self.group)[self.info.alias or self.field]
-        return found
+        properties: dict[str, Any] = _properties(self.group)[self.info.alias or self.field]
+        return properties
 
     @property
     def expected(self) -> str:
@@ -253,8 +253,8 @@ class Key:
 @cache
 def _properties(group: type[Keys]) -> dict[str, Any]:
     """Return {field: JSON Schema} for a group, cached because building the schema is slow."""
-    found: dict[str, Any] = group.model_json_schema()["properties"]
-    return found
+    properties: dict[str, Any] = group.model_json_schema()["properties"]
+    return properties
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
@@ -262,32 +262,32 @@ def _parts(annotation: Any) -> Iterator[Any]:
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     if isinstance(annotation, types.UnionType) or (typing.get_origin(annotation) is typing.Union):
-        for one in typing.get_args(annotation):
-            yield from _parts(one)
+        for argument in typing.get_args(annotation):
+            yield from _parts(argument)
     else:
         yield annotation
 
 
 def _atoms(annotation: Any) -> Iterator[Any]:
-    for one in _parts(annotation):
-        origin = typing.get_origin(one)
+    for part in _parts(annotation):
+        origin = typing.get_origin(part)
         if origin is Literal:
             yield str
         elif origin is list:
-            yield from _atoms(typing.get_args(one)[0])
+            yield from _atoms(typing.get_args(part)[0])
         else:
-            yield origin or one
+            yield origin or part
 
 
 def keys_of(group: type[Keys], prefix: str = "") -> dict[str, Key]:
     """Return {name: key} for a group, in the order of declaration."""
-    found: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for field, info in group.model_fields.items():
-        own: Any = info.json_schema_extra or {}  # set by `key`
+        extra: Any = info.json_schema_extra or {}  # set by `key`
         name = f"{prefix}{info.alias or field}"
-        facts = {"effect": group.effect, "from_init": group.from_init} | own
-        found[name] = Key(name, group, field, info, **facts)
-    return found
+        facts = {"effect": group.effect, "from_init": group.from_init} | extra
+        keys[name] = Key(name, group, field, info, **facts)
+    return keys
 
 
 def describe(schema: Mapping[str, Any], largest: float = math.inf) -> str:
@@ -298,7 +298,7 @@ def describe(schema: Mapping[str, Any], largest: float = math.inf) -> str:
         largest: Bounds whose absolute value is larger are left out.
     """
     options = schema.get("anyOf", [schema])
-    texts = [_describe_one(one, largest) for one in options if one.get("type") != "null"]
+    texts = [_describe_one(option, largest) for option in options if option.get("type") != "null"]
     null = [TYPES["null"]] if len(texts) < len(options) else []
     return " or ".join([*texts, *null])
 
@@ -312,12 +312,12 @@ def _describe_one(schema: Mapping[str, Any], largest: float) -> str:
         return _describe_list(schema, largest)
     if schema.get("format") == "path":
         return "a path"
-    found = (
+    texts = (
         f"{word} {_number(schema[bound])}"
         for bound, word in BOUNDS.items()
         if abs(schema.get(bound, math.inf)) <= largest and bound in schema
     )
-    return f"{TYPES[schema['type']]} {' and '.join(found)}".strip()
+    return f"{TYPES[schema['type']]} {' and '.join(texts)}".strip()
 
 
 def _describe_list(schema: Mapping[str, Any], largest: float) -> str:
@@ -336,10 +336,10 @@ def _number(value: float) -> str:
 
 
 def _choices(schema: Mapping[str, Any]) -> list[str] | None:
-    for one in schema.get("anyOf", [schema]):
-        found = one.get("items", one)
-        if "enum" in found or "const" in found:
-            return list(found.get("enum", [found.get("const")]))
+    for option in schema.get("anyOf", [schema]):
+        items = option.get("items", option)
+        if "enum" in items or "const" in items:
+            return list(items.get("enum", [items.get("const")]))
     return None
 
 
@@ -366,17 +366,17 @@ def validated(
         return model.model_validate(nested)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    parts = [str(one) for one in first["loc"]]  # names of groups, the key, then types of a union
+    parts = [str(part) for part in first["loc"]]  # names of groups, the key, then types of a union
     names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    found = [known[name] for name in names if name in known]
-    if not found:
+    keys = [known[name] for name in names if name in known]
+    if not keys:
         raise UserError(f"{where}{'.'.join(parts)}: {first['msg']}")
-    name = found[-1].name
+    name = keys[-1].name
     value: Any = nested
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     text = (typed or {}).get(name)
-    raise refused(found[-1], value, where if text is None else "", text)
+    raise refused(keys[-1], value, where if text is None else "", text)
 
 
 def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:
@@ -400,7 +400,7 @@ def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> 
     choices = key.choices
     if choices is None or (key.is_list and not isinstance(value, list)):
         return UserError(f"{start}expected {expected}")
-    wrong = [one for one in value if one not in choices] if isinstance(value, list) else [value]
+    wrong = [item for item in value if item not in choices] if isinstance(value, list) else [value]
     if wrong and isinstance(wrong[0], str):
         hint = key.schema.get("hint")
         return UserError(f"{start}{suggest(wrong[0], choices)}" + (f" ({hint})" if hint else ""))
@@ -422,7 +422,7 @@ def convert(key: Key, value: Any) -> Any:
     takes texts, and so does a path.
     """
     if isinstance(value, list | tuple):
-        return [convert(key, one) for one in value]
+        return [convert(key, item) for item in value]
     types = key.types
     if getattr(value, "shape", None) == ():  # a NumPy number; str keeps the digits of a float32
         value = float(str(value)) if "float" in type(value).__name__ else value.item()

@@ -51,41 +51,45 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     texts = words.parse(options)
     run_plugin(texts.get("plugin"))  # the keys of the plugin are known from here on
     named = {key: texts.pop(key, None) for key in words.NAMED}
-    given = words.typed(texts)
-    if given.get("data.path") and given.get("data.hub"):
-        both = f"data.path={given['data.path']} and data.hub={given['data.hub']}"
-        raise UserError(f"{both}: the images have two places. Leave out data.path or data.hub.")
+    values = words.typed(texts)
+    if values.get("data.path") and values.get("data.hub"):
+        two_places = f"data.path={values['data.path']} and data.hub={values['data.hub']}"
+        raise UserError(
+            f"{two_places}: the images have two places. Leave out data.path or data.hub."
+        )
     path = recipe_files.find_recipe(named["recipe"])
     file = recipe_files.load(path)
     start: Values = {}
-    if "init" in given:
-        asks = named["model"] is None and "model.timm" not in given
-        start = _described(InitSource(given["init"]), asks)
+    if "init" in values:
+        asks = named["model"] is None and "model.timm" not in values
+        start = _described(InitSource(values["init"]), asks)
     known = _with_model(file.presets | file.own, named["model"], start)
-    data_name, known = _with_data(known, options, given, named["data"], file)
-    fitted = fitting_channels(start, known, given)
-    known |= preprocessing_from_init(fitted, file, given, named["data"])
-    check_plugin(given, known.get("plugin"), path)
-    declaration.objective(str((known | given).get("objective", DEFAULT_OBJECTIVE)))
-    declaration.target(str((known | given).get("target", DEFAULT_TARGET)))
+    data_name, known = _with_data(known, options, values, named["data"], file)
+    fitted = fitting_channels(start, known, values)
+    known |= preprocessing_from_init(fitted, file, values, named["data"])
+    check_plugin(values, known.get("plugin"), path)
+    declaration.objective(str((known | values).get("objective", DEFAULT_OBJECTIVE)))
+    declaration.target(str((known | values).get("target", DEFAULT_TARGET)))
     where = "" if start else f"{path}: "  # with init=, a wrong value need not be the file's
-    recipe = schema.build(known | given, where, typed=texts)
+    recipe = schema.build(known | values, where, typed=texts)
     if recipe.fine_tunes and POOL not in known and not recipe.model.convolutional:
         # the feature that the weights were trained to give
         known |= {POOL: recipe.init_source.pooling()}
-        recipe = schema.build(known | given, typed=texts)
-    if networks := _networks(recipe, given):
-        recipe = schema.build(known | given | networks, typed=texts)
+        recipe = schema.build(known | values, typed=texts)
+    if networks := _networks(recipe, values):
+        recipe = schema.build(known | values | networks, typed=texts)
     check_used(recipe, texts)
-    if "optim.warmup" not in given and recipe.optim.warmup >= recipe.optim.steps:
+    if "optim.warmup" not in values and recipe.optim.warmup >= recipe.optim.steps:
         # users shorten recipes and forget the warm-up
         recipe.optim.warmup = recipe.optim.steps // 10
     _check_normalisation(recipe, start)
-    if "name" not in given:
+    if "name" not in values:
         sources = recipe.sources()
         before = schema.build(known)
         parts = [before.name or path.stem, data_name, named["model"]]
-        parts += [f"{one.kind}={one.short_name}" for key, one in sources.items() if key in given]
+        parts += [
+            f"{source.kind}={source.short_name}" for key, source in sources.items() if key in values
+        ]
         recipe.name = default_name([part for part in parts if part], before, recipe)
     check(recipe)
     if here:
@@ -94,7 +98,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     return recipe
 
 
-def _networks(recipe: Recipe, given: Values) -> Values:
+def _networks(recipe: Recipe, values: Values) -> Values:
     """Return {dotted key: network} for weights named by a key such as `teacher`, not by `init`.
 
     Weights are read only if the words name them or the recipe file does not describe their network.
@@ -103,19 +107,19 @@ def _networks(recipe: Recipe, given: Values) -> Values:
     Raises:
         UserError: As in `InitSource.network_values`.
     """
-    found: Values = {}
+    networks: Values = {}
     for key, source in recipe.sources().items():
         beside = source.network_key
-        if beside and (key in given or recipe.value(beside) is None):
+        if beside and (key in values or recipe.value(beside) is None):
             pixels = {f"data.{name}": getattr(recipe.data, name) for name in ("mean", "std")}
-            found[beside] = pixels | source.network_values()
-    return found
+            networks[beside] = pixels | source.network_values()
+    return networks
 
 
 def _with_data(
     known: Values,
     options: list[str],
-    given: Values,
+    values: Values,
     name: str | None,
     file: recipe_files.FileValues,
 ) -> tuple[str | None, Values]:
@@ -125,17 +129,17 @@ def _with_data(
     The images are those of a preset that is named, of a place that no preset describes, or of the
     run that made the initial weights.
     """
-    place = given.get("data.path") or given.get("data.hub")
-    source = InitSource((known | given).get("init", SCRATCH))
+    place = values.get("data.path") or values.get("data.hub")
+    source = InitSource((known | values).get("init", SCRATCH))
     if name is not None:
         known = without_images(known) | recipe_files.preset("data", name)
     elif place and known.get("data.name", EMBEDDED) == EMBEDDED:
-        other = other_images(given, known)
-        name = other["data.name"]
-        known = without_images(known) | other
+        has_other_images = other_images(values, known)
+        name = has_other_images["data.name"]
+        known = without_images(known) | has_other_images
     elif not names_images(options) and (images := source.images()):
         known = with_images(known, images, file)
-    if given.get("data.hub"):
+    if values.get("data.hub"):
         known["data.path"] = None
     return name, known
 
@@ -150,10 +154,10 @@ def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
         options: Options that `resolve` made the recipe from.
         recipe: That recipe.
     """
-    given = words.parse(options)
-    known = recipe_files.file_values(recipe_files.find_recipe(given["recipe"]))
+    words_by_key = words.parse(options)
+    known = recipe_files.file_values(recipe_files.find_recipe(words_by_key["recipe"]))
     before, steps, warmup = known.get("optim.warmup", 0), recipe.optim.steps, recipe.optim.warmup
-    if "optim.warmup" in given or not recipe.trains:
+    if "optim.warmup" in words_by_key or not recipe.trains:
         return None
     if before != warmup:
         text = f"{warmup:,} steps, a tenth of this run"
@@ -171,11 +175,11 @@ def _described(source: InitSource, model: bool) -> Values:
         UserError: The recipe.yaml of the weights has an unknown key of the model, or an error of
             `InitSource.described_values`.
     """
-    found = source.described_values(model)
-    for key in found.keys() - schema.all_keys().keys():
+    values = source.described_values(model)
+    for key in values.keys() - schema.all_keys().keys():
         near = suggest(key, [name for name in schema.all_keys() if name.startswith("model.")])
         raise UserError(f"init={source.place}: recipe.yaml has the unknown key {key}, {near}")
-    return found
+    return values
 
 
 def resolve_encoder(place: str, options: Mapping[str, str]) -> Recipe:
@@ -192,8 +196,8 @@ def resolve_encoder(place: str, options: Mapping[str, str]) -> Recipe:
     """
     images = {} if gives_images(options) else {"data": EMBEDDED}
     others = {key: text for key, text in options.items() if key != "data.labels"}
-    given = [f"{key}={text}" for key, text in {**images, **others}.items()]
-    recipe = resolve(["recipe=evaluate", f"init={place}", *given], here=False)
+    image_words = [f"{key}={text}" for key, text in {**images, **others}.items()]
+    recipe = resolve(["recipe=evaluate", f"init={place}", *image_words], here=False)
     if labels := options.get("data.labels"):  # nothing is measured on labels here
         recipe.data.labels = schema.build(words.typed({"data.labels": labels})).data.labels
     return recipe
@@ -215,9 +219,11 @@ def recipe_file(options: Iterable[str], recipe: Recipe) -> dict[str, Any]:
     before = schema.build(recipe_files.file_values(recipe_files.find_recipe(name))).values()
     now, default = recipe.values(), schema.defaults()
     listed = [key for key in {**before, **now} if key != "name" and not schema.is_private(key)]
-    there = {key: before.get(key, default.get(key)) for key in listed}
+    values_before = {key: before.get(key, default.get(key)) for key in listed}
     differs = {
-        key: value for key, value in there.items() if value != now.get(key, default.get(key))
+        key: value
+        for key, value in values_before.items()
+        if value != now.get(key, default.get(key))
     }
     return {
         "name": Path(name).name if name.endswith((".yaml", ".yml")) else name,
@@ -271,15 +277,15 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
         return
     for key in ("range", "mean", "std"):
         expected = start.get(f"data.{key}")
-        found = getattr(recipe.data, key)
-        if expected is not None and list(expected) != found:
+        statistic = getattr(recipe.data, key)
+        if expected is not None and list(expected) != statistic:
             use = f"Use data.{key}={option_text(list(expected))}"
-            raise UserError(f"data.{key}={found}: {made} other values. {use}.")
+            raise UserError(f"data.{key}={statistic}: {made} other values. {use}.")
     # A frozen encoder only knows bytes, but an encoder that is trained may learn another range.
-    given = recipe.data.range
+    pixel_range = recipe.data.range
     bytes_expected = start and start.get("data.range") is None
-    if recipe.objective == "probe" and bytes_expected and given not in (None, [*BYTES]):
-        raise UserError(f"data.range={given}: {made} 8-bit images. Use data.range=[0,255].")
+    if recipe.objective == "probe" and bytes_expected and pixel_range not in (None, [*BYTES]):
+        raise UserError(f"data.range={pixel_range}: {made} 8-bit images. Use data.range=[0,255].")
 
 
 def _make_paths_absolute(recipe: Recipe) -> None:

@@ -128,5 +128,5 @@ class Model(Keys):
     @property
     def opened_by(self) -> str:
         """Import statement that timm.create_model needs before it can open an export."""
-        own = self.timm in (RESNET, HYBRID)
-        return "import timm, ssl_vit.models.resnet" if own else "import timm"
+        is_ours = self.timm in (RESNET, HYBRID)
+        return "import timm, ssl_vit.models.resnet" if is_ours else "import timm"

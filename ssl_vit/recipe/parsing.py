@@ -41,15 +41,15 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         """
         waiting, count = [node], 0
         while waiting:
-            one = waiting.pop()
+            generator = waiting.pop()
             count += 1
             if count > MOST_VALUES:
                 text = f"more than {MOST_VALUES:,} values after replacing the aliases"
                 raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
-            if isinstance(one, yaml.SequenceNode):
-                waiting += one.value
-            if isinstance(one, yaml.MappingNode):
-                waiting += [child for pair in one.value for child in pair]
+            if isinstance(generator, yaml.SequenceNode):
+                waiting += generator.value
+            if isinstance(generator, yaml.MappingNode):
+                waiting += [child for pair in generator.value for child in pair]
         return super().construct_document(node)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -67,9 +67,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         super().flatten_mapping(node)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
-        found = OddNumber(str(node.value))
-        found.text = str(node.value)
-        return int(found) if found.text == str(int(found)) else found
+        number = OddNumber(str(node.value))
+        number.text = str(node.value)
+        return int(number) if number.text == str(int(number)) else number
 
 
 class _Dumper(yaml.SafeDumper):
@@ -148,8 +148,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> Any:
     _check_depth(text)
-    found = yaml.load(text, Loader=_Loader)
-    return {} if found is None else found
+    value = yaml.load(text, Loader=_Loader)
+    return {} if value is None else value
 
 
 def yaml_text(content: dict[str, Any]) -> str:
@@ -168,23 +168,23 @@ def flatten(node: Any, prefix: str = "") -> Values:
         name = f"{prefix}{key}"
         is_group = isinstance(value, dict) and "." not in name
         below = flatten(value, f"{name}.") if is_group else {name: value}
-        for one in below:
-            if one in flat:
-                raise UserError(f"{one} is given twice: {flat[one]} and {below[one]}")
+        for pair in below:
+            if pair in flat:
+                raise UserError(f"{pair} is given twice: {flat[pair]} and {below[pair]}")
         flat |= below
     return flat
 
 
 def nested(values: Values) -> dict[str, Any]:
     """Return {dotted key: value} as a nested mapping, the reverse of `flatten`."""
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in values.items():
         group, dot, name = key.partition(".")
         if dot:
-            found.setdefault(group, {})[name] = value
+            mapping.setdefault(group, {})[name] = value
         else:
-            found[group] = value
-    return found
+            mapping[group] = value
+    return mapping
 
 
 def yaml_value(text: str, loader: Any = _Loader) -> Any:
@@ -228,10 +228,10 @@ def yaml_texts(text: str) -> list[str]:
     Raises:
         ValueError: The text is not a list of texts.
     """
-    found = yaml_value(text, yaml.BaseLoader)  # texts, lists and mappings only
-    if not (isinstance(found, list) and all(isinstance(one, str) for one in found)):
+    texts = yaml_value(text, yaml.BaseLoader)  # texts, lists and mappings only
+    if not (isinstance(texts, list) and all(isinstance(item, str) for item in texts)):
         raise ValueError("not a list of texts")
-    return cast(list[str], found)
+    return cast(list[str], texts)
 
 
 def _text(path: Path) -> str:
@@ -291,9 +291,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
     A file edited by hand may have a key twice, and the last value would win silently.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"{twice[:60]!r} is given twice")
-    return found
+    return mapping

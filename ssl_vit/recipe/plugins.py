@@ -18,7 +18,7 @@ from .words import is_null
 CONTENT = "__ssl_vit_content__"
 
 
-def check_plugin(given: Values, plugin: str | None, path: Path) -> None:
+def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
     """Check that the command line names the plugin of the recipe file, and that the plugin declares
     something.
 
@@ -26,18 +26,18 @@ def check_plugin(given: Values, plugin: str | None, path: Path) -> None:
     The plugin must declare something if an objective or a target is named together with it.
 
     Args:
-        given: {dotted key: value} from the command line.
+        values: {dotted key: value} from the command line.
         plugin: Plugin that the recipe file names; None if it names none.
         path: The recipe file.
 
     Raises:
         UserError: The command line does not name the plugin, or the plugin declares nothing.
     """
-    declared = any(declaration.is_plugins(type(one)) for one in declaration.all_declared())
-    if given.get("plugin") and {"objective", "target"} & given.keys() and not declared:
+    declared = any(declaration.is_plugins(type(part)) for part in declaration.all_declared())
+    if values.get("plugin") and {"objective", "target"} & values.keys() and not declared:
         text = "the file declares no objective and no target. Call declare(...) in the file"
-        raise UserError(f"plugin={given['plugin']}: {text} (docs/extend.md).")
-    if plugin and "plugin" not in given:
+        raise UserError(f"plugin={values['plugin']}: {text} (docs/extend.md).")
+    if plugin and "plugin" not in values:
         text = f"{path} names this plugin, but a plugin runs only if the command line names it"
         raise UserError(f"plugin={plugin}: {text}. Add plugin={plugin} if you trust that file.")
 
@@ -79,10 +79,10 @@ def run_plugin(plugin: str | None) -> None:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
         schema.all_keys()  # checks that the keys of the plugin are not taken
         default = declaration.ObjectiveDeclaration.build  # reads network.py next to the declaration
-        for one in declaration.objectives().values():
-            if type(one).__module__ == name and type(one).build is default:
+        for objective in declaration.objectives().values():
+            if type(objective).__module__ == name and type(objective).build is default:
                 expected = "expected a method build(self, settings, encoder, classes)"
-                raise UserError(f"{type(one).__name__}: {expected}")
+                raise UserError(f"{type(objective).__name__}: {expected}")
     except (Exception, SystemExit) as error:  # anything that is wrong in a user's file
         for declared in declaration.all_declared():
             if declared not in before:

@@ -40,21 +40,21 @@ class FileValues(NamedTuple):
 
 def recipe_names() -> list[str]:
     """Return the names of the package's recipes, in the form that `recipe=` takes."""
-    return [one for one in _names() if not one.startswith(f"{STUDIES}/")]
+    return [name for name in _names() if not name.startswith(f"{STUDIES}/")]
 
 
 def study_names() -> list[str]:
     """Return the names of the package's studies, in the form that `recipe=` of tools/study.py
     takes.
     """
-    return [one for one in _names() if one.startswith(f"{STUDIES}/")]
+    return [name for name in _names() if name.startswith(f"{STUDIES}/")]
 
 
 # the files of the package do not change, and a study asks for the names hundreds of times
 @functools.cache
 def _names() -> list[str]:
-    found = (str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
-    files = [name for name in found if not name.startswith(f"{TABLES.name}/")]
+    names = (str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
+    files = [name for name in names if not name.startswith(f"{TABLES.name}/")]
     return sorted([*files, *(f"{PAPER.stem}/{row}" for row in load_yaml(PAPER))])
 
 
@@ -155,15 +155,15 @@ def _chain(path: Path) -> list[_Link]:
     Raises:
         UserError: A file cannot be read, or the bases form a circle.
     """
-    found: list[_Link] = []
+    links: list[_Link] = []
     while True:
         mapping = dict(load_yaml(PAPER)[path.name]) if path.parent == PAPER else load_yaml(path)
         base = mapping.pop("base", None)
-        found.append(_Link(path, base, _of_mapping(mapping, path)))
+        links.append(_Link(path, base, _of_mapping(mapping, path)))
         if base is None:
-            return found
+            return links
         before, path = path, find_base(base, path)
-        if path.resolve() in [link.path.resolve() for link in found]:
+        if path.resolve() in [link.path.resolve() for link in links]:
             text = "the bases form a circle. Use another base."
             raise UserError(f"{before}: base={base}: {text}")
 
@@ -178,15 +178,15 @@ def load(path: Path) -> FileValues:
         UserError: A file cannot be read, or the bases form a circle.
     """
     presets: Values = {}
-    own: Values = {}
+    file_values: Values = {}
     for link in reversed(_chain(path)):
-        own.pop("name", None)
+        file_values.pop("name", None)
         for key in PRESET_TABLES:
             if f"{key}.name" in link.values.presets:
                 presets = without_group(presets, key)
         presets |= link.values.presets
-        own |= link.values.own
-    return FileValues(presets, own)
+        file_values |= link.values.own
+    return FileValues(presets, file_values)
 
 
 def bases(path: Path) -> list[str]:
@@ -202,10 +202,10 @@ def names_images(path: Path) -> bool:
     """
     for link in _chain(path):
         values = link.values.presets | link.values.own
-        found = {key: values.get(key) for key in ("data.path", "data.hub", "data.name")}
-        if any(found.values()):
+        named = {key: values.get(key) for key in ("data.path", "data.hub", "data.name")}
+        if any(named.values()):
             shipped = link.path.resolve().is_relative_to(RECIPES.resolve())
-            return not shipped or found["data.name"] != EMBEDDED
+            return not shipped or named["data.name"] != EMBEDDED
     return False
 
 
@@ -238,20 +238,20 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     for key in PRESET_TABLES:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
-    own = flatten(mapping)
+    values = flatten(mapping)
     # If the plugin has not run, the keys of its objective or target are unknown here and cannot be
     # checked.
     known = {"objective": declaration.objectives(), "target": declaration.targets()}
-    foreign = any(own.get(key) not in (None, *names) for key, names in known.items())
-    checked = (key for key in own if not foreign or key.split(".")[0] in Recipe.model_fields)
+    foreign = any(values.get(key) not in (None, *names) for key, names in known.items())
+    checked = (key for key in values if not foreign or key.split(".")[0] in Recipe.model_fields)
     words.check_keys(checked, f"{path}: ")
-    return FileValues(presets, own)
+    return FileValues(presets, values)
 
 
 def file_values(path: Path) -> Values:
     """Return {dotted key: value} of a recipe file and all bases, unchecked."""
-    presets, own = load(path)
-    return presets | own
+    presets, values = load(path)
+    return presets | values
 
 
 def read(path: Path) -> Recipe:
@@ -262,5 +262,5 @@ def read(path: Path) -> Recipe:
     Raises:
         UserError: The file is not a recipe.
     """
-    presets, own = _of_mapping(load_yaml(path), path)
-    return schema.build(presets | own, f"{path}: ")
+    presets, values = _of_mapping(load_yaml(path), path)
+    return schema.build(presets | values, f"{path}: ")

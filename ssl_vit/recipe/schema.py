@@ -104,8 +104,8 @@ class Recipe(Keys):
     @property
     def groups(self) -> dict[str, Any]:
         """Groups of keys that the objective uses, as {name: group}."""
-        own = [name for name in type(self).model_fields if name not in Recipe.model_fields]
-        return {name: getattr(self, name) for name in own} | (self.model_extra or {})
+        names = [name for name in type(self).model_fields if name not in Recipe.model_fields]
+        return {name: getattr(self, name) for name in names} | (self.model_extra or {})
 
     def group(self, kind: type[G]) -> G:
         """Return the group of keys with the given type.
@@ -219,14 +219,14 @@ class Recipe(Keys):
         the patch tokens).
         """
         trained = self.declared.trained(self)[-1]
-        own = trained.options and getattr(self.groups[trained.options.name], "pool", None)
-        return str(own or trained.pool)
+        pool_of_part = trained.options and getattr(self.groups[trained.options.name], "pool", None)
+        return str(pool_of_part or trained.pool)
 
     @property
     def fine_tunes(self) -> bool:
         """Return whether the run is a fine-tuning: trained weights learn labels, nothing else."""
-        found = declaration.known_or_bare(self.objective)
-        learns = found.labels and not found.parts and self.trains
+        declared_objective = declaration.known_or_bare(self.objective)
+        learns = declared_objective.labels and not declared_objective.parts and self.trains
         return learns and not self.init_source.is_scratch
 
     @property
@@ -257,29 +257,31 @@ def _unpickled(values: dict[str, Any]) -> Recipe:
     return recipe_class(values["objective"], values).model_validate(values)
 
 
-def recipe_class(objective: str, given: Values) -> type[Recipe]:
+def recipe_class(objective: str, values: Values) -> type[Recipe]:
     """Return the class of recipes for an objective.
 
     Args:
         objective: Name of the objective. If it is unknown here, the class has the groups that
-            `given` names.
-        given: {dotted key: value} of the recipe.
+            `values` names.
+        values: {dotted key: value} of the recipe.
     """
-    found = declaration.objectives().get(objective)
-    target = given.get("target", DEFAULT_TARGET)
-    used = {name.split(".")[0] for name in given}
-    if found is not None:
-        used = {*found.groups_with(str(target))}
-    is_foreign = found is None or (isinstance(target, str) and target not in declaration.targets())
-    groups = (one for one in all_groups() if one.name in used)
+    declared = declaration.objectives().get(objective)
+    target = values.get("target", DEFAULT_TARGET)
+    used = {name.split(".")[0] for name in values}
+    if declared is not None:
+        used = {*declared.groups_with(str(target))}
+    is_foreign = declared is None or (
+        isinstance(target, str) and target not in declaration.targets()
+    )
+    groups = (part for part in all_groups() if part.name in used)
     return _class(_Foreign if is_foreign else Recipe, *groups)
 
 
 @functools.cache
 def _class(base: type[Recipe], *groups: declaration.Group) -> type[Recipe]:
-    fields: dict[str, Any] = {one.name: (one.kind, group(one.kind)) for one in groups}
-    found: type[Recipe] = create_model("Recipe", __base__=base, **fields)
-    return found
+    fields: dict[str, Any] = {part.name: (part.kind, group(part.kind)) for part in groups}
+    made: type[Recipe] = create_model("Recipe", __base__=base, **fields)
+    return made
 
 
 def build(values: Values, where: str = "", typed: Mapping[str, str] | None = None) -> Recipe:
@@ -307,8 +309,8 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
             raise UserError(f"{where}{name}={' '.join(value.split())}: {NO_CONTROL}")
         if foreign or name.split(".")[0] in model.model_fields:
             taken[name] = convert(known[name], value) if name in known else value
-    found: Recipe = validated(model, nested(taken), known, where, typed)
-    return found
+    recipe: Recipe = validated(model, nested(taken), known, where, typed)
+    return recipe
 
 
 def all_groups() -> list[declaration.Group]:
@@ -320,8 +322,8 @@ def all_groups() -> list[declaration.Group]:
 
 def uses_target(objective: str) -> bool:
     """Return whether an objective predicts patches, which an unknown objective may do."""
-    found = declaration.objectives().get(objective)
-    return found is None or "target" in found.groups
+    declared = declaration.objectives().get(objective)
+    return declared is None or "target" in declared.groups
 
 
 def all_keys() -> dict[str, Key]:
@@ -353,35 +355,35 @@ def _check_group(group: declaration.Group) -> None:
 
 
 @functools.cache
-def _keys(*own: declaration.Group) -> dict[str, Key]:
-    found: dict[str, Key] = {}
-    names = [*Recipe.model_fields, *(one.name for one in own)]
+def _keys(*option_groups: declaration.Group) -> dict[str, Key]:
+    keys: dict[str, Key] = {}
+    names = [*Recipe.model_fields, *(part.name for part in option_groups)]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{name}.: two groups of keys have this name. Rename one group.")
-    for used in own:
+    for used in option_groups:
         _check_group(used)
-    for name, one in keys_of(Recipe).items():
-        kind = one.info.annotation
+    for name, recipe_key in keys_of(Recipe).items():
+        kind = recipe_key.info.annotation
         if name == "target":  # groups of objectives follow the key `target`
-            for used in own:
-                found |= keys_of(used.kind, f"{used.name}.")
+            for used in option_groups:
+                keys |= keys_of(used.kind, f"{used.name}.")
         if isinstance(kind, type) and issubclass(kind, Keys):
-            found |= keys_of(kind, f"{name}.")
+            keys |= keys_of(kind, f"{name}.")
         else:
-            found[name] = one
-    return found
+            keys[name] = recipe_key
+    return keys
 
 
 def sources(values: Mapping[str, Any]) -> dict[str, InitSource]:
     """Return `Recipe.sources` for {dotted key: value}."""
-    named = (name for name, one in all_keys().items() if one.names_weights)
+    named = (name for name, recipe_key in all_keys().items() if recipe_key.names_weights)
     return {name: InitSource(str(values[name]), name) for name in named if values.get(name)}
 
 
 def defaults() -> Values:
     """Return {dotted key: default}."""
-    return {name: one.default for name, one in all_keys().items()}
+    return {name: recipe_key.default for name, recipe_key in all_keys().items()}
 
 
 def is_private(key: str) -> bool:
@@ -394,7 +396,7 @@ def learns_labels(recipe: Recipe) -> bool:
 
     A sum of objectives may give the labelled part the weight 0.
     """
-    return any(one.labels for one in recipe.declared.trained(recipe))
+    return any(part.labels for part in recipe.declared.trained(recipe))
 
 
 def uses_labels(recipe: Recipe) -> bool:
@@ -422,11 +424,11 @@ def more_held_out(recipe: Recipe) -> str:
     Return an empty string if another option limits the number of held-out images, or if the run
     already holds out as many.
     """
-    given = recipe.data.validation
+    held_out = recipe.data.validation
     limited = recipe.objective != "probe" and recipe.eval.images < FEW_IMAGES
-    if limited or recipe.data.stream or given == 0:
+    if limited or recipe.data.stream or held_out == 0:
         return ""
-    large = isinstance(given, float) and given >= LARGE_SHARE
+    large = isinstance(held_out, float) and held_out >= LARGE_SHARE
     return "" if large else f"data.validation={LARGE_SHARE}"
 
 
@@ -449,4 +451,4 @@ def without_private(recipe: Recipe) -> Recipe:
     Such keys are neither published nor taken from recipes of others.
     """
     kept = {key: value for key, value in recipe.values().items() if not is_private(key)}
-    return build(kept | {key: one.public_name for key, one in recipe.sources().items()})
+    return build(kept | {key: source.public_name for key, source in recipe.sources().items()})

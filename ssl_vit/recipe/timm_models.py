@@ -50,7 +50,7 @@ def network(name: str, args: Mapping[str, Any]) -> Any:
     Raises:
         ValueError: timm takes no such argument, or the argument must not be passed on.
     """
-    taken = {key: one for key, one in args.items() if one is not None and key not in LEFT_OUT}
+    taken = {key: value for key, value in args.items() if value is not None and key not in LEFT_OUT}
     return _network(name, json.dumps(taken, sort_keys=True))
 
 
@@ -64,7 +64,7 @@ def _network(name: str, arguments: str) -> Any:
     args = json.loads(arguments)
     for key, value in args.items():
         values = value if isinstance(value, list) else [value]
-        if not all(one in TEXTS for one in values if not isinstance(one, bool | int | float)):
+        if not all(value in TEXTS for value in values if not isinstance(value, bool | int | float)):
             words = ", ".join(WORDS)
             text = f"model_args has {key}={value}. Choose a number or one of {words}"
             raise ValueError(text)
@@ -131,7 +131,7 @@ def _describe(name: str, arguments: str) -> Described:
     args = json.loads(arguments)
 
     # checked first, so that nobody builds ten million blocks
-    sizes = {key: args[given] for given, key in BOUNDED.items() if given in args}
+    sizes = {key: args[timm_name] for timm_name, key in BOUNDED.items() if timm_name in args}
     validated(Model, sizes, keys_of(Model), "model.")
     net = network(name, args)
     unknown = f"model.timm={name}: timm has no architecture with this name"
@@ -144,9 +144,9 @@ def _describe(name: str, arguments: str) -> Described:
     block, embed = net.blocks[0], net.patch_embed
     if "mlp" not in values:
         raise ValueError(f"expected blocks of attention and an MLP, but {name} has other blocks")
-    side, other = embed.patch_size
-    if side != other:
-        raise ValueError(f"expected square patches, not patches of {side} x {other} pixels")
+    side, width = embed.patch_size
+    if side != width:
+        raise ValueError(f"expected square patches, not patches of {side} x {width} pixels")
     if isinstance(embed, HybridEmbed):  # patches are cells of the stem's feature map
         side = embed.img_size[0] // embed.grid_size[0]
     values |= {"timm": name, "patch": side, "heads": block.attn.num_heads}
@@ -154,14 +154,18 @@ def _describe(name: str, arguments: str) -> Described:
     if SIZES & args.keys():  # timm's name would promise other sizes
         values["name"] = f"vit_{values['width']}x{values['depth']}_p{side}"
     values["positions"] = positions_of(net)
-    first = (one.init_values for one in block.modules() if getattr(one, "init_values", None))
+    first = (
+        module.init_values for module in block.modules() if getattr(module, "init_values", None)
+    )
     # In blocks with norms after the branches, init_values initialises these norms and is no
     # LayerScale.
     values["layer_scale"] = None if values["layer_scale"] == "null" else next(first, None)
-    values["args"] = {key: one for key, one in args.items() if key not in GIVEN and one is not None}
+    values["args"] = {
+        key: value for key, value in args.items() if key not in GIVEN and value is not None
+    }
     if net.cls_token is None:
         values["args"]["class_token"] = False
-    norms = [has_fc_norm(one) for one in (net, network(name, {}))]
+    norms = [has_fc_norm(built) for built in (net, network(name, {}))]
     # without this argument, timm's builder decides by the pooling
     if any(norms) or net.cls_token is None:
         values["args"][fc_norm_argument(net)] = norms[0]
@@ -242,16 +246,16 @@ def unseen(net: Any) -> dict[str, Any]:
     block: Any = next(iter(getattr(net, "blocks", ())), None)
     if not hasattr(block, "attn"):
         return {}
-    found: dict[str, Any] = {"model.heads": block.attn.num_heads}
+    sizes: dict[str, Any] = {"model.heads": block.attn.num_heads}
     # true for timm's EvaBlockPostNorm and ResPostBlock
-    found["norms after the branches"] = "Post" in type(block).__name__
+    sizes["norms after the branches"] = "Post" in type(block).__name__
     if eps := getattr(getattr(block, "norm1", None), "eps", None):
-        found["eps of the norms"] = eps
+        sizes["eps of the norms"] = eps
     if act := getattr(getattr(block, "mlp", None), "act", None):
-        found["activation"] = repr(act)
+        sizes["activation"] = repr(act)
     for name, value in vars(getattr(net, "rope", None) or object).items():
         if name in ("training", "feat_shape") or name.startswith("_"):
             continue
         if isinstance(value, bool | int | float | str | tuple | list):
-            found[f"rope.{name}"] = list(value) if isinstance(value, tuple) else value
-    return found
+            sizes[f"rope.{name}"] = list(value) if isinstance(value, tuple) else value
+    return sizes

@@ -99,10 +99,10 @@ def parse(kind: type[T], arguments: Sequence[str]) -> T:
     Raises:
         UserError: An option is unknown, missing, given twice or out of bounds.
     """
-    own, rest = split(kind, arguments)
+    tool_words, rest = split(kind, arguments)
     overrides = words.parse(rest)
     _check_names(kind, overrides)
-    return build(kind, own, overrides)
+    return build(kind, tool_words, overrides)
 
 
 def from_python(
@@ -113,12 +113,12 @@ def from_python(
     Raises:
         UserError: An option exists only on the command line, or an error of `words.from_python`.
     """
-    found = words.from_python(options, keywords, kind.options(), kind.positional)
-    for word in found:
+    texts = words.from_python(options, keywords, kind.options(), kind.positional)
+    for word in texts:
         key = word.removeprefix("--").partition("=")[0]
         if key in kind.command_line_only and (word.startswith("--") or "=" in word):
             raise UserError(f"{key}: only for the command line. Leave out {key}.")
-    return found
+    return texts
 
 
 def split(
@@ -137,17 +137,17 @@ def split(
         UserError: An option of the tool is given twice, several words are not key=value, or a word
             with dashes is unknown.
     """
-    found = {key: one for key, one in kind.options().items() if key not in leave}
-    own, rest, alone = [], [], []
+    known = {key: option for key, option in kind.options().items() if key not in leave}
+    tool_words, rest, alone = [], [], []
     for argument in arguments:
         typed, equals, text = argument.partition("=")
         key = typed.removeprefix("--")
-        option = found.get(key)
+        option = known.get(key)
         if option and typed == option_name(option) and bool(equals) == (option.form != FLAG):
-            own.append(f"{key}={text if equals else 'true'}")
+            tool_words.append(f"{key}={text if equals else 'true'}")
         elif typed.startswith("--"):
             raise UserError(
-                f"{argument}: unknown option, {suggest(typed, map(option_name, found.values()))}"
+                f"{argument}: unknown option, {suggest(typed, map(option_name, known.values()))}"
             )
         elif kind.positional and not _is_option(kind, argument):
             alone.append(argument)
@@ -155,9 +155,9 @@ def split(
             rest.append(argument)
     if len(alone) > 1:
         raise UserError(f"{' '.join(alone)}: expected a single {_word(kind)}")
-    place = own if kind.positional in found else rest
+    place = tool_words if kind.positional in known else rest
     place += [f"{kind.positional}={word}" for word in alone]
-    return words.parse(own), rest
+    return words.parse(tool_words), rest
 
 
 def _is_option(kind: type[ToolOptions], argument: str) -> bool:
@@ -194,19 +194,19 @@ def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
         raise UserError(" ".join(wrong))
 
 
-def build(kind: type[T], own: Mapping[str, str], overrides: dict[str, str] | None = None) -> T:
+def build(kind: type[T], texts: Mapping[str, str], overrides: dict[str, str] | None = None) -> T:
     """Return the options, given the texts that the user set.
 
     Raises:
         UserError: An option is missing, has the wrong type or is out of bounds.
     """
     known = kind.options()
-    if missing := [one for key, one in known.items() if one.required and key not in own]:
+    if missing := [option for key, option in known.items() if option.required and key not in texts]:
         _raise_missing(kind, missing[0])
-    values = {key: _read(known[key], text) for key, text in own.items()}
-    found: T = validated(kind, values, known, typed=own)
-    found._overrides = overrides or {}
-    return found
+    values = {key: _read(known[key], text) for key, text in texts.items()}
+    made: T = validated(kind, values, known, typed=texts)
+    made._overrides = overrides or {}
+    return made
 
 
 def _raise_missing(kind: type[ToolOptions], option: Key) -> NoReturn:
@@ -243,15 +243,15 @@ def read_list(key: str, text: str) -> list[str]:
     Raises:
         UserError: A text is empty, or the brackets hold no list.
     """
-    found = [text] if parsing.exists(text) else text.split(",")
+    items = [text] if parsing.exists(text) else text.split(",")
     if text.startswith("["):
         try:
-            found = parsing.yaml_texts(text)
+            items = parsing.yaml_texts(text)
         except ValueError:
-            found = []
-    if not found or not all(found):
+            items = []
+    if not items or not all(items):
         raise UserError(f"{key}={text}: expected a value, or several as in a,b or [a,b]")
-    return found
+    return items
 
 
 def option_name(option: Key) -> str:

@@ -36,14 +36,14 @@ def names_images(options: Iterable[str]) -> bool:
 
     If they do not, a run that starts from another run uses the images of that run.
     """
-    given = words.parse(options)
-    path = recipe_files.find_recipe(given.get("recipe"))
-    return gives_images(given) or recipe_files.names_images(path)
+    values = words.parse(options)
+    path = recipe_files.find_recipe(values.get("recipe"))
+    return gives_images(values) or recipe_files.names_images(path)
 
 
-def gives_images(given: Mapping[str, str]) -> bool:
+def gives_images(values: Mapping[str, str]) -> bool:
     """Return whether the options ({key: text}) name images."""
-    return not all(words.is_null(given.get(key)) for key in PLACES)
+    return not all(words.is_null(values.get(key)) for key in PLACES)
 
 
 def image_notice(options: Iterable[str], recipe: Recipe) -> str | None:
@@ -67,9 +67,9 @@ def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
         options: Options that `resolve` made the recipe from.
         recipe: That recipe.
     """
-    source, given = recipe.init_source, words.parse(options)
-    own = recipe_files.load(recipe_files.find_recipe(given["recipe"])).own
-    if recipe.objective != "probe" or source.is_scratch or {*CROPPING} & {*given, *own}:
+    source, values = recipe.init_source, words.parse(options)
+    of_file = recipe_files.load(recipe_files.find_recipe(values["recipe"])).own
+    if recipe.objective != "probe" or source.is_scratch or {*CROPPING} & {*values, *of_file}:
         return None
     with suppress(UserError):  # the weights may be gone, for example in a run that was pulled
         if {*CROPPING} & {*source.described_values(model=False)}:
@@ -127,13 +127,13 @@ def without_images(known: Values) -> Values:
     return without_group(known, "data") | {key: known[key] for key in MIXING if key in known}
 
 
-def other_images(given: Values, known: Values) -> Values:
+def other_images(values: Values, known: Values) -> Values:
     """Return the values of `data` for images that no preset describes: a name made from the path,
     and the recipe's preprocessing.
     """
-    name = given.get("data.hub") or ""
-    if given.get("data.path"):
-        place = parse_path(given["data.path"], "data.path").resolve()
+    name = values.get("data.hub") or ""
+    if values.get("data.path"):
+        place = parse_path(values["data.path"], "data.path").resolve()
         name = place.stem if place.is_file() else place.name
     return _preprocessing_of(known) | {"data.name": name.replace("/", "--")}
 
@@ -161,7 +161,7 @@ def with_images(known: Values, images: Values, file: FileValues) -> Values:
 
 
 def preprocessing_from_init(
-    start: Values, file: FileValues, given: Values, data: str | None
+    start: Values, file: FileValues, values: Values, data: str | None
 ) -> Values:
     """Return the preprocessing that initial weights bring along.
 
@@ -170,8 +170,8 @@ def preprocessing_from_init(
     are all evaluated as their recipe says.
     """
     brought = {key: value for key, value in start.items() if key.startswith("data.")}
-    objective = given.get("objective", (file.presets | file.own).get("objective"))
-    explicit: Collection[str] = given.keys()
+    objective = values.get("objective", (file.presets | file.own).get("objective"))
+    explicit: Collection[str] = values.keys()
     if data is None:  # with data=NAME, the preset replaces the values of the file
         explicit = explicit | file.own.keys()
     if objective == "probe" and not {*CROPPING} & {*explicit}:
@@ -179,13 +179,13 @@ def preprocessing_from_init(
     return {key: value for key, value in brought.items() if key not in CROPPING}
 
 
-def fitting_channels(start: Values, known: Values, given: Values) -> Values:
+def fitting_channels(start: Values, known: Values, values: Values) -> Values:
     """Return what initial weights say about images, without pixel values for a different number of
     channels.
     """
-    there = start.get("data.channels", 3)
-    wanted = (known | given).get("data.channels", there)
-    if not start or wanted == there:
+    channels = start.get("data.channels", 3)
+    wanted = (known | values).get("data.channels", channels)
+    if not start or wanted == channels:
         return start
     of_pixels = {f"data.{key}" for key in PIXEL_KEYS}
     return {key: value for key, value in start.items() if key not in of_pixels}

@@ -38,7 +38,7 @@ def parse(words: Iterable[str]) -> dict[str, str]:
     Raises:
         UserError: A word is not key=value, a key has two values, or a text cannot be a value.
     """
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
     words = list(words)
     if SWEEP in words:
         command = shell_command("python", *tool_command("study"), *words)
@@ -51,9 +51,9 @@ def parse(words: Iterable[str]) -> dict[str, str]:
             raise UserError(f"{word}: expected key=value, as in recipe=mpp")
         if has_control(word):
             raise UserError(f"{key}={' '.join(text.split())}: {NO_CONTROL}")
-        if given.setdefault(key, text) != text:
-            raise UserError(f"{key} is given twice: {given[key]} and {text}. Use a single value.")
-    return given
+        if texts.setdefault(key, text) != text:
+            raise UserError(f"{key} is given twice: {texts[key]} and {text}. Use a single value.")
+    return texts
 
 
 def typed(texts: Mapping[str, str]) -> Values:
@@ -136,7 +136,10 @@ def is_null(text: str | None) -> bool:
 
 
 def from_python(
-    options: Options, keywords: Mapping[str, Any], own: Mapping[str, Key], positional: str = ""
+    options: Options,
+    keywords: Mapping[str, Any],
+    tool_options: Mapping[str, Key],
+    positional: str = "",
 ) -> list[str]:
     """Return a call from Python as the words of the same command line.
 
@@ -144,7 +147,7 @@ def from_python(
         options: A mapping, nested or with dotted keys; words, in a list or in one string, which is
             split like a shell does; or, for a tool that takes one, the path of a file or folder.
         keywords: More keys of the mapping.
-        own: {name: key} of the tool's own options.
+        tool_options: {name: key} of the tool's own options.
         positional: Key that a path alone sets; empty for none.
 
     Raises:
@@ -152,18 +155,18 @@ def from_python(
             not checked.
     """
     mappings = [options, keywords] if isinstance(options, Mapping) else [keywords]
-    given = [] if isinstance(options, Mapping) else _given(options, positional)
-    place = given.index(SWEEP) if SWEEP in given else len(given)
+    texts = [] if isinstance(options, Mapping) else _given(options, positional)
+    place = texts.index(SWEEP) if SWEEP in texts else len(texts)
     plain = [
         word
         for mapping in mappings
-        for key, value in _pairs({key: one for key, one in mapping.items() if key != SWEEP})
-        for word in _words(key, value, own.get(key))
+        for key, value in _pairs({key: item for key, item in mapping.items() if key != SWEEP})
+        for word in _words(key, value, tool_options.get(key))
     ]
     swept = [word for mapping in mappings for word in _swept(mapping.get(SWEEP))]
     # options that hold for all arms come before the word for the sweep
-    mark = [SWEEP] if swept and SWEEP not in given else []
-    return [*given[:place], *plain, *mark, *given[place:], *swept]
+    mark = [SWEEP] if swept and SWEEP not in texts else []
+    return [*texts[:place], *plain, *mark, *texts[place:], *swept]
 
 
 def _given(options: Any, positional: str) -> list[str]:
@@ -175,11 +178,11 @@ def _given(options: Any, positional: str) -> list[str]:
             raise UserError("a Recipe: expected options. Write recipe='runs/NAME/recipe.yaml'.")
         if not isinstance(options, Iterable):
             raise UserError(f"{_short(options)}: expected a mapping, a list of words or a text")
-        found = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in options]
-        for word in found:
+        texts = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in options]
+        for word in texts:
             if not isinstance(word, str):
                 raise UserError(f"{_short(word)}: expected key=value, as in recipe=mpp")
-        return found
+        return texts
     if options and (exists(options) or not re.search(r"=|(^|\s)--", options)):
         return [f"{positional}={options}" if positional else options]
     try:
@@ -235,7 +238,7 @@ def _swept(swept: Any) -> Iterator[str]:
         raise UserError(f"{SWEEP}={_short(swept)}: expected a mapping from keys to lists of values")
     for key, value in _pairs(swept or {}):
         several = value if isinstance(value, list | tuple) else [value]
-        yield f"{key}={','.join(_swept_text(key, one) for one in several)}"
+        yield f"{key}={','.join(_swept_text(key, item) for item in several)}"
 
 
 def _swept_text(key: str, value: Any) -> str:
@@ -264,10 +267,10 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, list | tuple):
-        return f"[{','.join(_element(key, one) for one in value)}]"
+        return f"[{','.join(_element(key, item) for item in value)}]"
     if isinstance(value, Mapping):
         # Texts get quotes: without them, true would be no text.
-        pairs = (f"{name}: {_element(key, one, quotes=True)}" for name, one in value.items())
+        pairs = (f"{name}: {_element(key, item, quotes=True)}" for name, item in value.items())
         return f"{{{', '.join(pairs)}}}"
     if getattr(value, "shape", None) == ():  # a NumPy number; str keeps its digits
         return str(value)

@@ -28,11 +28,11 @@ def remove(path: Path, written: Collection[str] = (MANIFEST, STATE)) -> None:
     are not named in `written` are kept in NAME.kept.
     """
     others = [] if path.is_symlink() or not path.is_dir() else list(path.iterdir())
-    for other in others:
-        if other.name not in written and not other.name.startswith("."):
+    for checkpoint in others:
+        if checkpoint.name not in written and not checkpoint.name.startswith("."):
             kept = path.with_name(f"{path.name}.kept")
             kept.mkdir(exist_ok=True)
-            other.rename(kept / other.name)
+            checkpoint.rename(kept / checkpoint.name)
     hidden = path.with_name(f".{path.name}.0")  # no process has that number
     path.rename(hidden)
     files.remove(hidden)

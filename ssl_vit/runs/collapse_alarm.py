@@ -41,9 +41,9 @@ class CollapseAlarm(Callback):
             self.first = row
         if row["step"] < self.warmup or row["step"] == self.first["step"]:
             return
-        found = self._out_of_bounds(row)
-        self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in found}
-        for name, text in found.items():
+        out_of_bounds = self._out_of_bounds(row)
+        self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in out_of_bounds}
+        for name, text in out_of_bounds.items():
             if self.in_a_row[name] == IN_A_ROW:
                 self.warn(f"step {row['step']}: features may be collapsing: {text}")
 
@@ -51,15 +51,15 @@ class CollapseAlarm(Callback):
         """Return {measure: text of the warning} for the measures that are out of bounds."""
         assert self.first is not None
         rank, first = row[RANK], self.first[RANK]
-        found = {}
+        bounds = {}
         if not rank >= LEAST_RANK * first:  # true for NaN too
             under = f"under {LEAST_RANK:.0%} of that at step {self.first['step']}, {first:.1f}"
-            found[RANK] = f"effective rank {rank:.1f}, {under}"
+            bounds[RANK] = f"effective rank {rank:.1f}, {under}"
         if not row[COSINE] <= MOST_COSINE:
-            found[COSINE] = f"mean cosine of two images {row[COSINE]:.4f}, over {MOST_COSINE:g}"
+            bounds[COSINE] = f"mean cosine of two images {row[COSINE]:.4f}, over {MOST_COSINE:g}"
         for name, what in INFORMATION.items():
             share = row.get(name)
             if share is not None and not share >= LEAST_INFORMATION:
                 under = f"under {LEAST_INFORMATION:.0%}"
-                found[name] = f"{what} tells {share:.1%} of what its prototype could, {under}"
-        return found
+                bounds[name] = f"{what} tells {share:.1%} of what its prototype could, {under}"
+        return bounds

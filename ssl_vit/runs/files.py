@@ -61,33 +61,35 @@ def _exchange(beside: Path, path: Path, written: Collection[str]) -> None:
     remove(old)
     path.rename(old)
     beside.rename(path)
-    for one in old.iterdir():
-        if one.name not in written:
-            one.rename(path / one.name)
+    for entry in old.iterdir():
+        if entry.name not in written:
+            entry.rename(path / entry.name)
     remove(old)
 
 
-def leftovers(folder: Path, own: re.Pattern[str]) -> list[Path]:
+def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
     """Return files and folders that processes are writing, or that killed processes have left.
 
     Args:
         folder: the folder to look in.
-        own: matches the final names of the files and folders.
+        names: matches the final names of the files and folders.
     """
-    with suppress(OSError), os.scandir(folder) as there:
-        found = (BESIDE.fullmatch(one.name) for one in there)
-        return sorted(folder / one[0] for one in found if one and own.fullmatch(one["name"]))
+    with suppress(OSError), os.scandir(folder) as entries:
+        matches = (BESIDE.fullmatch(entry.name) for entry in entries)
+        return sorted(
+            folder / match[0] for match in matches if match and names.fullmatch(match["name"])
+        )
     return []
 
 
-def sweep(folder: Path, own: re.Pattern[str], delete: Callable[[Path], None] = remove) -> None:
+def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] = remove) -> None:
     """Remove `leftovers` of a folder that only this process writes.
 
     Args:
-        folder, own: as in `leftovers`.
+        folder, names: as in `leftovers`.
         delete: a function that removes a file or folder, but not the target of a link.
     """
-    for left in leftovers(folder, own):
+    for left in leftovers(folder, names):
         with suppress(OSError):  # another process removes it, too
             delete(left)
 

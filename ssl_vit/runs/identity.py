@@ -152,10 +152,10 @@ def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
     Raises:
         UserError: as `InitSource.upstream_cost`.
     """
-    sources_of = {one.locate().run or one.key: one for one in recipe.sources().values()}
+    sources_of = {source.locate().run or source.key: source for source in recipe.sources().values()}
     total: dict[str, float | None] = dict.fromkeys(COSTS, 0.0)
-    for one in sources_of.values():
-        for key, more in one.upstream_cost().items():
+    for start in sources_of.values():
+        for key, more in start.upstream_cost().items():
             known = total[key]
             total[key] = None if known is None or more is None else known + more
     return total
@@ -197,16 +197,16 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         if not (recipe.trunk.folder / "recipe.yaml").exists():
             raise recipe.error("resume", f"{recipe.trunk.folder}: expected a run's folder")
         _check_unedited(recipe, recipe.trunk.folder)
-        there = _completed_from(recipe.trunk.folder, recipe)
-        check_trunk(recipe, there)
-        _check_saved(recipe, there)
+        trunk_recipe = _completed_from(recipe.trunk.folder, recipe)
+        check_trunk(recipe, trunk_recipe)
+        _check_saved(recipe, trunk_recipe)
     if not path.exists() or not begun:
         _pin(recipe)
         return recipe
     if not recipe.resume:
         raise UserError(f"resume=false: {folder} holds a run already; {TAKEN}")
-    there = _completed_from(folder, recipe)
-    if differ := differences(computed_values(there), computed_values(recipe)):
+    trunk_recipe = _completed_from(folder, recipe)
+    if differ := differences(computed_values(trunk_recipe), computed_values(recipe)):
         text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
         # nobody should remove a folder while it is written
         hint = "take another name=" if lock.is_held(folder) else TAKEN
@@ -217,18 +217,18 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
 def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
     """Complete `recipe` from the recipe of a folder's run, and return the folder's recipe."""
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
-    there = resolve([f"recipe={folder}/recipe.yaml", f"out={recipe.out}", *plugin], here=False)
+    before = resolve([f"recipe={folder}/recipe.yaml", f"out={recipe.out}", *plugin], here=False)
     if recipe.compute.precision == "auto":
-        recipe.compute.precision = there.compute.precision
+        recipe.compute.precision = before.compute.precision
     for key in unmeasured(recipe.data):
-        setattr(recipe.data, key, getattr(there.data, key))
-    _pin(recipe, there)
-    _accept_moved_weights(recipe, there, folder)
-    return there
+        setattr(recipe.data, key, getattr(before.data, key))
+    _pin(recipe, before)
+    _accept_moved_weights(recipe, before, folder)
+    return before
 
 
-def check_trunk(recipe: Recipe, there: Recipe) -> None:
-    """Check that the run `there` takes the same steps up to the step where a recipe begins.
+def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
+    """Check that the run `trunk` takes the same steps up to the step where a recipe begins.
 
     With resume=RUN@STEP a run begins at a checkpoint of another run. Before its decay nothing in a
     run of optim.schedule=wsd depends on its length. A run that goes on from another run's
@@ -238,13 +238,13 @@ def check_trunk(recipe: Recipe, there: Recipe) -> None:
     Raises:
         UserError: the recipes differ, or the other run decays before that step.
     """
-    if differ := differences(computed_values(there), computed_values(recipe), LENGTH):
+    if differ := differences(computed_values(trunk), computed_values(recipe), LENGTH):
         text = f"is of another recipe: {', '.join(map(str, differ))}"
         raise recipe.error("resume", f"{text}; expected the same but for {' and '.join(LENGTH)}")
-    check_stable(recipe, there)
+    check_stable(recipe, trunk)
 
 
-def _check_saved(recipe: Recipe, there: Recipe) -> None:
+def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
     """Check that the checkpoint that a recipe begins at exists.
 
     Raises:
@@ -254,39 +254,39 @@ def _check_saved(recipe: Recipe, there: Recipe) -> None:
     folder, step = recipe.trunk
     saved = [step_of(path) for path in _checkpoints(folder)]
     if step not in saved:
-        keys = keeping(there, step)
+        keys = keeping(trunk_recipe, step)
         kept = f"; {keys} of that run would have kept it" if keys else ""
         text = f"expected a step of its checkpoints: {', '.join(map(str, saved)) or 'none'}"
         raise recipe.error("resume", text + kept)
 
 
-def keeping(there: Recipe, step: int) -> str:
+def keeping(trunk: Recipe, step: int) -> str:
     """Return the options with which a finished run still has the checkpoint of a step.
 
     Return "" if the run's present options keep the checkpoint.
     """
-    own, steps = there.checkpoint, there.optim.steps
-    every = step if step % own.every else own.every
+    settings, steps = trunk.checkpoint, trunk.optim.steps
+    every = step if step % settings.every else settings.every
     keep = -(-steps // every) - step // every + 1  # the last step is saved too
-    if every == own.every and keep <= own.keep:
+    if every == settings.every and keep <= settings.keep:
         return ""
-    return f"checkpoint.every={every} checkpoint.keep={max(keep, own.keep)}"
+    return f"checkpoint.every={every} checkpoint.keep={max(keep, settings.keep)}"
 
 
 def planned_differences(
-    there: Mapping[str, Any], planned: Mapping[str, Any], undecided: Collection[str]
+    values: Mapping[str, Any], planned: Mapping[str, Any], undecided: Collection[str]
 ) -> list[str]:
     """Describe the differences between recipe.yaml and a study's plan.
 
     Args:
-        there: {dotted key: value} of recipe.yaml.
+        values: {dotted key: value} of recipe.yaml.
         planned: {dotted key: value} of the task's options.
         undecided: keys that the plan does not decide.
     """
-    known = {key: value for key, value in there.items() if key in planned}
+    known = {key: value for key, value in values.items() if key in planned}
     data = Data(**{key: planned[f"data.{key}"] for key in PIXEL_KEYS if f"data.{key}" in planned})
     undecided = {*undecided, *(f"data.{key}" for key in unmeasured(data))}
-    return [str(one) for one in differences(known, planned, undecided)]
+    return [str(difference) for difference in differences(known, planned, undecided)]
 
 
 def _check_unedited(recipe: Recipe, folder: Path) -> None:
@@ -305,12 +305,12 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
             raise UserError(f"name={recipe.name}: {text}; restore it, or take another name=")
 
 
-def _pin(recipe: Recipe, there: Recipe | None = None) -> None:
+def _pin(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
     """Replace the revisions of weights on the Hub by commits.
 
     The commits come from the folder's recipe if it has the same repository, else from the Hub.
     """
-    known = there.sources() if there else {}
+    known = recipe_before.sources() if recipe_before else {}
     for key, source in recipe.sources().items():
         place, before = source.place, known.get(key)
         if not source.is_on_hub or hub_files.pinned(place):
@@ -321,16 +321,16 @@ def _pin(recipe: Recipe, there: Recipe | None = None) -> None:
             recipe.set(key, hub_files.pin(place, source.option))
 
 
-def _accept_moved_weights(recipe: Recipe, there: Recipe, folder: Path) -> None:
+def _accept_moved_weights(recipe: Recipe, recipe_before: Recipe, folder: Path) -> None:
     """Accept another path of local weights if the weights are the same."""
-    before = there.sources()
+    before = recipe_before.sources()
     for key, source in recipe.sources().items():
         if key not in before or before[key] == source:
             continue
         known, was = source.identity(), initial_weights(folder).get(source.kind, {})
         same = not differences(facts(source.kind, was), facts(source.kind, known))
         if known and "file" in was and same:
-            there.set(key, source.place)
+            recipe_before.set(key, source.place)
 
 
 def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any]]) -> None:
@@ -345,14 +345,14 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
     Raises:
         UserError: some facts differ, or a plugin was added or left out.
     """
-    for kind, found in now.items():
-        differ = differences(facts(kind, recorded(folder, kind)), facts(kind, found))
+    for kind, facts_now in now.items():
+        differ = differences(facts(kind, recorded(folder, kind)), facts(kind, facts_now))
         if not differ:
             continue
         images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
-        names = sorted(one.name for one in differ)
+        names = sorted(difference.name for difference in differ)
         weights = "the weights" if {"weights", "file"} & {*names} else ", ".join(names)
-        options = {one.kind: one.option for one in recipe.sources().values()}
+        options = {source.kind: source.option for source in recipe.sources().values()}
         text = {
             "data": f"{images}: the images of {', '.join(names)} differ",
             **{key: f"{option}: {weights} differ" for key, option in options.items()},
@@ -379,6 +379,6 @@ def check_options(recipe: Recipe, folder: Path) -> None:
         UserError: the result was made with other values of `result_options`.
     """
     if differ := changed_options(recipe, folder):
-        found = ", ".join(map(str, differ))
-        text = f"{folder} has finished with other values: {found}; {TAKEN}"
+        names = ", ".join(map(str, differ))
+        text = f"{folder} has finished with other values: {names}; {TAKEN}"
         raise UserError(f"name={recipe.name}: {text}")

@@ -190,6 +190,6 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
 def _named(folder: Path) -> str:
     """Describe who holds the lock, and wait for a process that has not written the line yet."""
     until = time.monotonic() + NAMING
-    while (found := writer(folder)) is None and time.monotonic() < until:
+    while (holder := writer(folder)) is None and time.monotonic() < until:
         time.sleep(0.01)
-    return found or "another process"
+    return holder or "another process"

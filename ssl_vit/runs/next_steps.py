@@ -53,9 +53,9 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
     tuned = _typed("finetune", "recipe=finetune", init, *tested, f"out={out}")
     measured = evaluation(folder, out, recipe, labelled)
     helps = worth(recipe, recipe if labelled else None)
-    found = [NextCommand("whether pre-training helps these images", helps)] if helps else []
-    found.append(NextCommand("measure the frozen encoder on labels", measured))
-    return [*found, NextCommand("fine-tune it on labels", tuned)]
+    steps = [NextCommand("whether pre-training helps these images", helps)] if helps else []
+    steps.append(NextCommand("measure the frozen encoder on labels", measured))
+    return [*steps, NextCommand("fine-tune it on labels", tuned)]
 
 
 def has_labels(not_compared: str | None) -> bool:
@@ -80,7 +80,7 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
     if labelled is not None and not labelled.data.stream:
         images = _images(labelled)
     declared = declaration.known_or_bare(pretraining.objective)
-    learns = any(one.labels for one in declared.trained(pretraining))
+    learns = any(part.labels for part in declared.trained(pretraining))
     if learns or pretraining.plugin:
         return ""
     options = [f"objective={pretraining.objective}", *images]
@@ -88,7 +88,7 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
         options += _words(pretraining, "model")
     else:
         options.append(f"init={pretraining.init}")
-    options += [one.option for key, one in pretraining.sources().items() if key != "init"]
+    options += [source.option for key, source in pretraining.sources().items() if key != "init"]
     return _typed("study", "recipe=study/worth", *options)
 
 
@@ -127,8 +127,8 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
     if name and recipe_files.has_preset(group, name):
         words = [f"{group}={name}"] if name != usual[f"{group}.name"] else []
         usual |= recipe_files.preset(group, name)
-    own = [key for key in values if key.startswith(f"{group}.") and key != f"{group}.name"]
-    differ = [key for key in own if key in (wanted or own) and values[key] != usual[key]]
+    keys = [key for key in values if key.startswith(f"{group}.") and key != f"{group}.name"]
+    differ = [key for key in keys if key in (wanted or keys) and values[key] != usual[key]]
     return words + [f"{key}={option_text(values[key])}" for key in differ]
 
 
@@ -149,7 +149,7 @@ def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
     with suppress(UserError):  # where the record is gone, nothing is known
         tested = recorded(folder, "images").get("labelled_test")
     declared = declaration.known_or_bare(recipe.objective)
-    learned = any(one.labels for one in declared.trained(recipe))
+    learned = any(part.labels for part in declared.trained(recipe))
     if not labelled or recipe.data.stream or (learned and tested == 0):
         return _elsewhere(LABELLED, recipe)
     return [f"data.test={TEST_SHARE}"] if tested == 0 else []

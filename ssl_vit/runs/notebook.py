@@ -53,10 +53,10 @@ def inline_page(page: str) -> str:
 
 def inline_images(images: Iterable[Path]) -> str:
     """Return PNG files as elements of a page, each under a name."""
-    found = []
+    tags = []
     for image in images:
         data = base64.b64encode(image.read_bytes()).decode()
         name = html.escape(image.stem)
         tag = f'<img alt="{name}" style="max-width:100%" src="data:image/png;base64,{data}">'
-        found.append(f"<figure><figcaption>{name}</figcaption>{tag}</figure>")
-    return "".join(found)
+        tags.append(f"<figure><figcaption>{name}</figcaption>{tag}</figure>")
+    return "".join(tags)

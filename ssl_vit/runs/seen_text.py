@@ -27,7 +27,7 @@ def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
 
     Return 0 up to the share FEW_COPIES.
     """
-    counts = ((one.labels.get(split, 0), one.of.get(split, 0)) for one in seen)
+    counts = ((images.labels.get(split, 0), images.of.get(split, 0)) for images in seen)
     return max((count for count, of in counts if count > FEW_COPIES * of), default=0)
 
 
@@ -50,7 +50,7 @@ def sentence(one: SeenImages) -> str:
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
     """Return cautions for results on test images with labels that a run has learned."""
     caution = "what is measured on the test images is no measure of images that it has not seen"
-    return [f"{sentence(one)}: {caution}" for one in seen if learned_labels([one])]
+    return [f"{sentence(images)}: {caution}" for images in seen if learned_labels([images])]
 
 
 def _counted(images: dict[str, int], of: dict[str, int]) -> str:
@@ -68,4 +68,4 @@ def _counted(images: dict[str, int], of: dict[str, int]) -> str:
 
 def lines(seen: Sequence[SeenImages]) -> list[str]:
     """Return a sentence for each run, with a warning if labels of test images were learned."""
-    return [("warning: " if learned_labels([one]) else "") + sentence(one) for one in seen]
+    return [("warning: " if learned_labels([images]) else "") + sentence(images) for images in seen]

@@ -46,8 +46,8 @@ class WarningLog(Callback):
     def close(self) -> None:
         self._write(lambda: None)
 
-    def _write(self, one: Callable[[], None]) -> None:
-        self.waiting.append(one)
+    def _write(self, write: Callable[[], None]) -> None:
+        self.waiting.append(write)
         with suppress(OSError):
             while self.waiting:
                 self.waiting[0]()
@@ -187,9 +187,9 @@ def check_installed(names: Sequence[str]) -> None:
         UserError: a library is missing; the message names the package.
     """
     for name in names:
-        found = importlib.util.find_spec(name)
+        module = importlib.util.find_spec(name)
         # a folder of that name in the working directory is no library
-        if found is None or found.origin is None:
+        if module is None or module.origin is None:
             text = f"expected an installed library; pip install {TRACKERS[name]}"
             raise UserError(f"log.trackers={name}: {text}")
 
@@ -253,9 +253,9 @@ def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     import mlflow
 
     # set_tracking_uri also sets the variable, which may hold the place of an earlier run
-    given = os.environ.get("MLFLOW_TRACKING_URI")
+    address = os.environ.get("MLFLOW_TRACKING_URI")
     files = None
-    if given is None or given in _mlflow_places:
+    if address is None or address in _mlflow_places:
         place = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow 3 refuses a plain folder
         files = (folder / "mlflow").as_uri()
         _mlflow_places.add(place)

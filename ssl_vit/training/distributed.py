@@ -240,30 +240,30 @@ def _check_gpus() -> None:
             ReportedError.
     """
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    gpus, given = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
     reason, cpu = "", "CUDA_VISIBLE_DEVICES= for the CPU"
     if torch.cuda.is_available() and here > gpus:
         reason = f"LOCAL_WORLD_SIZE={here}: each process needs a GPU, and this machine has {gpus}."
         reason += f" Use --num_processes {gpus}, or {cpu}."
     # "NoDevFiles" is SLURM's word for none
-    elif not gpus and given.strip() not in ("", "-1", "NoDevFiles"):
-        reason = f"CUDA_VISIBLE_DEVICES={given}: torch finds no GPU. Install a driver and a CUDA"
+    elif not gpus and visible.strip() not in ("", "-1", "NoDevFiles"):
+        reason = f"CUDA_VISIBLE_DEVICES={visible}: torch finds no GPU. Install a driver and a CUDA"
         reason += f" build of torch, or use {cpu}."
     if reason:
         raise (UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ReportedError)(reason)
 
 
-def _check_processes(found: int) -> None:
+def _check_processes(processes: int) -> None:
     """Check that all launched processes found each other.
 
     Raises:
         UserError: Fewer processes did.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if found != launched:
+    if processes != launched:
         raise UserError(
-            f"WORLD_SIZE={launched}: only {found} of the launched processes are connected. Check"
-            " that the configuration does not request GPUs that this machine lacks."
+            f"WORLD_SIZE={launched}: only {processes} of the launched processes are connected."
+            " Check that the configuration does not request GPUs that this machine lacks."
         )
     if (
         "ACCELERATE_MIXED_PRECISION" in os.environ
@@ -283,10 +283,10 @@ def _check_precision(precision: str) -> None:
     Raises:
         UserError: The launcher requests another precision.
     """
-    given = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if given != "no" and PRECISIONS.get(given) != precision:
+    requested = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if requested != "no" and PRECISIONS.get(requested) != precision:
         text = f"the recipe has compute.precision={precision}. Use mixed_precision=no"
-        raise UserError(f"mixed_precision={given}: {text}.")
+        raise UserError(f"mixed_precision={requested}: {text}.")
 
 
 def _check_sharding(accelerator: Accelerator) -> None:
@@ -332,8 +332,8 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
         text = table.read_text()
     except OSError:
         return set()
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)  # x86, ARM
-    return set(found[1].split()) if found else set()
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)  # x86, ARM
+    return set(match[1].split()) if match else set()
 
 
 def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:

@@ -86,8 +86,8 @@ class Watchdog(Callback):
         self.end = FINISHED
         self.verdict = ""
         watched = range(processes) if rank == 0 else range(1)
-        self.read = {other: Heartbeat() for other in watched}
-        self.peers = {other: Peer() for other in watched}
+        self.read = {rank_watched: Heartbeat() for rank_watched in watched}
+        self.peers = {rank_watched: Peer() for rank_watched in watched}
         self.done = threading.Event()
         # a separate thread, because it blocks while rank 0 is stopped
         self.exchange = threading.Thread(target=self._exchange_loop, daemon=True)

@@ -139,7 +139,11 @@ def train(
             row = _row(row, state, settings, clock)
             clock = Clock()
         callbacks.notify(methodcaller("on_step", state.step))
-        scheduled = [one.evaluator for one in evaluators if last or state.step % one.every == 0]
+        scheduled = [
+            schedule.evaluator
+            for schedule in evaluators
+            if last or state.step % schedule.every == 0
+        ]
         for evaluator in scheduled:
             row |= {"step": state.step} | evaluate(evaluator, state, row, settings, callbacks)
         if row:

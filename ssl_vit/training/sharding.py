@@ -237,8 +237,8 @@ class Fsdp2Strategy(ShardedStrategy):
         # Eva has another class, a ResNet has none, and Accelerate refuses a name that it does not
         # find.
         lists = [getattr(module, "blocks", None) for module in self.objective.modules()]
-        found = [blocks for blocks in lists if isinstance(blocks, nn.Module)]
-        names = {type(block).__name__ for blocks in found for block in blocks.children()}
+        block_lists = [blocks for blocks in lists if isinstance(blocks, nn.Module)]
+        names = {type(block).__name__ for blocks in block_lists for block in blocks.children()}
         self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = sorted(names)
         prepared, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.init_moments(p for group in self.optimizer.param_groups for p in group["params"])

@@ -37,22 +37,22 @@ def clean(run: ListedRun) -> Cleaned | None:
     paths = list_checkpoints(folder / "checkpoints")
     if not paths:
         return None
-    found = Cleaned(run.name, len(paths), sum(map(disk_use, paths)))
+    cleaned = Cleaned(run.name, len(paths), sum(map(disk_use, paths)))
     # do not lock a run that may continue, because the lock would refuse to start the run
     if run.record.result is None:
-        return found._replace(kept=why_kept(run))
+        return cleaned._replace(kept=why_kept(run))
     try:
         with lock.hold(folder, str(folder.parent)):
             # read the run again, now that it is locked
             if reason := why_kept(ListedRun(run.name, read_run(folder))):
-                return found._replace(kept=reason)
+                return cleaned._replace(kept=reason)
             for name in ("model.safetensors", "heads.safetensors"):
                 export_files.check_digest(folder / "export", name, run.name)
             for path in paths:
                 remove(path)
     except (UserError, OSError) as error:
-        return found._replace(kept=str(error))
-    return found
+        return cleaned._replace(kept=str(error))
+    return cleaned
 
 
 def why_kept(run: ListedRun) -> str:

@@ -39,12 +39,12 @@ def write(folder: Path) -> list[RunRecord]:
         UserError: The folder has no runs.
         OSError: The folder cannot be written.
     """
-    found = search.find(folder)
-    records = [read_run(path) for path in found.runs]
-    write_atomically(folder / INDEX, render(folder, records, found.studies))
-    for place in found.studies.keys() - {folder}:
+    listing = search.find(folder)
+    records = [read_run(path) for path in listing.runs]
+    write_atomically(folder / INDEX, render(folder, records, listing.studies))
+    for place in listing.studies.keys() - {folder}:
         with suppress(OSError):  # another user's folder
-            write_atomically(place / INDEX, render(place, records, found.studies))
+            write_atomically(place / INDEX, render(place, records, listing.studies))
     for record in records:
         page, updated = record.folder / PAGE, record.updated
         if not _has_page(record.folder):
@@ -66,8 +66,12 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
         for place, study in studies.items()
         if place != folder and place.is_relative_to(folder)
     }
-    every = [named(folder, one) for one in records if one.folder.is_relative_to(folder)]
-    runs = [one for one in every if not any(map(one.record.folder.is_relative_to, below))]
+    every = [named(folder, record) for record in records if record.folder.is_relative_to(folder)]
+    runs = [
+        listed_run
+        for listed_run in every
+        if not any(map(listed_run.record.folder.is_relative_to, below))
+    ]
     hours = sum(one.device_hours or 0 for run in every if (one := run.record.result))
     number = "1 run" if len(every) == 1 else f"{len(every):,} runs"
     text = f"{number}: {counted(every)}. {hours:.3g} device-hours in all."
@@ -77,9 +81,9 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
         rows = [_study_row(folder, place, study) for place, study in below.items()]
         sections.append(Section("Studies", [Table(head, rows, labels=2)]))
     sections += [*_frozen(folder, runs), *_groups(folder, runs)]
-    own = f"of {studies[folder].title}" if folder in studies else f"in {folder.resolve().name}"
+    where = f"of {studies[folder].title}" if folder in studies else f"in {folder.resolve().name}"
     refresh = REFRESH if any(run.record.state == "running" for run in every) else 0
-    return blocks.html(f"Runs {own}", sections, refresh=refresh)
+    return blocks.html(f"Runs {where}", sections, refresh=refresh)
 
 
 def _study_row(folder: Path, place: Path, study: StudyRecord) -> list[str | Cell]:
@@ -101,9 +105,9 @@ def _run_cell(folder: Path, run: ListedRun) -> str | Cell:
     return Cell(run.name, f"{_relative(folder, place)}{PAGE}") if _has_page(place) else run.name
 
 
-def _relative(folder: Path, other: Path) -> str:
+def _relative(folder: Path, target: Path) -> str:
     """Return the beginning of a link from a page in a folder to pages in a folder below."""
-    return "".join(f"{blocks.quoted(part)}/" for part in other.relative_to(folder).parts)
+    return "".join(f"{blocks.quoted(part)}/" for part in target.relative_to(folder).parts)
 
 
 def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
@@ -114,8 +118,8 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
     tables: list[Block] = []
     measures = {run.frozen_measure for run in runs if run.frozen_measure}
     for measure in in_order(measures):
-        own = [run for run in runs if run.frozen_measure == measure]
-        for facts, same in listed.rank(own, measure):
+        measured_runs = [run for run in runs if run.frozen_measure == measure]
+        for facts, same in listed.rank(measured_runs, measure):
             head = ["run", "objective", label(measure), "95% interval", "minus fresh weights"]
             rows = [_frozen_row(folder, run, measure) for run in same]
             shared = ("data", "data.size", "split", "n", "training images")
@@ -125,14 +129,16 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
 
 
 def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
-    one = run.measured[measure]
-    differences = [other.difference for other in one.beside if other.place == FRESH]
+    reading = run.measured[measure]
+    differences = [baseline.difference for baseline in reading.beside if baseline.place == FRESH]
     above = next(filter(None, differences), None)
     return [
         _run_cell(folder, run),
         COLUMNS["objective"].text(run),
-        one.row.text(one.value, page=True),
-        f"{one.interval.low:.2%} to {one.interval.high:.2%}" if one.interval else listed.NONE,
+        reading.row.text(reading.value, page=True),
+        f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
+        if reading.interval
+        else listed.NONE,
         f"{100 * above.mean:+.2f} points" if above else listed.NONE,
         f"{100 * above.low:+.2f} to {100 * above.high:+.2f}" if above else listed.NONE,
     ]
@@ -159,18 +165,18 @@ def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
     columns, shared = of_page(runs)
     rows: list[list[str | Cell]] = []
     for run in runs:
-        rows.append([_run_cell(folder, run), *(one.text(run) for one in columns)])
+        rows.append([_run_cell(folder, run), *(column.text(run) for column in columns)])
     text = "; ".join(f"{name}: {value}" for name, value in shared.items())
-    found: list[Block] = [Text(text)] if text else []
-    return [*found, Table(["run", *(one.head for one in columns)], rows)]
+    blocks_above: list[Block] = [Text(text)] if text else []
+    return [*blocks_above, Table(["run", *(column.head for column in columns)], rows)]
 
 
 def _charts(runs: Sequence[ListedRun], most: int) -> list[Block]:
     """Return charts with the curves of the newest runs, a chart for each metric of the table."""
     charts: list[Block] = []
     known = [(run, run.record.rows.curves) for run in runs]
-    for metric in curves.of_table({name for _, own in known for name in own}):
-        having = [(run, own[metric]) for run, own in known if metric in own][:CHARTED]
+    for metric in curves.of_table({name for _, metrics in known for name in metrics}):
+        having = [(run, metrics[metric]) for run, metrics in known if metric in metrics][:CHARTED]
         lines = [curves.line(run.name, curves.thinned(curve, most)) for run, curve in having]
         if any(len(line.steps) > 1 for line in lines):
             charts.append(Chart(curves.written(metric), lines))

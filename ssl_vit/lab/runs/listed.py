@@ -74,11 +74,13 @@ class ListedRun:
             return {}
         values, result = self.record.values, self.record.result
         groups = {key.rpartition(".")[0] for key in values} - {""}
-        usual = {key: one for key, one in defaults().items() if key.rpartition(".")[0] in groups}
-        found = usual | values
-        pool = (result and result.pool) or found.get("probe.pool")
-        unused = ("probe.pool", "optim.") if found.get("objective") == "probe" else ("probe.pool",)
-        used = {key: value for key, value in found.items() if not key.startswith(unused)}
+        usual = {
+            key: default for key, default in defaults().items() if key.rpartition(".")[0] in groups
+        }
+        merged = usual | values
+        pool = (result and result.pool) or merged.get("probe.pool")
+        unused = ("probe.pool", "optim.") if merged.get("objective") == "probe" else ("probe.pool",)
+        used = {key: value for key, value in merged.items() if not key.startswith(unused)}
         return used | ({"probe.pool": pool} if pool else {})
 
     @cached_property
@@ -123,8 +125,8 @@ class ListedRun:
         """Time when the run finished, else the time of the last written file."""
         if self.record.result:
             with suppress(ValueError):
-                found = datetime.fromisoformat(self.record.result.finished)
-                return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+                moment = datetime.fromisoformat(self.record.result.finished)
+                return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
         return self.record.updated
 
     @property
@@ -136,8 +138,8 @@ class ListedRun:
     def measured(self) -> dict[str, Reading]:
         """Finite metrics with baselines, by name."""
         with own_rows(self.record.environment.own_rows):
-            found = readings(self.record.metrics(), self.record.measured_on)
-        return {one.name: one for one in found if math.isfinite(one.value)}
+            every = readings(self.record.metrics(), self.record.measured_on)
+        return {reading.name: reading for reading in every if math.isfinite(reading.value)}
 
     def has_direction(self, metric: str) -> bool:
         """Return whether it is known if higher values of a metric are better."""
@@ -155,15 +157,19 @@ class ListedRun:
     def fresh(self, metric: str) -> float | None:
         """Return the value of fresh weights on the same images, or None without a measurement."""
         beside = self.measured[metric].beside if metric in self.measured else []
-        return next((one.value for one in beside if one.place == FRESH), None)
+        return next((baseline.value for baseline in beside if baseline.place == FRESH), None)
 
     def to_beat(self, metric: str) -> float | None:
         """Return the best baseline on the same images, except fresh weights, or None."""
-        one = self.measured.get(metric)
-        values = [other.value for other in one.beside if other.place != FRESH] if one else []
-        if not one or not values:
+        reading = self.measured.get(metric)
+        values = (
+            [baseline.value for baseline in reading.beside if baseline.place != FRESH]
+            if reading
+            else []
+        )
+        if not reading or not values:
             return None
-        return max(values) if one.row.higher else min(values)
+        return max(values) if reading.row.higher else min(values)
 
     def learned(self, split: str) -> int:
         """Return the number of images of a split whose labels the initial weights had learned.
@@ -190,11 +196,11 @@ class ListedRun:
         """
         if (name := self.frozen_measure) is None:
             return None
-        one = self.measured[name]
-        fresh = [other for other in one.beside if other.place == FRESH]
+        reading = self.measured[name]
+        fresh = [baseline for baseline in reading.beside if baseline.place == FRESH]
         with own_rows(self.rows):
-            text = f"{label(name)} {beside_text(one._replace(beside=fresh))}"
-        return f"{text}{_caveats(self, one)}"
+            text = f"{label(name)} {beside_text(reading._replace(beside=fresh))}"
+        return f"{text}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
         """Return the name and value of the first metric that is not of the frozen encoder, or None.
@@ -204,8 +210,8 @@ class ListedRun:
         """
         with own_rows(self.rows):
             for name in in_order(self.measured):
-                one = self.measured[name]
-                if (one.split == "test") == test and not is_of_frozen(name):
+                reading = self.measured[name]
+                if (reading.split == "test") == test and not is_of_frozen(name):
                     return f"{name} {metric_text(self, name)}"
         return None
 
@@ -216,8 +222,10 @@ class ListedRun:
             "ended": self.ended and self.ended.isoformat(timespec="seconds"),
             "folder": str(self.record.folder),
             "steps": self.record.steps,
-            "metrics": {name: one.content() for name, one in self.record.metrics().items()},
-            "seen": [one.content() for one in self.record.seen],
+            "metrics": {
+                name: measured.content() for name, measured in self.record.metrics().items()
+            },
+            "seen": [images.content() for images in self.record.seen],
         }
 
 
@@ -244,13 +252,15 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     """
     known, default = [run.settings for run in runs if run.settings], defaults()
     free = {key for run in runs for key in run.record.environment.free}
-    found = {}
-    for key in dict.fromkeys(key for one in known for key in one):  # in the order of the recipes
-        using = [one for one in known if key in one or key not in default]
-        texts = {format_value(one.get(key, NONE)) for one in using}
+    by_key = {}
+    for key in dict.fromkeys(
+        key for values in known for key in values
+    ):  # in the order of the recipes
+        using = [values for values in known if key in values or key not in default]
+        texts = {format_value(values.get(key, NONE)) for values in using}
         if len(texts) > 1 and identity.counts(key, free):
-            found[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
-    return found
+            by_key[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
+    return by_key
 
 
 def export_problem(export: Path) -> str:
@@ -272,8 +282,8 @@ def disk_use(folder: Path) -> int:
     for path, _, files in os.walk(folder):
         for entry in (path, *(os.path.join(path, name) for name in files)):  # noqa: PTH118
             with suppress(OSError):  # the file was just removed
-                found = os.lstat(entry)
-                sizes[found.st_dev, found.st_ino] = 512 * found.st_blocks
+                status = os.lstat(entry)
+                sizes[status.st_dev, status.st_ino] = 512 * status.st_blocks
     return sum(sizes.values())
 
 
@@ -309,8 +319,8 @@ def of_recipe(*keys: str) -> Callable[[ListedRun], Any]:
     """Return a function that gives the first value among recipe keys as text."""
 
     def value(run: ListedRun) -> str | None:
-        found = (run.record.values.get(key) for key in keys)
-        return next((format_value(one) for one in found if one is not None), None)
+        candidates = (run.record.values.get(key) for key in keys)
+        return next((format_value(item) for item in candidates if item is not None), None)
 
     return value
 
@@ -356,27 +366,29 @@ def metric_text(run: ListedRun, metric: str) -> str:
     The text has the value, the number of images, the values of fresh weights and of the best other
     baseline, and the reason if the metric does not measure new images.
     """
-    one = run.measured[metric]
-    text = one.row.text(one.value, page=True) + (f" (n = {one.count_text})" if one.images else "")
+    reading = run.measured[metric]
+    text = reading.row.text(reading.value, page=True) + (
+        f" (n = {reading.count_text})" if reading.images else ""
+    )
     if (fresh := run.fresh(metric)) is not None:
-        text = f"{text}; fresh weights {one.row.text(fresh, page=True)}"
+        text = f"{text}; fresh weights {reading.row.text(fresh, page=True)}"
     if (best := run.to_beat(metric)) is not None:
-        text = f"{text}; to beat {one.row.text(best, page=True)}"
-    return f"{text}{_caveats(run, one)}"
+        text = f"{text}; to beat {reading.row.text(best, page=True)}"
+    return f"{text}{_caveats(run, reading)}"
 
 
-def _caveats(run: ListedRun, one: Reading) -> str:
+def _caveats(run: ListedRun, reading: Reading) -> str:
     """Describe the limits of a metric, or return an empty text.
 
     The limits are that the metric is no better than always naming the commonest class, or that it
     does not measure new images.
     """
-    text = f"; {NO_BETTER}" if is_no_better(one) else ""
-    if run.learned(one.split):
+    text = f"; {NO_BETTER}" if is_no_better(reading) else ""
+    if run.learned(reading.split):
         return f"{text} ({LEARNED}: no sound comparison)"
     if any(seen.unknown for seen in run.record.seen):
         text = f"{text} (whether it was seen before is not known)"
-    return f"{text} (on training images)" if one.split == "train" else text
+    return f"{text} (on training images)" if reading.split == "train" else text
 
 
 def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
@@ -394,13 +406,15 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
 
 
 def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
-    measured = {(name, one.split) for run in runs for name, one in run.measured.items()}
+    measured = {(name, reading.split) for run in runs for name, reading in run.measured.items()}
     names = {name for name, _ in measured}
     # a name with different meanings in these runs gets separate columns
-    shares = {name for run in runs for name, one in run.measured.items() if one.row.unit == SHARE}
+    shares = {
+        name for run in runs for name, reading in run.measured.items() if reading.row.unit == SHARE
+    }
     shown = [name for name in dict.fromkeys((*in_order(names), *sorted(shares))) if "/" not in name]
-    order = [one for one in itertools.product(shown, SPLIT_NAMES) if one in measured]
-    order.sort(key=lambda one: is_split(one[0], names))
+    order = [pair for pair in itertools.product(shown, SPLIT_NAMES) if pair in measured]
+    order.sort(key=lambda pair: is_split(pair[0], names))
     texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
     shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
     rest = [key for key, of in texts.items() if len(of) > 1]
@@ -411,9 +425,9 @@ def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
         for row in dict.fromkeys(run.measured[name].row for run in runs if name in run.measured)
         for column in _of_metric(name, split, row, runs)
     ]
-    if found := differing(runs):
+    if differing_values := differing(runs):
         lines = [
-            "; ".join(f"{key}={values[number]}" for key, values in found.items())
+            "; ".join(f"{key}={values[number]}" for key, values in differing_values.items())
             for number in range(len(runs))
         ]
         by_name = dict(zip([run.name for run in runs], lines, strict=True))
@@ -447,9 +461,9 @@ def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) 
 
     number = partial(row.text, page=True)
     columns = [Column(head, value, number)]
-    for what, found in (("of fresh weights", fresh), ("to beat", to_beat)):
-        if any(found(run) is not None for run in of):
-            columns.append(Column(f"{called} {what}, {SPLIT_NAMES[split]}", found, number))
+    for what, value_of in (("of fresh weights", fresh), ("to beat", to_beat)):
+        if any(value_of(run) is not None for run in of):
+            columns.append(Column(f"{called} {what}, {SPLIT_NAMES[split]}", value_of, number))
     return columns
 
 
@@ -481,13 +495,13 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
     ]
 
     def place(run: ListedRun) -> float:
-        one = run.measured[metric]
-        return -one.value if one.row.higher else one.value
+        reading = run.measured[metric]
+        return -reading.value if reading.row.higher else reading.value
 
     for run in sorted(known, key=place):
         by_facts.setdefault(tuple(_facts(run, metric).items()), []).append(run)
-    found = [RankedGroup(dict(facts), same) for facts, same in by_facts.items()]
-    return sorted(found, key=lambda group: -len(group.runs))
+    ranked = [RankedGroup(dict(facts), same) for facts, same in by_facts.items()]
+    return sorted(ranked, key=lambda group: -len(group.runs))
 
 
 def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
@@ -515,23 +529,23 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
 
     The groups are in the order of their first runs.
     """
-    found: list[tuple[dict[tuple[str, str], str], list[ListedRun]]] = []
+    grouped: list[tuple[dict[tuple[str, str], str], list[ListedRun]]] = []
     for run in runs:
         counts = run.record.measured_on
-        splits = {one.split for one in run.measured.values()} or {"validation"}
-        own = {
+        splits = {reading.split for reading in run.measured.values()} or {"validation"}
+        facts = {
             (key if key in ("objective", "data", "data.size") else split, key): value
             for split in splits
             for key, value in _comparable(run, split, counts.get(split)).items()
         }
-        for known, same in found:
-            if all(known.get(fact, value) == value for fact, value in own.items()):
-                known |= own
+        for known, same in grouped:
+            if all(known.get(fact, value) == value for fact, value in facts.items()):
+                known |= facts
                 same.append(run)
                 break
         else:
-            found.append((own, [run]))
-    return [same for _, same in found]
+            grouped.append((facts, [run]))
+    return [same for _, same in grouped]
 
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:

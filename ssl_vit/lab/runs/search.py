@@ -29,7 +29,7 @@ def find(folder: Path) -> Found:
     Raises:
         UserError: There is no run.
     """
-    found = Found([], {})
+    listing = Found([], {})
     seen = set()
     waiting = [(folder, DEEPEST)]
     links: list[tuple[Path, int]] = []
@@ -41,21 +41,23 @@ def find(folder: Path) -> Found:
                 continue
             seen.add((stat.st_dev, stat.st_ino))
             if is_run(place):
-                found.runs.append(place)
+                listing.runs.append(place)
                 continue
             with suppress(OSError, ValueError):  # no study.json, or a damaged file
-                found.studies[place] = records.read(place / FILE, StudyRecord)
+                listing.studies[place] = records.read(place / FILE, StudyRecord)
             for child in _folders(place) if levels else ():
                 (links if child.is_symlink() else waiting).append((child, levels - 1))
-    if not found.runs:
+    if not listing.runs:
         text = "expected a folder of a run, of a study, or with runs in it at any depth"
         raise UserError(f"{folder}: {text}; none is there")
-    return Found(sorted(found.runs), dict(sorted(found.studies.items())))
+    return Found(sorted(listing.runs), dict(sorted(listing.studies.items())))
 
 
 def _folders(folder: Path) -> list[Path]:
     """Return the folders in a folder in reverse order."""
     # scandir needs no call for each file, of which there can be millions
     with os.scandir(folder) as entries:
-        names = [one.name for one in entries if one.is_dir() and not one.name.startswith(".")]
+        names = [
+            entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+        ]
     return [folder / name for name in sorted(names, reverse=True)]

@@ -58,7 +58,9 @@ class RunTable:
         keys, rows = listed.differing(self.runs), []
         for run in self.runs:
             settings = {key: run.settings.get(key) for key in keys}
-            rows.append(run.content() | settings | {one: run.value(one) for one in run.measured})
+            rows.append(
+                run.content() | settings | {entry: run.value(entry) for entry in run.measured}
+            )
         return DataFrame(rows).drop(columns="metrics")
 
     def content(self) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
         text = "whether lower is better is not known here, as of a plugin's metric"
         raise UserError(f"best={metric}: {text}; the runs' pages show it")
     groups = listed.rank(runs, metric)
-    found = [
+    ranked_groups = [
         {
             "facts": group.facts,
             "runs": [{"name": run.name, "value": run.value(metric)} for run in group.runs],
@@ -152,7 +154,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     ]
     lines = list(_ranking_lines(metric, groups, runs))
     ranked = [run for group in groups for run in group.runs]
-    record = {"best": metric, "groups": found}
+    record = {"best": metric, "groups": ranked_groups}
     return RunTable(ranked, lines, groups=groups, record=record)
 
 
@@ -160,7 +162,11 @@ def _ranking_lines(
     metric: str, groups: Sequence[RankedGroup], runs: Sequence[ListedRun]
 ) -> Iterator[str]:
     """Yield the ranked runs, each group below the shared facts, and the runs that are left out."""
-    directions = {one.measured[metric].row.higher for one in runs if metric in one.measured}
+    directions = {
+        ranked_run.measured[metric].row.higher
+        for ranked_run in runs
+        if metric in ranked_run.measured
+    }
     named = " or ".join("higher" if higher else "lower" for higher in sorted(directions))
     yield f"{metric}: {named} is better{', as each plugin declares' * (len(directions) > 1)}"
     if len(groups) > 1:
@@ -171,9 +177,9 @@ def _ranking_lines(
         settings = listed.differing(group.runs)
         rows = []
         for place, run in enumerate(group.runs):
-            own = " ".join(f"{key}={text_line(at[place])}" for key, at in settings.items())
+            words = " ".join(f"{key}={text_line(at[place])}" for key, at in settings.items())
             value = listed.metric_text(run, metric)
-            rows.append([str(place + 1), value, text_line(run.name), own or listed.NONE])
+            rows.append([str(place + 1), value, text_line(run.name), words or listed.NONE])
         yield from plain_table(("", metric, "run", "differs"), rows)
     ranked = {run for group in groups for run in group.runs}
     for run in runs:
@@ -187,15 +193,17 @@ def _ranking_lines(
 
 def _clean(runs: list[ListedRun]) -> RunTable:
     """Remove the checkpoints that no run needs any more."""
-    cleaned = [one for one in map(checkpoints.clean, runs) if one]
-    gone = [one for one in cleaned if not one.kept]
-    freed = sum(one.bytes for one in gone)
+    cleaned = [result for result in map(checkpoints.clean, runs) if result]
+    gone = [result for result in cleaned if not result.kept]
+    freed = sum(result.bytes for result in gone)
     text = f"freed       {format_bytes(freed)} of {len(gone):,} run{'s' * (len(gone) != 1)}"
-    record = {"bytes": freed, "clean": [one._asdict() for one in cleaned]}
+    record = {"bytes": freed, "clean": [result._asdict() for result in cleaned]}
     return RunTable(runs, [*map(_cleaned_line, cleaned), text], record=record)
 
 
-def _cleaned_line(one: Cleaned) -> str:
-    what = f"{one.checkpoints} checkpoint{'s' * (one.checkpoints > 1)}"
-    text = f"{text_line(one.name)}: {what}, {format_bytes(one.bytes)}"
-    return f"kept        {text}: {text_line(one.kept)}" if one.kept else f"removed     {text}"
+def _cleaned_line(cleaned: Cleaned) -> str:
+    what = f"{cleaned.checkpoints} checkpoint{'s' * (cleaned.checkpoints > 1)}"
+    text = f"{text_line(cleaned.name)}: {what}, {format_bytes(cleaned.bytes)}"
+    return (
+        f"kept        {text}: {text_line(cleaned.kept)}" if cleaned.kept else f"removed     {text}"
+    )

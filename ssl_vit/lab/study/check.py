@@ -63,28 +63,28 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
             a run that provides best values has no held-out images or does not measure the deciding
             metric. Or two names of an axis give the same run, which would count twice.
     """
-    found: Recipes = {}
+    by_task: Recipes = {}
     same: dict[str, Task] = {}
     resolved: dict[str, Recipe] = {}  # shared by tasks that differ only in their seed
     judged = _judged(tasks)
     for task in tasks.values():
         place = where(task.run, task.at)
-        words = _words(task, tasks, found)
+        words = _words(task, tasks, by_task)
         key = " ".join(words)
         if key not in resolved:
             # a fixed name, because composing the default name takes longer than everything else
             resolved[key] = engine.resolve([*words, f"name={task.run}"], place, here)
-        recipe = found[task.name] = resolved[key]
+        recipe = by_task[task.name] = resolved[key]
         known = plain_options(task.options) | OWN_KEYS
         named = [option for option in task.options.items() if option[0] not in known]
-        own = [task.tool, task.seed, task.best, task.tried, named]
-        other = same.setdefault(str([*own, recipe.values() | OWN_KEYS]), task)
-        if other is not task and task.run == other.run:
-            text = f"is the same run as at {', '.join(other.at.values())}"
+        of_task = [task.tool, task.seed, task.best, task.tried, named]
+        first_task = same.setdefault(str([*of_task, recipe.values() | OWN_KEYS]), task)
+        if first_task is not task and task.run == first_task.run:
+            text = f"is the same run as at {', '.join(first_task.at.values())}"
             way = "give it an option there, leave a name out, or the axis out of its `over`"
             raise UserError(f"{place}: {text}; {way}")
         if trunk := _origin(task, tasks, "resume"):
-            _check_trunk(task, trunk, found)
+            _check_trunk(task, trunk, by_task)
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
             text = "the report compares its predictions of test images; expected true"
             raise UserError(f"{place}: eval.test=false: {text}")
@@ -93,29 +93,29 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         best = study.runs[task.run].best
         if best and task.best:
             first = task.best[0][0]
-            _chooses(place, best, tasks[first].tool, found[first])
+            _chooses(place, best, tasks[first].tool, by_task[first])
         if task.name in judged and recipe.data.validation == 0:
             text = "its best values are chosen on held-out images; expected a share or a split"
             raise UserError(f"{place}: data.validation=0: {text}")
-    return found
+    return by_task
 
 
-def _check_trunk(task: Task, trunk: Task, found: Recipes) -> None:
+def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
     """Check that a task can resume from a step of another task.
 
     Raises:
         UserError: The task cannot resume."""
-    recipe, there = found[task.name], found[trunk.name]
+    recipe, trunk_recipe = resolved[task.name], resolved[trunk.name]
     assert recipe.trunk is not None
     place, step = where(task.run, task.at), recipe.trunk.step
     if task.seed != trunk.seed:
         text = f"seed {task.seed} cannot go on from seed {trunk.seed} of {trunk.run}"
         raise UserError(f"{place}: resume={recipe.resume}: {text}; expected the same seeds of both")
     try:
-        engine.check_trunk(recipe, there)
+        engine.check_trunk(recipe, trunk_recipe)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
-    if keys := engine.keeping(there, step):
+    if keys := engine.keeping(trunk_recipe, step):
         text = f"{trunk.run} does not keep that checkpoint"
         raise UserError(f"{place}: resume={recipe.resume}: {text}; expected its {keys}")
 
@@ -168,8 +168,8 @@ def _check_known(key: str, measure: str, whose: str, tool: str, recipe: Recipe) 
         known = [*(row.name for row in rows if row.compared and not _is_probed(row)), *known]
     elif tool == "pretrain":
         # a metric of the pre-training task
-        own = not (name.startswith(PROBED) or _is_probed(find_metric(name)))
-        known, others = [*known, "loss"], [*others, *([name] if own else [])]
+        is_of_task = not (name.startswith(PROBED) or _is_probed(find_metric(name)))
+        known, others = [*known, "loss"], [*others, *([name] if is_of_task else [])]
     if name not in (*known, *others):
         text = f"{key}: {measure}: {whose} does not measure that"
         raise UserError(f"{text}; {suggest(measure, known)}")
@@ -192,17 +192,17 @@ def _probed(recipe: Recipe) -> list[str]:
         engine.SEGMENTATION: ["miou", "pixel_accuracy"],
     }
     measures = recipe.probe.measures
-    return [name for one in measures for name in of_measures.get(one, [one])]
+    return [name for measure in measures for name in of_measures.get(measure, [measure])]
 
 
 def _online(recipe: Recipe) -> list[str]:
     """Return the probe metrics in the result.json of a training run."""
     knn = recipe.eval.knn and not engine.predicts_labels(recipe.objective)
     measured = _probed(recipe) if recipe.probe.every else ["knn"] if knn else []
-    return [PROBED + one for one in measured]
+    return [PROBED + measure for measure in measured]
 
 
-def with_values(tasks: Tasks, found: Recipes) -> Tasks:
+def with_values(tasks: Tasks, resolved: Recipes) -> Tasks:
     """Return the tasks with the values that the recipes determine.
 
     The best values and whatever another task's weights determine are still unknown and left out.
@@ -211,12 +211,12 @@ def with_values(tasks: Tasks, found: Recipes) -> Tasks:
     # {id of a recipe: values}, because several tasks share a recipe
     computed: dict[int, dict[str, Any]] = {}
     for name, task in tasks.items():
-        unknown = {key for other in (task.best or [()])[0] for key in tasks[other].tried}
+        unknown = {key for try_name in (task.best or [()])[0] for key in tasks[try_name].tried}
         named = sources(task.options).values()
-        unknown |= {one.network_key for one in named if REFERENCE.search(one.place)}
+        unknown |= {source.network_key for source in named if REFERENCE.search(source.place)}
         if _origin(task, tasks) or "init" in unknown:
             unknown |= {*engine.from_init()} - task.options.keys()
-        recipe = found[name]
+        recipe = resolved[name]
         if id(recipe) not in computed:
             computed[id(recipe)] = engine.computed_values(recipe)
         values = computed[id(recipe)] | {"seed": task.seed}
@@ -225,11 +225,11 @@ def with_values(tasks: Tasks, found: Recipes) -> Tasks:
     return settled
 
 
-def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
+def _words(task: Task, tasks: Tasks, resolved: Recipes) -> list[str]:
     """Return the options of a task as words, before the needed runs exist."""
     options = plain_options(task.options)
     if before := _origin(task, tasks):
-        options = engine.with_origin(options, found[before.name])
+        options = engine.with_origin(options, resolved[before.name])
     tried = tasks[task.best[0][0]].tried if task.best else {}
     options |= plain_options({key: option_text(value) for key, value in tried.items()})
     options.pop("hub.repo", None)  # the repository differs between tasks
@@ -238,7 +238,7 @@ def _words(task: Task, tasks: Tasks, found: Recipes) -> list[str]:
     return words_of(options)
 
 
-def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
+def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
     """Check the images of every task and return lines about splits of few images.
 
     Each line appears once, with the first task that is measured on the split. Each data set is read
@@ -250,7 +250,7 @@ def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
     read: dict[str, Any] = {}
     lines: dict[str, str] = {}
     judged = _judged(tasks)
-    for name, recipe in found.items():
+    for name, recipe in resolved.items():
         task = tasks[name]
         place = where(task.run, task.at)
         chosen = ["the best of what is tried"] if name in judged else []
@@ -263,14 +263,14 @@ def images(study: Study, tasks: Tasks, found: Recipes) -> list[str]:
     return list(lines.values())
 
 
-def not_here(found: Recipes) -> list[str]:
+def not_here(resolved: Recipes) -> list[str]:
     """Return a line about data sets that were not read because they are not on this machine.
 
     Raises:
         UserError: A data set has no place.
     """
     away: dict[str, None] = {}
-    for data in (recipe.data for recipe in found.values()):
+    for data in (recipe.data for recipe in resolved.values()):
         if data.path and not engine.exists(data.path):
             away[data.path] = None
         else:
@@ -279,16 +279,16 @@ def not_here(found: Recipes) -> list[str]:
     return [f"{text} {some([*away])}"] if away else []
 
 
-def _pool(task: Task, tasks: Tasks, found: Recipes) -> str:
+def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
     """Return how an evaluation pools features, or `""` without pooling or if unknown."""
-    probe, origin = found[task.name].probe, _origin(task, tasks)
+    probe, origin = resolved[task.name].probe, _origin(task, tasks)
     if task.tool != "evaluate" or probe.feature == "hidden" or {*probe.measures} <= engine.TOKENS:
         return ""
     fresh = "token" if task.options.get("init", engine.SCRATCH) == engine.SCRATCH else ""
-    return probe.pool or (found[origin.name].pool if origin else fresh)
+    return probe.pool or (resolved[origin.name].pool if origin else fresh)
 
 
-def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
+def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str]:
     """Warn about comparisons of encoders that differ in architecture or in the pooling of features.
 
     Different architectures give no warning if every name of the compared axis sets model options,
@@ -298,20 +298,32 @@ def architectures(study: Study, tasks: Tasks, found: Recipes) -> Iterator[str]:
     if rule is None or rule.axis is None:
         return
     test, axis = rule.test, rule.axis
-    own = [task for task in tasks.values() if task.run == test]
-    pools = {task.at[axis]: _pool(task, tasks, found) for task in own}
-    both = [one[:2] for one in rule.asked if len({"", pools[one.a], pools[one.b]}) > 2]
-    if named := dict.fromkeys(name for pair in both for name in pair):
+    tested = [task for task in tasks.values() if task.run == test]
+    pools = {task.at[axis]: _pool(task, tasks, resolved) for task in tested}
+    unequal = [
+        comparison[:2]
+        for comparison in rule.asked
+        if len({"", pools[comparison.a], pools[comparison.b]}) > 2
+    ]
+    if named := dict.fromkeys(name for pair in unequal for name in pair):
         texts = [f"{name} probe.pool={pools[name]}" for name in named]
         yield f"{test} compares encoders by features that are pooled otherwise: {', '.join(texts)}"
-    models = {task.at[axis]: found[task.name].model.model_dump() | {"name": ""} for task in own}
+    models = {
+        task.at[axis]: resolved[task.name].model.model_dump() | {"name": ""} for task in tested
+    }
     says = [
-        any(key.split(".")[0] == "model" for one in settings.values() for key in one.options)
+        any(
+            key.split(".")[0] == "model" for setting in settings.values() for key in setting.options
+        )
         for name, settings in study.axes[axis].items()
         if name in models
     ]
     first = next(iter(models.values()))
-    differ = [key for key in first if any(one[key] != first[key] for one in models.values())]
+    differ = [
+        key for key in first if any(network[key] != first[key] for network in models.values())
+    ]
     if differ and not all(says):
-        texts = [f"{name} model.{differ[0]}={one[differ[0]]}" for name, one in models.items()]
+        texts = [
+            f"{name} model.{differ[0]}={network[differ[0]]}" for name, network in models.items()
+        ]
         yield f"{test} compares encoders of different architectures: {', '.join(texts)}"

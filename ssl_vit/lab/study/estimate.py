@@ -56,7 +56,7 @@ class StudyEstimate:
 
     def __repr__(self) -> str:
         """Return the text that the command line prints."""
-        shown = {key: one for key, one in COLUMNS.items() if self.in_all[key] is not None}
+        shown = {key: head for key, head in COLUMNS.items() if self.in_all[key] is not None}
         head = ["run", *(title for title, _ in shown.values())]
         rows = [
             [name, *(text(part[key]) for key, (_, text) in shown.items())]
@@ -81,7 +81,7 @@ class StudyEstimate:
             yield "left out", f"the exaFLOP of {uncounted} tasks, which are {NOT_COUNTED}"
 
 
-def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
+def of_request(request: Request, options: PlanOptions) -> StudyEstimate:
     """Estimate the cost of a study.
 
     With `own.probe`, the step time is measured once for all tasks whose steps are alike.
@@ -89,52 +89,54 @@ def of_request(request: Request, own: PlanOptions) -> StudyEstimate:
     Raises:
         UserError: `lab.estimate.estimate` refuses a task.
     """
-    found: dict[str, estimate.RunEstimate] = {}
+    estimates: dict[str, estimate.RunEstimate] = {}
     by_run: dict[str, list[estimate.RunEstimate]] = {}
     by_key: dict[str, StepTime] = {}
     warned: dict[str, dict[str, None]] = {}  # {warning: runs}
     for name, recipe in request.recipes.items():
         run, step = request.tasks[name].run, None
-        if own.probe and recipe.trains:
+        if options.probe and recipe.trains:
             alike = engine.timing_key(recipe)
             step = by_key[alike] = by_key.get(alike) or engine.measure(recipe)
-        found[name] = estimate.estimate(recipe, own, step)
-        by_run.setdefault(run, []).append(found[name])
-        for text in found[name].warnings:
+        estimates[name] = estimate.estimate(recipe, options, step)
+        by_run.setdefault(run, []).append(estimates[name])
+        for text in estimates[name].warnings:
             warned.setdefault(text, {})[run] = None
     lines = [f"{', '.join(runs)}: {text}" for text, runs in warned.items()]
     return StudyEstimate(
         name=request.name,
         title=request.study.title,
-        asked=own,
-        device=estimate.find_device(own.device),
+        asked=options,
+        device=estimate.find_device(options.device),
         runs={run: sum_up(ones) for run, ones in by_run.items()},
-        in_all=sum_up([*found.values()]),
-        compared=_compared(request, found),
+        in_all=sum_up([*estimates.values()]),
+        compared=_compared(request, estimates),
         warnings=[*request.cautions, *lines],
         opening=request.opening,
     )
 
 
-def _compared(request: Request, found: Mapping[str, estimate.RunEstimate]) -> list[str]:
+def _compared(request: Request, estimates: Mapping[str, estimate.RunEstimate]) -> list[str]:
     """Return the lines of `StudyEstimate.compared`."""
     from pandas import DataFrame  # pandas is slow to import and only needed here
 
     rule, tasks = rule_of(request.study), request.tasks
     if rule is None or not rule.asked:
         return []
-    asked = f"{some([str(one) for one in rule.asked])}, of {rule.test}"
+    asked = f"{some([str(comparison) for comparison in rule.asked])}, of {rule.test}"
     first = "the first figure that it measures (another: report.measures)"
     asked += f" by {rule.measure or first}"
     tested = [task for task in tasks.values() if task.run == rule.test]
     seeds = len({task.seed for task in tested})
     if seeds < FEWEST:
         asked += f"; too few seeds to claim anything: {seeds}, of {FEWEST} at least"
-    rows = [{"run": one.run, **one.at, "exaflop": _spent(one, request, found)} for one in tested]
+    rows = [
+        {"run": task.run, **task.at, "exaflop": _spent(task, request, estimates)} for task in tested
+    ]
     return [asked, *scope(DataFrame(rows), rule)]
 
 
-def _spent(task: Task, request: Request, found: Mapping[str, estimate.RunEstimate]) -> float:
+def _spent(task: Task, request: Request, estimates: Mapping[str, estimate.RunEstimate]) -> float:
     """Return the exaFLOP of a task and of everything that the weights come from.
 
     The sum uses the estimates of the study's tasks, and the recorded cost of weights from outside
@@ -143,20 +145,20 @@ def _spent(task: Task, request: Request, found: Mapping[str, estimate.RunEstimat
     """
     names = [task.name, *origins(request.tasks, task.name)]
     options = {name: request.tasks[name].options for name in names}
-    trunks = references({name: own.get("resume", "") for name, own in options.items()})
+    trunks = references({name: texts.get("resume", "") for name, texts in options.items()})
     spent = 0.0
     for name in names:
         if name not in trunks:
-            one = found[name]
-            whole = 1 + one.begins_at / max(1, one.steps)  # includes the steps of the trunk
-            spent += math.nan if one.exaflop is None else one.exaflop * whole
+            of_task = estimates[name]
+            whole = 1 + of_task.begins_at / max(1, of_task.steps)  # includes the steps of the trunk
+            spent += math.nan if of_task.exaflop is None else of_task.exaflop * whole
         if not references({"init": options[name].get("init", "")}):
             before = request.recipes[name].init_source.upstream_cost()["exaflop"]
             spent += math.nan if before is None else before
     return spent
 
 
-def sum_up(found: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
+def sum_up(estimates: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
     """Sum the cost of several tasks.
 
     Returns:
@@ -164,14 +166,14 @@ def sum_up(found: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
             with unknown time (`untimed`) and with unknown exaFLOP (`uncounted`). A sum is None if
             no task's value is known, and the exaFLOP is None if any task's is unknown.
     """
-    uncounted = sum(one.exaflop is None and one.images is not None for one in found)
+    uncounted = sum(run.exaflop is None and run.images is not None for run in estimates)
     return {
-        "tasks": len(found),
-        "exaflop": None if uncounted else _total(one.exaflop for one in found),
-        "device_hours": _total(one.device_hours for one in found),
-        "price": _total(one.price for one in found),
-        "disk_bytes": sum(one.disk_bytes for one in found),
-        "untimed": sum(one.device_hours is None for one in found),
+        "tasks": len(estimates),
+        "exaflop": None if uncounted else _total(run.exaflop for run in estimates),
+        "device_hours": _total(run.device_hours for run in estimates),
+        "price": _total(run.price for run in estimates),
+        "disk_bytes": sum(run.disk_bytes for run in estimates),
+        "untimed": sum(run.device_hours is None for run in estimates),
         "uncounted": uncounted,
     }
 

@@ -199,7 +199,9 @@ class Hours:
                 self.ledger.hours = plan.hours
                 # a user who has seen results can choose the hours by them
                 self.ledger.lengthened += bool(self.ledger.took)
-                self.ledger.decisions = [one for one in self.ledger.decisions if one.starts]
+                self.ledger.decisions = [
+                    decision for decision in self.ledger.decisions if decision.starts
+                ]
                 self.ledger.left_out = {}
         self.ledger.ended = None
         self.before, self.began = float(self.ledger.used), clock()
@@ -214,7 +216,7 @@ class Hours:
 
     def _list_runs(self) -> None:
         """List the tasks of every required group and of every started group."""
-        started = {one.group for one in self.ledger.decisions if one.starts}
+        started = {decision.group for decision in self.ledger.decisions if decision.starts}
         self.runs = [
             name
             for group in self.order
@@ -249,14 +251,23 @@ class Hours:
         does not fit, all later groups of the same kind are left out. `forecast` describes the
         arguments.
         """
-        known = {one.group for one in self.ledger.decisions}
-        group = next((one for one in self.order if one.kind and one.name not in known), None)
+        known = {past.group for past in self.ledger.decisions}
+        group = next(
+            (
+                candidate
+                for candidate in self.order
+                if candidate.kind and candidate.name not in known
+            ),
+            None,
+        )
         if group is None:
             return None
         tasks = self._possible(group)
         expected = self.forecast([*self.runs, *tasks], took, running, over)
-        refused = {one.group for one in self.ledger.decisions if not one.starts}
-        stopped = any(one.kind == group.kind and one.name in refused for one in self.order)
+        refused = {past.group for past in self.ledger.decisions if not past.starts}
+        stopped = any(
+            candidate.kind == group.kind and candidate.name in refused for candidate in self.order
+        )
         starts = bool(tasks) and not stopped and expected <= self.ledger.hours
         for name in group.tasks:
             if not starts:
@@ -301,7 +312,7 @@ class Hours:
 
     def end(self, took: Seconds) -> str:
         """Record how the study ended and describe the end in words."""
-        refused = [one.group for one in self.ledger.decisions if not one.starts]
+        refused = [decision.group for decision in self.ledger.decisions if not decision.starts]
         self.ledger.ended = HOURS if refused else PLANNED
         self.save(took)
         used = f"{self.used:.2g} of {self.ledger.hours:g} hours were used"

@@ -153,9 +153,9 @@ def _measured(job: Job, name: str) -> str:
     chosen = (task.best for task in job.tasks.values() if task.best and name in task.best[0])
     shown = in_order(filter(is_of_model, metrics))
     for metric in (*(by for _, by in chosen), *job.measures, *shown):
-        for one in filter(metrics.get, (metric, PROBED + metric)):
-            found = metrics[one]
-            return f"{label(one)} {find_metric(one).text(found.value)} ({found.split})"
+        for name in filter(metrics.get, (metric, PROBED + metric)):
+            entry = metrics[name]
+            return f"{label(name)} {find_metric(name).text(entry.value)} ({entry.split})"
     return "nothing measured"
 
 
@@ -183,7 +183,7 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
     chosen = tried[max(means, key=lambda setting: means[setting])]
     edges = []
     for key, value in chosen.items():
-        numbers = {one[key] for one in tried.values() if type(one[key]) in (int, float)}
+        numbers = {setting[key] for setting in tried.values() if type(setting[key]) in (int, float)}
         if len(numbers) > 1 and value in (min(numbers), max(numbers)):
             edges.append(key)
     return chosen, len(means), edges
@@ -228,9 +228,9 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
             scores[str(tasks[name].tried)].append(score(by, metrics[by].value))
     seeds = max(1, *map(len, scores.values()))
     means = {
-        setting: sum(found) / seeds
-        for setting, found in scores.items()
-        if len(found) == seeds and all(map(math.isfinite, found))
+        setting: sum(values) / seeds
+        for setting, values in scores.items()
+        if len(values) == seeds and all(map(math.isfinite, values))
     }
     if not means:
         raise UserError(f"{where}: none of {len(among)} runs has a finite one")
@@ -274,7 +274,7 @@ def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str
     with suppress(UserError):  # no try has a result yet
         chosen = best_values(task, tasks, folder)[0]
         return _words(task, tasks, folder, chosen), []
-    tried = [key for one in task.best[0] for key in tasks[one].tried]
+    tried = [key for try_name in task.best[0] for key in tasks[try_name].tried]
     return _words(task, tasks, folder, {}), [*dict.fromkeys(tried)]
 
 
@@ -284,7 +284,7 @@ def _words(task: Task, tasks: Tasks, folder: Path, chosen: Mapping[str, Any]) ->
     of_run = {tasks[name].run: name for name in task.needs}
     options = task.options | {key: option_text(value) for key, value in chosen.items()}
     options = {
-        key: REFERENCE.sub(lambda found: str(root / of_run.get(found[1], found[1])), text)
+        key: REFERENCE.sub(lambda m: str(root / of_run.get(m[1], m[1])), text)
         for key, text in options.items()
     }
     options |= {"seed": str(task.seed), "out": str(root), "name": task.name}

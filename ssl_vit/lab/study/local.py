@@ -205,7 +205,7 @@ def begin(
 
 def largest_need(job: Job, gpu: bool) -> int:
     """Return the bytes of memory that the largest task needs."""
-    return max(engine.memory_need(one, gpu) for one in job.recipes.values())
+    return max(engine.memory_need(recipe, gpu) for recipe in job.recipes.values())
 
 
 def gpus() -> list[str]:
@@ -221,15 +221,15 @@ def memory() -> int:
     The result is the free memory of the machine or, if it is lower, the limit of this process's
     control groups and their parents (cgroups(7)), for example of a container or a SLURM job.
     """
-    found = [psutil.virtual_memory().available]
+    limits = [psutil.virtual_memory().available]
     for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else ():
         _, kinds, place = line.split(":", 2)
         name = "memory.limit_in_bytes" if kinds else "memory.max"  # of cgroup version 1 or 2
         root = GROUPS / kinds
         for group in (root / place.strip("/"), *(root / place.strip("/")).parents):
             with suppress(OSError, ValueError):  # no such group, or no limit
-                found.append(int((group / name).read_text()))
-    return min(found)
+                limits.append(int((group / name).read_text()))
+    return min(limits)
 
 
 def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
@@ -253,7 +253,7 @@ def _say(what: str, text: str) -> None:
 
 def _needing(name: str, tasks: Tasks) -> list[str]:
     """Return the names of the tasks that need a task."""
-    return [other.name for other in tasks.values() if name in other.needs]
+    return [task.name for task in tasks.values() if name in task.needs]
 
 
 @dataclass
@@ -399,7 +399,9 @@ class _Processes:
         if self.hours is None:
             return True
         runs, dependents = {*self.hours.runs}, self.dependents[name]
-        used = [self._uses(self.tasks[other], name) for other in dependents if other in runs]
+        used = [
+            self._uses(self.tasks[task_name], name) for task_name in dependents if task_name in runs
+        ]
         if any(used) or not dependents:
             return True
         return None if None in used else False
@@ -413,8 +415,8 @@ class _Processes:
                 return None
             self.chosen[task.name] = set()
             with suppress(UserError):  # no try has a result, which the task itself will report
-                found = chosen_alternatives(task, self.tasks, self.folder)
-                self.chosen[task.name] = found
+                chosen_tasks = chosen_alternatives(task, self.tasks, self.folder)
+                self.chosen[task.name] = chosen_tasks
         return name in self.chosen[task.name]
 
     def _start_group(self) -> bool:
@@ -441,7 +443,12 @@ class _Processes:
             if group.kind or group.name in self.compared or not {*group.tasks} <= over:
                 continue
             self.compared.add(group.name)
-            required = [name for one in self.hours.order if not one.kind for name in one.tasks]
+            required = [
+                name
+                for any_group in self.hours.order
+                if not any_group.kind
+                for name in any_group.tasks
+            ]
             ends = self.hours.forecast(required, self.took, {}, over - self.took.keys())
             limit = self.hours.ledger.hours
             text = f"after {group.name} {self.hours.used:.2g} of {limit:g} hours are used"
@@ -468,10 +475,10 @@ class _Processes:
         except UserError as error:
             self._fail(task.name, str(error))
             return
-        own = {"compute.threads": engine.requested_threads() or self.place.cores}
+        extra = {"compute.threads": engine.requested_threads() or self.place.cores}
         if self.place.gpus:  # the other cores load the data
-            own["compute.workers"] = max(1, self.place.cores - 1)
-        options += [f"{key}={value}" for key, value in own.items() if key not in task.options]
+            extra["compute.workers"] = max(1, self.place.cores - 1)
+        options += [f"{key}={value}" for key, value in extra.items() if key not in task.options]
         line = process_command(*options)
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:

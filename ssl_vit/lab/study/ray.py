@@ -130,8 +130,8 @@ def _connect(ray: Any) -> str:
             ray.init(**quiet)
             return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
     except Exception as error:  # Ray raises errors of its own and plain Python errors
-        other = "RAY_ADDRESS=HOST:PORT names another cluster, RAY_ADDRESS=local starts one here"
-        raise UserError(f"launcher=ray: {one_line(error)}; {other}") from None
+        remedy = "RAY_ADDRESS=HOST:PORT names another cluster, RAY_ADDRESS=local starts one here"
+        raise UserError(f"launcher=ray: {one_line(error)}; {remedy}") from None
 
 
 def run_task(
@@ -148,8 +148,8 @@ def run_task(
     with log.open("a") as file:
         file.write(f"on {socket.gethostname()}: {doing}\n")
     engine.wait_until_free(folder)
-    own = {key: text for key, text in os.environ.items() if key.endswith("_VISIBLE_DEVICES")}
-    process = begin(line, environment | own, log, cwd)
+    devices = {key: text for key, text in os.environ.items() if key.endswith("_VISIBLE_DEVICES")}
+    process = begin(line, environment | devices, log, cwd)
     try:
         while process.poll() is None:
             time.sleep(0.05)

@@ -80,10 +80,10 @@ def _names(node: Any) -> tuple[str, ...]:
         return (node,)
     if not isinstance(node, list | None):
         raise ValueError(f"expected a list, not {_shown(node)}")
-    found = tuple(option_text(one) for one in node or ())
-    if twice := next((name for name in found if found.count(name) > 1), None):
+    names = tuple(option_text(item) for item in node or ())
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"{twice} is there twice")
-    return found
+    return names
 
 
 def _options(node: Any) -> dict[str, str]:
@@ -124,9 +124,9 @@ def seeds_of(node: Any) -> tuple[int, ...]:
             or more than `MOST_SEEDS`.
     """
     seeds = [*range(min(node, MOST_SEEDS + 1))] if type(node) is int else node
-    whole = isinstance(seeds, list) and all(type(one) is int for one in seeds)
+    whole = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
     fits = whole and 0 < len(seeds) <= MOST_SEEDS and len({*seeds}) == len(seeds)
-    if not fits or any(abs(one) >= LARGEST_SEED for one in seeds):
+    if not fits or any(abs(seed) >= LARGEST_SEED for seed in seeds):
         text = "expected how many, or a list of different whole numbers of 64 bits"
         raise ValueError(f"{_shown(node)}: {text}")
     return tuple(seeds)
@@ -166,12 +166,14 @@ class Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, node: Any) -> dict[str, Any]:
-        found = _keyed(node)
-        keys = [str(one.validation_alias or name) for name, one in cls.model_fields.items()]
-        unknown = [f"{key}: no such key; {suggest(key, keys)}" for key in found if key not in keys]
+        mapping = _keyed(node)
+        keys = [str(field.validation_alias or name) for name, field in cls.model_fields.items()]
+        unknown = [
+            f"{key}: no such key; {suggest(key, keys)}" for key in mapping if key not in keys
+        ]
         if unknown:
             raise ValueError(" ".join(unknown))
-        return found
+        return mapping
 
 
 class Best(Part):
@@ -346,37 +348,37 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
     Raises:
         UserError: An option would override values that the run tries.
     """
-    own = study.runs[run]
-    found = [
+    declared = study.runs[run]
+    plain = [
         ("options", Setting(study.options, {})),
-        (f"runs.{run}", Setting(own.options, own.tries)),
+        (f"runs.{run}", Setting(declared.options, declared.tries)),
     ]
     special: list[tuple[str, Setting]] = []
-    for axis in own.over:
+    for axis in declared.over:
         settings = study.axes[axis][at[axis]] if axis in at else {}
-        others = [f"{run}@{name}" for other, name in at.items() if other != axis]
-        for keys, to in (((ALL, run), found), (others, special)):
+        others = [f"{run}@{name}" for other_axis, name in at.items() if other_axis != axis]
+        for keys, to in (((ALL, run), plain), (others, special)):
             places = ((f"axes.{axis}.{at[axis]}.{key}", key) for key in keys if key in settings)
             to += [(place, settings[key]) for place, key in places]
     options: dict[str, str] = {}
     tries: dict[str, list[Any]] = {}
-    for place, one in (*found, *special):
-        tries |= one.tries
-        for key in one.options.keys() & tries.keys():
+    for place, setting in (*plain, *special):
+        tries |= setting.tries
+        for key in setting.options.keys() & tries.keys():
             raise UserError(f"{place}: {key}: run {run} tries it; leave one out")
-        options |= one.options
+        options |= setting.options
     return Setting({key: text for key, text in options.items() if key not in tries}, tries)
 
 
 def settings_of(study: Study, run: str) -> Iterator[Setting]:
     """Yield every setting of a run: the setting for all tasks, then the settings for each name."""
-    own = study.runs[run]
-    yield Setting(study.options | own.options, own.tries)
-    for axis in own.over:
+    declared = study.runs[run]
+    yield Setting(study.options | declared.options, declared.tries)
+    for axis in declared.over:
         for name in study.names(run, axis):
-            for key, one in study.axes[axis][name].items():
+            for key, setting in study.axes[axis][name].items():
                 if key == ALL or key.partition("@")[0] == run:
-                    yield one
+                    yield setting
 
 
 def needs(study: Study, run: str) -> set[str]:
@@ -394,11 +396,11 @@ def needs(study: Study, run: str) -> set[str]:
 
 def _named_in(study: Study, run: str) -> set[str]:
     """Return all names in braces in the options and tried values of a run, for all axis names."""
-    found: set[str] = set()
-    for one in settings_of(study, run):
-        tried = {option_text(value) for values in one.tries.values() for value in values}
-        found |= references(one.options | {text: text for text in tried})
-    return found
+    names: set[str] = set()
+    for setting in settings_of(study, run):
+        tried = {option_text(value) for values in setting.tries.values() for value in values}
+        names |= references(setting.options | {text: text for text in tried})
+    return names
 
 
 def _line(error: ValidationError) -> str:
@@ -431,19 +433,21 @@ def _check_names(study: Study) -> None:
             free = name not in (ALL, SEED, UNTRAINED, *(COLUMNS if kind == "axes" else ()))
             text = f"{kind}: {name}: expected another name, of letters, digits, _ and ."
             _require(WORD.fullmatch(name) and free, text)
-    both = next((place for place in study.places if place in study.runs), None)
-    _require(both is None, f"places: {both} is a run too; take another name for one")
+    shared_name = next((place for place in study.places if place in study.runs), None)
+    _require(shared_name is None, f"places: {shared_name} is a run too; take another name for one")
     if study.match:
         _known("match.exaflop", [study.match.exaflop], study.axes, "axis")
-    for name, own in study.runs.items():
-        _known(f"runs.{name}.over", own.over, study.axes, "axis")
-        _known(f"runs.{name}.only", own.only, own.over, "axis of the run")
-        for axis, only in own.only.items():
+    for name, declared in study.runs.items():
+        _known(f"runs.{name}.over", declared.over, study.axes, "axis")
+        _known(f"runs.{name}.only", declared.only, declared.over, "axis of the run")
+        for axis, only in declared.only.items():
             place = f"runs.{name}.only.{axis}"
             _require(only, f"{place}: expected names of the axis")
             _known(place, only, study.axes[axis], f"name of {axis}")
     for axis, names in study.axes.items():
-        tools = {own.tool for own in study.runs.values() if axis in own.over}
+        tools = {
+            run_of_axis.tool for run_of_axis in study.runs.values() if axis in run_of_axis.over
+        }
         _require(tools, f"axes.{axis}: no run is over it")
         matched = study.match and study.match.exaflop == axis
         text = f"match.exaflop: {axis}: no run that pre-trains is over it"
@@ -453,26 +457,32 @@ def _check_names(study: Study) -> None:
             text = f"axes.{axis}: {name}: expected a name of letters, digits and _ . % = , + -"
             _require(NAME.fullmatch(name), text)
             for key in settings:
-                run, at, other = key.partition("@")
+                run, at, name_there = key.partition("@")
                 place = f"axes.{axis}.{name}"
                 _known(place, [run], study.runs if at else (*study.runs, ALL), "run")
                 over = study.runs[run].over if run != ALL else (axis,)
                 text = f"{place}.{key}: {run} is not over {axis}, so no run has these options"
                 _require(axis in over, text)
-                beside = {one for two in over if two != axis for one in study.axes[two]}
+                beside = {
+                    name_of_axis for two in over if two != axis for name_of_axis in study.axes[two]
+                }
                 if at:
-                    _known(f"{place}.{key}", [other], beside, "name of another axis of the run")
+                    _known(
+                        f"{place}.{key}", [name_there], beside, "name of another axis of the run"
+                    )
 
 
 def _check_references(study: Study) -> None:
     """Check that every run and place that a run names exists wherever needed."""
-    trying = {name for name in study.runs if any(one.tries for one in settings_of(study, name))}
+    trying = {
+        name for name in study.runs if any(setting.tries for setting in settings_of(study, name))
+    }
     for name, run in study.runs.items():
         place, needed = f"runs.{name}", _named_in(study, name)
         _known(place, sorted(needed), (*study.runs, *study.places, SEED), "run or place")
-        for other in sorted(needed & study.runs.keys()):
-            text = f"{place}: {{{other}}}: has several runs, as it tries values; see `best`"
-            _require(other not in trying, text)
+        for needed_run in sorted(needed & study.runs.keys()):
+            text = f"{place}: {{{needed_run}}}: has several runs, as it tries values; see `best`"
+            _require(needed_run not in trying, text)
         if run.best:
             _known(f"{place}.best", [run.best.of], study.runs, "run")
             text = f"{place}.best: {run.best.of}: expected a run that has `try`"
@@ -480,9 +490,9 @@ def _check_references(study: Study) -> None:
             text = f"{place}.best.by: {run.best.by}: is of the test images, which choose nothing"
             _require(run.best.by not in TESTED, text)
             needed.add(run.best.of)
-        for other in sorted(needed & study.runs.keys()):
-            beyond = [axis for axis in study.runs[other].over if axis not in run.over]
-            text = f"{place}: {other} is over {', '.join(beyond)}, which {name} is not"
+        for needed_run in sorted(needed & study.runs.keys()):
+            beyond = [axis for axis in study.runs[needed_run].over if axis not in run.over]
+            text = f"{place}: {needed_run} is over {', '.join(beyond)}, which {name} is not"
             _require(not beyond, f"{text}; expected over: [{', '.join((*run.over, *beyond))}]")
 
 
@@ -492,7 +502,7 @@ def _check_report(study: Study, report: Report) -> None:
         raise ValueError("report: test: is missing; expected a run")
     _known("report.test", [report.test], study.runs, "run")
     text = f"report.test: {report.test}: tries values, which the report leaves out"
-    _require(not any(one.tries for one in settings_of(study, report.test)), text)
+    _require(not any(setting.tries for setting in settings_of(study, report.test)), text)
     _known("report.beside", report.beside, study.runs, "run")
     for key, names in (
         ("baseline", [report.baseline] if report.baseline else []),
@@ -502,5 +512,5 @@ def _check_report(study: Study, report: Report) -> None:
         _known(f"report.{key}", names, study.compared, "name that is compared")
     _known("report.mean_over", report.mean_over, study.runs[report.test].over, "axis of the test")
     for axis, groups in report.mean_over.items():
-        for group, own in groups.items():
-            _known(f"report.mean_over.{axis}.{group}", own, study.axes[axis], f"name of {axis}")
+        for group, members in groups.items():
+            _known(f"report.mean_over.{axis}.{group}", members, study.axes[axis], f"name of {axis}")

@@ -77,11 +77,13 @@ def rule_of(study: Study) -> Rule | None:
 def decides(study: Study) -> dict[str, Any]:
     """Return `{dotted key: JSON value}` of every study key that can change a result or a claim."""
     apart: Any = {"title": True, "places": True, "report": FOR_READERS}
-    found = json.loads(json.dumps(study.model_dump(exclude=apart)))
-    flat = {key: found.pop(key) for key in ("seeds", "match")}
-    found |= {f"runs.{name}": own for name, own in found.pop("runs").items()}
-    for place, own in found.items():
-        flat |= {f"{place}.{key.replace('tries', 'try')}": one for key, one in own.items()}
+    parts = json.loads(json.dumps(study.model_dump(exclude=apart)))
+    flat = {key: parts.pop(key) for key in ("seeds", "match")}
+    parts |= {f"runs.{name}": values for name, values in parts.pop("runs").items()}
+    for place, values_there in parts.items():
+        flat |= {
+            f"{place}.{key.replace('tries', 'try')}": value for key, value in values_there.items()
+        }
     return flat
 
 
@@ -159,19 +161,19 @@ def read(folder: Path) -> StudyRecord:
     Raises:
         UserError: study.json is missing or damaged.
     """
-    found = records.require(folder / FILE, StudyRecord, "remove it, or take another name=")
+    recorded = records.require(folder / FILE, StudyRecord, "remove it, or take another name=")
     known: set[str] = set()
-    for task in found.tasks:
+    for task in recorded.tasks:
         if task.name in known or not is_name(task.name) or not known.issuperset(task.needs):
             text = "has no folder's name of its own, or needs a task that does not come before it"
             raise UserError(f"{folder / FILE} is damaged: task {task.name} {text}")
         known.add(task.name)
-    return found
+    return recorded
 
 
-def write(folder: Path, found: dict[str, Any]) -> None:
+def write(folder: Path, content: dict[str, Any]) -> None:
     """Write study.json if the content has changed."""
-    text = json.dumps(found, indent=1) + "\n"
+    text = json.dumps(content, indent=1) + "\n"
     path = folder / FILE
     if not path.exists() or path.read_text(errors="replace") != text:
         folder.mkdir(parents=True, exist_ok=True)
@@ -213,7 +215,7 @@ def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
 def _renamed(task: Task, names: Mapping[str, str]) -> Task:
     """Return the task with the final names of all tasks that the task refers to."""
     options = {
-        key: REFERENCE.sub(lambda found: f"{{{names.get(found[1], found[1])}}}", text)
+        key: REFERENCE.sub(lambda match: f"{{{names.get(match[1], match[1])}}}", text)
         for key, text in task.options.items()
     }
     needs = tuple(names[name] for name in task.needs)

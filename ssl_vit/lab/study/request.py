@@ -72,112 +72,114 @@ def requested(
     if sweep.SWEEP in words:
         words, swept = sweep.split(words)
     texts, rest = split(StudyOptions, words)
-    own = build(StudyOptions, texts)
-    given = engine.parse(rest)
-    if given.get("plugin") is not None:
-        given["plugin"] = _absolute(given["plugin"])
-        engine.run_plugin(given["plugin"])  # the plugin's keys are known from here on
+    study_options = build(StudyOptions, texts)
+    given_texts = engine.parse(rest)
+    if given_texts.get("plugin") is not None:
+        given_texts["plugin"] = _absolute(given_texts["plugin"])
+        engine.run_plugin(given_texts["plugin"])  # the plugin's keys are known from here on
     planned = None
-    if own.recipe == worth.NAME:
-        own, planned = _worth(own, given, may_time=not (stand_ins or own.dry))
+    if study_options.recipe == worth.NAME:
+        study_options, planned = _worth(
+            study_options, given_texts, may_time=not (stand_ins or study_options.dry)
+        )
         content = planned.study
-        given = {key: text for key, text in given.items() if key == "plugin"}
-    elif own.hours is not None:
-        raise UserError(f"hours={own.hours:g}: has no effect without recipe={worth.NAME}")
-    study, stem = _study(own, given, content, swept)
+        given_texts = {key: text for key, text in given_texts.items() if key == "plugin"}
+    elif study_options.hours is not None:
+        raise UserError(f"hours={study_options.hours:g}: has no effect without recipe={worth.NAME}")
+    study, stem = _study(study_options, given_texts, content, swept)
     if swept is not None:  # the runs of the sweep hold all other options
-        given = {key: text for key, text in given.items() if key == "plugin"}
-    name = own.name or stem
+        given_texts = {key: text for key, text in given_texts.items() if key == "plugin"}
+    name = study_options.name or stem
     build_recipe({"name": name})  # checks the name
-    places, options = _sorted(study, given)
+    places, options = _sorted(study, given_texts)
     lines: list[str] = []
     if stand_ins:
         places = {place: _stand_in(study, place) for place in study.places} | places
     else:
         study, lines = without_missing(study, places)
     tasks = plan(study, places, options)
-    recipes = check.recipes(study, tasks, here=not (stand_ins or own.check))
+    recipes = check.recipes(study, tasks, here=not (stand_ins or study_options.check))
     tasks = check.with_values(tasks, recipes)
     if look:
         lines += check.images(study, tasks, recipes)
         lines += check.not_here(recipes)
     lines += check.architectures(study, tasks, recipes)
     lines += tried_otherwise(tasks)
-    folder = Path(own.out) / name
+    folder = Path(study_options.out) / name
     return Request(
         study=study,
         tasks=tasks,
         recipes=recipes,
         name=name,
         folder=folder,
-        own=own,
-        plugin=given.get("plugin"),
+        own=study_options,
+        plugin=given_texts.get("plugin"),
         cautions=lines,
         opening=planned.lines if planned else [],
-        hours=planned.plan if planned and own.launcher == "local" else None,
+        hours=planned.plan if planned and study_options.launcher == "local" else None,
     )
 
 
 def _study(
-    own: StudyOptions,
-    given: Mapping[str, str],
+    options: StudyOptions,
+    texts: Mapping[str, str],
     content: Mapping[str, Any] | None,
     swept: Sequence[str] | None,
 ) -> tuple[read.Study, str]:
     """Return the study of a mapping, a sweep or a file, and the folder's default name."""
     if content is not None:
-        if own.name is None or own.recipe is not None:
+        if options.name is None or options.recipe is not None:
             raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
-        study, stem = read.build(content, "the study"), own.name
+        study, stem = read.build(content, "the study"), options.name
     elif swept is not None:
-        _check_options(given, ())
-        keys = [key for key in swept if key in given and ("," in given[key] or engine.counts(key))]
-        content, stem = sweep.content(own.recipe, given, keys, own.match)
+        _check_options(texts, ())
+        keys = [key for key in swept if key in texts and ("," in texts[key] or engine.counts(key))]
+        content, stem = sweep.content(options.recipe, texts, keys, options.match)
         study = read.build(content, sweep.SWEEP)
     else:
-        path = _find(own.recipe)
+        path = _find(options.recipe)
         study, stem = read.read(path), path.stem
-    if own.match is not None and swept is None:
+    if options.match is not None and swept is None:
         text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
-        raise UserError(f"match={own.match}: {text}")
-    if own.measures is not None:
-        report = study.report.model_copy(update={"measures": tuple(own.measures)})
+        raise UserError(f"match={options.match}: {text}")
+    if options.measures is not None:
+        report = study.report.model_copy(update={"measures": tuple(options.measures)})
         study = study.model_copy(update={"report": report})
-    if own.seeds is not None:
-        study = study.model_copy(update={"seeds": _seeds(own.seeds)})
+    if options.seeds is not None:
+        study = study.model_copy(update={"seeds": _seeds(options.seeds)})
     return study, stem
 
 
-def _sorted(study: read.Study, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _sorted(study: read.Study, texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Split command-line options into the study's places and the keys of recipes."""
     for place in study.places:
         taken = place in StudyOptions.options() or place in engine.own_keys()
         if taken and place not in PRESETS:
             raise UserError(f"places: {place}= means something else already; take another name")
-    options = {key: text for key, text in given.items() if key not in study.places}
+    options = {key: text for key, text in texts.items() if key not in study.places}
     _check_options(options, study.places)
-    named = {key: text for key, text in given.items() if key in study.places}
+    named = {key: text for key, text in texts.items() if key in study.places}
     places = {key: _absolute(text) for key, text in named.items() if text.lower() not in NULLS}
     return places, options
 
 
 def _worth(
-    own: StudyOptions, given: Mapping[str, str], may_time: bool
+    options: StudyOptions, texts: Mapping[str, str], may_time: bool
 ) -> tuple[StudyOptions, worth.Worth]:
     """Plan `study/worth` and return the options that run the planned study.
 
     Raises:
         UserError: `worth.build` refuses the options, or another device is named.
     """
-    if own.device:
+    if options.device:
         text = f"{worth.NAME} takes its hours from steps that it times here, on this machine"
-        raise UserError(f"device={own.device}: {text}; leave it out")
-    name = own.name or worth.NAME.rpartition("/")[2]
-    planned = worth.build(given, own, Path(own.out) / name, may_time)
-    parallel = own.parallel
-    if own.launcher != "local":
+        raise UserError(f"device={options.device}: {text}; leave it out")
+    name = options.name or worth.NAME.rpartition("/")[2]
+    planned = worth.build(texts, options, Path(options.out) / name, may_time)
+    parallel = options.parallel
+    if options.launcher != "local":
         text = f"by the time of this machine, {planned.parallel} at once; on those of"
-        text += f" launcher={own.launcher} it may be another, and waiting comes on top"
+        text += f" launcher={options.launcher} it may be another, and waiting comes on top"
         planned.lines.append(f"planned     {text}")
     elif parallel is None:
         parallel = planned.parallel
@@ -185,7 +187,7 @@ def _worth(
         text = f"for parallel={planned.parallel}; it is not planned anew for parallel={parallel}"
         planned.lines.insert(0, f"planned     {text}")
     changed = {"recipe": None, "name": name, "parallel": parallel}
-    return own.model_copy(update=changed), planned
+    return options.model_copy(update=changed), planned
 
 
 def _find(name: str | None) -> Path:
@@ -220,8 +222,8 @@ def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
     if seed := options.get("seed"):
         seeds = seed if "," in seed else f"{seed},"
         raise UserError(f"seed={seed}: say seeds={seeds} for just that, or seeds=N for the first N")
-    own = [*map(option_name, StudyOptions.options().values()), *places]
-    check_keys(options, known=engine.own_keys(), others=own)
+    known_options = [*map(option_name, StudyOptions.options().values()), *places]
+    check_keys(options, known=engine.own_keys(), others=known_options)
     for key, text in options.items():
         if read.REFERENCE.search(text):
             raise UserError(f"{key}={text}: braces are for the study's file")
@@ -237,8 +239,8 @@ def _stand_in(study: read.Study, place: str) -> str:
 
     The value is the place's name. For initial weights the name stays in braces.
     """
-    settings = (one for run in study.runs for one in read.settings_of(study, run))
-    is_init = any(one.options.get("init") == f"{{{place}}}" for one in settings)
+    settings = (setting for run in study.runs for setting in read.settings_of(study, run))
+    is_init = any(setting.options.get("init") == f"{{{place}}}" for setting in settings)
     return f"{{{place}}}" if is_init else place
 
 

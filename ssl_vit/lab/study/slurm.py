@@ -79,7 +79,7 @@ class Slurm:
         """
         _logs(job).mkdir(parents=True, exist_ok=True)
         queue = _queue(job)
-        numbers = {run: [*dict.fromkeys(found.values())] for run, found in queue.items()}
+        numbers = {run: [*dict.fromkeys(jobs.values())] for run, jobs in queue.items()}
         submitted: dict[str, str] = {}
         for run in _runs(job):
             write_atomically(_list(job, run), "\n".join(_elements(job, run)))
@@ -135,14 +135,14 @@ def _queue(job: Job) -> dict[str, dict[int, str]]:
         UserError: SLURM does not answer.
     """
     runs = {_job_name(job, run): run for run in _runs(job)}
-    found: dict[str, dict[int, str]] = {run: {} for run in runs.values()}
+    queue: dict[str, dict[int, str]] = {run: {} for run in runs.values()}
     clusters = [word for word in shlex.split(job.slurm) if word.startswith("--clusters=")]
     words = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F %K %j"]
     for line in _output([*words, *clusters], "the queue").splitlines():
         number, index, name = [*line.strip().split(" ", 2), "", ""][:3]
         if name in runs and index.isdecimal():
-            found[runs[name]][int(index)] = number
-    return found
+            queue[runs[name]][int(index)] = number
+    return queue
 
 
 def _output(words: Sequence[str], what: str) -> str:
@@ -185,8 +185,8 @@ def _command(
     left = _left(job, run, queued)
     if not left:
         return []
-    needed = dict.fromkeys(job.tasks[one].run for _, task in left for one in task.needs)
-    waits = ":".join(number for one in needed for number in numbers[one])
+    needed = dict.fromkeys(job.tasks[need].run for _, task in left for need in task.needs)
+    waits = ":".join(number for needed_run in needed for number in numbers[needed_run])
     logs, most = _logs(job), f"%{job.parallel}" if job.parallel else ""
     return [
         *("sbatch", "--parsable", *_options(job)),
@@ -208,20 +208,20 @@ def _options(job: Job) -> list[str]:
         UserError: A word is not a long option, an option contradicts ours, or the processes do not
             divide a batch.
     """
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     try:
         words = shlex.split(job.slurm)
     except ValueError as error:
         raise UserError(f"slurm={job.slurm}: {error}") from None
     for word in words:
-        found = OPTION.fullmatch(word)
-        if found is None:
+        match = OPTION.fullmatch(word)
+        if match is None:
             expected = "expected long options of sbatch, as in --time=4:00:00 --gpus=8"
             raise UserError(f"slurm: {word}: {expected}")
-        if found[1] in REFUSED:
-            raise UserError(f"slurm: {word}: {REFUSED[found[1]]}")
-        given[found[1]] = found[2] or ""
-    nodes, each = _layout(given)
+        if match[1] in REFUSED:
+            raise UserError(f"slurm: {word}: {REFUSED[match[1]]}")
+        values[match[1]] = match[2] or ""
+    nodes, each = _layout(values)
     for name, recipe in job.recipes.items():
         try:
             engine.check_processes(recipe, nodes * each)
@@ -236,7 +236,7 @@ def _options(job: Job) -> list[str]:
     ]
 
 
-def _layout(given: Mapping[str, str]) -> tuple[int, int]:
+def _layout(values: Mapping[str, str]) -> tuple[int, int]:
     """Return the number of machines of a task and the processes on each machine.
 
     The processes are as many as the options ask for, else one for each GPU.
@@ -244,26 +244,26 @@ def _layout(given: Mapping[str, str]) -> tuple[int, int]:
     Raises:
         UserError: An option's number is invalid, or the machines do not divide the GPUs.
     """
-    nodes = _number(given, "nodes", NUMBER)
-    name = next((one for one in PROCESSES if one in given), "")
-    each = _number(given, name, PROCESSES.get(name, NUMBER))
+    nodes = _number(values, "nodes", NUMBER)
+    name = next((option for option in PROCESSES if option in values), "")
+    each = _number(values, name, PROCESSES.get(name, NUMBER))
     if name != "gpus":
         return nodes, each
     if each % nodes:
-        raise UserError(f"slurm: --gpus={given[name]}: {nodes} machines do not divide them")
+        raise UserError(f"slurm: --gpus={values[name]}: {nodes} machines do not divide them")
     return nodes, each // nodes
 
 
-def _number(given: Mapping[str, str], name: str, pattern: str) -> int:
+def _number(values: Mapping[str, str], name: str, pattern: str) -> int:
     """Return the number of an option, or 1 if the option is missing.
 
     Raises:
         UserError: The text is not such a number.
     """
-    found = re.fullmatch(pattern, given.get(name, "1"), re.ASCII)
-    if found is None:
+    match = re.fullmatch(pattern, values.get(name, "1"), re.ASCII)
+    if match is None:
         expected = "a number, at least 1"
         if pattern != NUMBER:
             expected = "how many GPUs (4, a100:4, of gres gpu:4), or --ntasks-per-node= beside it"
-        raise UserError(f"slurm: --{name}={given[name]}: expected {expected}")
-    return int(found[1])
+        raise UserError(f"slurm: --{name}={values[name]}: expected {expected}")
+    return int(match[1])

@@ -27,20 +27,20 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def content(
-    recipe: str | None, given: Mapping[str, str], swept: Iterable[str], match: str | None
+    recipe: str | None, texts: Mapping[str, str], swept: Iterable[str], match: str | None
 ) -> tuple[dict[str, Any], str]:
     """Return the study of the sweep with the structure of a study file, and the study's name.
 
     Args:
         recipe: Recipe that all runs start from.
-        given: `{key: text}` of all options, swept and not.
+        texts: `{key: text}` of all options, swept and not.
         swept: Keys that have several values.
         match: `exaflop` if the values of the first key get equal compute, else None.
 
     Raises:
         UserError: No key is swept, or an option is wrong.
     """
-    axes = {key: COMMA.split(given[key]) for key in swept}
+    axes = {key: COMMA.split(texts[key]) for key in swept}
     if not axes:
         example = "say what is swept, as in sweep corruption.rate=0.15,0.5"
         raise UserError(f"{SWEEP}: no key follows; {example}")
@@ -49,11 +49,11 @@ def content(
         raise UserError(f"recipe={recipe}: {text}")
     for key, values in axes.items():
         if "" in values:
-            raise UserError(f"{key}={given[key]}: a value is empty")
+            raise UserError(f"{key}={texts[key]}: a value is empty")
         if len(values) == 1:
             wanted = f"expected two values at least after {SWEEP}; others stand before it"
-            raise UserError(f"{key}={given[key]}: {wanted}")
-    start = {key: text for key, text in given.items() if key not in axes}
+            raise UserError(f"{key}={texts[key]}: {wanted}")
+    start = {key: text for key, text in texts.items() if key not in axes}
     start |= {"recipe": recipe} if recipe else {}
     trained = {key: text for key, text in start.items() if not key.startswith("probe.")}
     probed = {key: text for key, text in start.items() if key.startswith(("probe.", "compute."))}

@@ -91,10 +91,16 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     for axis, names in study.axes.items():
         lacking: dict[str, str] = {}
         for name, settings in names.items():
-            found = (_lacks(one.options, places, missing) for one in settings.values())
-            if reason := next(filter(None, found), ""):
+            reasons_here = (
+                _lacks(setting.options, places, missing) for setting in settings.values()
+            )
+            if reason := next(filter(None, reasons_here), ""):
                 lacking[name] = reason
-        axes[axis] = {name: one for name, one in names.items() if name not in lacking}
+        axes[axis] = {
+            name: settings_of_name
+            for name, settings_of_name in names.items()
+            if name not in lacking
+        }
         if not axes[axis]:
             reasons = some([*dict.fromkeys(lacking.values())])
             raise UserError(f"{axis}: none of its names can be run: {reasons}")
@@ -122,14 +128,14 @@ def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: set[s
     return ""
 
 
-def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> Tasks:
+def plan(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> Tasks:
     """Plan the tasks of a study.
 
     Args:
         study: Study as `without_missing` returns it.
         places: `{place: path}` that replaces `{place}` in options; every place of the study is a
             key.
-        given: Options of the command line. Each overrides the tasks that use the option.
+        texts: Options of the command line. Each overrides the tasks that use the option.
 
     Raises:
         UserError: No task uses an option, a run tries the values of a given option, a needed run
@@ -137,20 +143,22 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
     """
     seeds = _seeds(study)
     tasks: Tasks = {}
-    unused = dict(given)
-    for run, own in study.runs.items():
-        axes = [[(axis, name) for name in study.names(run, axis)] for axis in own.over]
+    unused = dict(texts)
+    for run, declared in study.runs.items():
+        axes = [[(axis, name) for name in study.names(run, axis)] for axis in declared.over]
         for at in map(dict, itertools.product(*axes)):
             options, tries = settings_at(study, run, at)
             options = _filled(options, places)
-            both = {**options, **given}
-            used = {key: text for key, text in given.items() if engine.uses(own.tool, key, both)}
+            merged = {**options, **texts}
+            used = {
+                key: text for key, text in texts.items() if engine.uses(declared.tool, key, merged)
+            }
             unused = {key: text for key, text in unused.items() if key not in used}
             for key in tries.keys() & used.keys():
                 raise UserError(f"{key}={used[key]}: run {run} tries it; leave it out")
             options |= used
-            if study.match and study.match.exaflop in own.over and own.tool == "pretrain":
-                others = {axis: at[axis] for axis in own.over if axis != study.match.exaflop}
+            if study.match and study.match.exaflop in declared.over and declared.tool == "pretrain":
+                others = {axis: at[axis] for axis in declared.over if axis != study.match.exaflop}
                 base = _filled(settings_at(study, run, others).options, places) | used
                 options |= _matched(base, options, f"match: {where(run, at)}")
             for seed, *values in itertools.product(seeds[run], *tries.values()):
@@ -169,7 +177,7 @@ def plan(study: Study, places: Mapping[str, str], given: Mapping[str, str]) -> T
 def _filled(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
     """Replace `{PLACE}` in options and keep all other names in braces."""
     return {
-        key: REFERENCE.sub(lambda found: places.get(found[1], found[0]), text)
+        key: REFERENCE.sub(lambda match: places.get(match[1], match[0]), text)
         for key, text in options.items()
     }
 
@@ -180,12 +188,12 @@ def _seeds(study: Study) -> dict[str, list[int]]:
     A run without seeds of its own uses the study's seeds and the seeds of all runs that need the
     run.
     """
-    found = {name: {*(run.seeds or study.seeds)} for name, run in study.runs.items()}
+    seeds_of_runs = {name: {*(run.seeds or study.seeds)} for name, run in study.runs.items()}
     for name in reversed(study.runs):
-        for other in needs(study, name):
-            if study.runs[other].seeds is None:
-                found[other] |= found[name]
-    return {name: sorted(seeds) for name, seeds in found.items()}
+        for needed in needs(study, name):
+            if study.runs[needed].seeds is None:
+                seeds_of_runs[needed] |= seeds_of_runs[name]
+    return {name: sorted(seeds) for name, seeds in seeds_of_runs.items()}
 
 
 def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) -> dict[str, str]:
@@ -204,13 +212,13 @@ def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) ->
         if options.get(key) != base.get(key):
             raise UserError(f"{place}: {key}={options.get(key)}: is what is matched; leave it out")
     whole = engine.cost(words_of(plain_options(base)), f"{place}, without it")
-    own = engine.cost(words_of(plain_options(options)), place)
-    wanted = whole.steps * whole.exaflop_a_step / own.exaflop_a_step
+    own_cost = engine.cost(words_of(plain_options(options)), place)
+    wanted = whole.steps * whole.exaflop_a_step / own_cost.exaflop_a_step
     count = max(1, round(wanted))
     if abs(count / wanted - 1) > TOLERANCE:
         text = f"{count} steps cost {count / wanted:.0%} of the others' and no other number is"
         raise UserError(f"{place}: {text} nearer; expected more optim.steps=")
-    warmup = min(count - 1, round(own.warmup * count / own.steps))
+    warmup = min(count - 1, round(own_cost.warmup * count / own_cost.steps))
     return {"optim.steps": str(count), "optim.warmup": str(warmup)}
 
 
@@ -230,13 +238,15 @@ def _task(
     among: tuple[str, ...] = ()
     if best:
         among = tuple(task.name for task in _runs_of(run, best.of, at, tasks))
-    for one in among:  # a tried value may name a run
-        named |= references({key: option_text(text) for key, text in tasks[one].tried.items()})
+    for tried_task in among:  # a tried value may name a run
+        named |= references(
+            {key: option_text(text) for key, text in tasks[tried_task].tried.items()}
+        )
     filled, needed = {SEED: str(seed)}, [*among]
     # a place without a path stays in braces
     for name in sorted(named - {SEED, *study.places}):
-        found = _runs_of(run, name, at, tasks)
-        same = next((task.name for task in found if task.seed == seed), found[0].name)
+        needed_tasks = _runs_of(run, name, at, tasks)
+        same = next((task.name for task in needed_tasks if task.seed == seed), needed_tasks[0].name)
         filled[name] = f"{{{same}}}"
         needed.append(same)
     # in the folder's name each tried value has the last word of the key: lr=0.1
@@ -256,14 +266,14 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
     Raises:
         UserError: No such task exists.
     """
-    found = [
+    matching = [
         task
         for task in tasks.values()
         if task.run == needed and task.at == {axis: at[axis] for axis in task.at}
     ]
-    if not found:
+    if not matching:
         raise UserError(f"{where(run, at)}: needs {needed}, which is not there; see its `only`")
-    return found
+    return matching
 
 
 def origins(tasks: Tasks, name: str) -> list[str]:
@@ -272,8 +282,8 @@ def origins(tasks: Tasks, name: str) -> list[str]:
     Tasks that only serve to choose the best tried values are not included.
     """
     among = (tasks[name].best or [()])[0]
-    direct = [one for one in tasks[name].needs if one not in among]
-    return list(dict.fromkeys([*direct, *(far for one in direct for far in origins(tasks, one))]))
+    direct = [need for need in tasks[name].needs if need not in among]
+    return list(dict.fromkeys([*direct, *(far for need in direct for far in origins(tasks, need))]))
 
 
 def tried_otherwise(tasks: Tasks) -> list[str]:
@@ -285,23 +295,23 @@ def tried_otherwise(tasks: Tasks) -> list[str]:
     Returns:
         One line for each kind of difference, with the first place where the difference occurs.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for task in tasks.values():
         tried = tasks[task.best[0][0]] if task.best else task
-        there, here = (one.values | _weights(one) for one in (tried, task))
-        apart = {*tried.tried, *NOT_CHOSEN_FOR, *task.despite, *(there.keys() ^ here.keys())}
-        every = engine.differences(there, here, apart)
-        if differ := [str(one) for one in every if engine.counts(one.key)]:
+        tried_values, here = (compared.values | _weights(compared) for compared in (tried, task))
+        apart = {*tried.tried, *NOT_CHOSEN_FOR, *task.despite, *(tried_values.keys() ^ here.keys())}
+        every = engine.differences(tried_values, here, apart)
+        if differ := [str(difference) for difference in every if engine.counts(difference.key)]:
             text = f"takes {' and '.join(tried.tried)} from the tries of run {tried.run}, which"
             text += f" differ in {', '.join(differ)}: another value may be better here"
-            found.setdefault(text, where(task.run, task.at))
-    return [f"{place}: {text}" for text, place in found.items()]
+            texts.setdefault(text, where(task.run, task.at))
+    return [f"{place}: {text}" for text, place in texts.items()]
 
 
 def _weights(task: Task) -> dict[str, str]:
     """Return `{key: place}` of a task's weights, with the run's name for weights of other tasks."""
     named = sources({"init": engine.SCRATCH} | task.options)
-    return {key: OF_RUN.sub(r"\1", one.place) for key, one in named.items()}
+    return {key: OF_RUN.sub(r"\1", source.place) for key, source in named.items()}
 
 
 def unreachable(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:

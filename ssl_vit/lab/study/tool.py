@@ -158,7 +158,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
 def _job(request: Request, tasks: Tasks) -> launch.Job:
     """Return the request as a job for a launcher, under the current names of the tasks."""
     recipes = dict(zip(tasks, (request.recipes[name] for name in request.tasks), strict=True))
-    own = request.own
+    options = request.own
     words = [f"name={request.name}", f"out={request.folder.parent.resolve()}"]
     words += [f"plugin={request.plugin}"] if request.plugin else []
     order = tuple(worth.order(tasks, request.hours.frozen_first)) if request.hours else ()
@@ -168,8 +168,8 @@ def _job(request: Request, tasks: Tasks) -> launch.Job:
         tasks=tasks,
         recipes=recipes,
         words=tuple(words),
-        parallel=own.parallel,
-        slurm=own.slurm,
+        parallel=options.parallel,
+        slurm=options.slurm,
         measures=request.study.report.measures,
         hours=request.hours,
         order=order,
@@ -214,19 +214,19 @@ def _become_one(words: Sequence[str]) -> None:
         UserError: There is no such task, or it needs a task that has not finished.
     """
     texts, rest = split(StudyOptions, words)
-    own = build(StudyOptions, texts)
-    names = (own.only or "").split("/")
-    if own.only is None or own.index is None:
+    options = build(StudyOptions, texts)
+    names = (options.only or "").split("/")
+    if options.only is None or options.index is None:
         raise UserError("only= and index= belong together: tasks, and the number of one of them")
-    if own.index >= len(names):
-        raise UserError(f"index={own.index}: only= has the tasks 0 to {len(names) - 1}")
+    if options.index >= len(names):
+        raise UserError(f"index={options.index}: only= has the tasks 0 to {len(names) - 1}")
     # the metrics of the plugin are known from here on
     engine.run_plugin(engine.parse(rest).get("plugin"))
-    folder = Path(own.out) / (own.name or Path(own.recipe or "").stem)
-    tasks, name = record.read(folder).by_name, names[own.index]
+    folder = Path(options.out) / (options.name or Path(options.recipe or "").stem)
+    tasks, name = record.read(folder).by_name, names[options.index]
     if name not in tasks:
         raise UserError(f"only={name}: the study has no such task; {suggest(name, tasks)}")
-    unfinished = [other for other in tasks[name].needs if not launch.finished(folder, other)]
+    unfinished = [need for need in tasks[name].needs if not launch.finished(folder, need)]
     if missing := unreachable(tasks[name], tasks, unfinished):
         raise UserError(f"only={name}: it needs {missing}, which is not finished")
     line = process_command(*launch.command(tasks[name], tasks, folder))

@@ -227,8 +227,8 @@ def dies_with_us(number: int = signal.SIGKILL) -> Callable[[], None] | None:
 def module_names() -> list[str]:
     """Return the modules that a warm process imports."""
     objectives = importlib.import_module(f"{PACKAGE.name}.objectives")
-    found = pkgutil.walk_packages(objectives.__path__, f"{objectives.__name__}.")
-    return [*MODULES, *(module.name for module in found)]
+    modules = pkgutil.walk_packages(objectives.__path__, f"{objectives.__name__}.")
+    return [*MODULES, *(module.name for module in modules)]
 
 
 def import_all() -> str | None:

@@ -63,9 +63,9 @@ class SelfDistillation(Objective):
 
     def heads(self) -> dict[str, Tensor]:
         """Return the teacher's head, because the exported encoder is the teacher's too."""
-        found = super().heads()
-        own = {name: value for name, value in found.items() if TEACHER not in name}
-        return {name: found.get(TEACHER + name, value) for name, value in own.items()}
+        weights = super().heads()
+        student = {name: value for name, value in weights.items() if TEACHER not in name}
+        return {name: weights.get(TEACHER + name, value) for name, value in student.items()}
 
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
         """Return the prototypes at the beginning of the run, and nothing later.
@@ -74,8 +74,8 @@ class SelfDistillation(Objective):
         """
         if progress >= self.freeze:
             return []
-        held = [one for one in self.head.modules() if isinstance(one, Prototypes)]
-        return [p for one in held for p in one.parameters() if p.requires_grad]
+        held = [module for module in self.head.modules() if isinstance(module, Prototypes)]
+        return [p for layer in held for p in layer.parameters() if p.requires_grad]
 
     def averages(self, progress: float) -> teacher.Averages:
         momentum = teacher.cosine_momentum(self.first_momentum, progress)

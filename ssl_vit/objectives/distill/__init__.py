@@ -40,7 +40,7 @@ def teacher_of(options: DistillOptions, size: int) -> Recipe:
 
     The recipe holds `model`, and `data` with the size at which the teacher sees images.
     """
-    network = {name: one for name, one in (options.network or {}).items() if "." in name}
+    network = {name: value for name, value in (options.network or {}).items() if "." in name}
     return build(network | {"data.size": options.size or size})
 
 
@@ -66,31 +66,33 @@ class DistillDeclaration(ObjectiveDeclaration):
     )
 
     def check(self, recipe: Recipe) -> None:
-        own = recipe.group(DistillOptions)
+        options = recipe.group(DistillOptions)
         check_patches(recipe)
-        if own.network is None:  # in a study, the teacher may not have been trained yet
+        if options.network is None:  # in a study, the teacher may not have been trained yet
             return
-        teacher = teacher_of(own, recipe.data.size)
+        teacher = teacher_of(options, recipe.data.size)
         if teacher.model.convolutional:
             text = f"{teacher.model.timm} has no patches. Name a Vision Transformer."
             raise recipe.error("distill.teacher", text)
         for name in ("channels", "pixel_range"):
-            here, there = (getattr(one.data, name) for one in (recipe, teacher))
-            if here != there:
+            here, of_teacher = (getattr(made.data, name) for made in (recipe, teacher))
+            if here != of_teacher:
                 shown = name.replace("pixel_", "")
                 text = (
-                    f"the teacher was trained with data.{shown}={option_text(there)}, and this run"
-                    f" has data.{shown}={option_text(here)}. Use"
-                    f" data.{shown}={option_text(there)} or another teacher."
+                    f"the teacher was trained with data.{shown}={option_text(of_teacher)}, and this"
+                    f" run has data.{shown}={option_text(here)}. Use"
+                    f" data.{shown}={option_text(of_teacher)} or another teacher."
                 )
                 raise recipe.error("distill.teacher", text)
         side, patch = teacher.data.size, teacher.model.patch
         if side % patch or side < 2 * patch:
             text = f"the teacher has patches of {patch} px. Use a multiple, at least {2 * patch}"
-            alone = "" if own.size else ", or resize images for the teacher only by distill.size="
-            raise recipe.error("distill.size" if own.size else "data.size", f"{text}{alone}.")
-        if own.patches and not same_grid(recipe, teacher):
-            grid, teachers_grid = (one.data.size // one.model.patch for one in (recipe, teacher))
+            alone = (
+                "" if options.size else ", or resize images for the teacher only by distill.size="
+            )
+            raise recipe.error("distill.size" if options.size else "data.size", f"{text}{alone}.")
+        if options.patches and not same_grid(recipe, teacher):
+            grid, teachers_grid = (made.data.size // made.model.patch for made in (recipe, teacher))
             text = (
                 f"the student has {grid} x {grid} patches and the teacher {teachers_grid} x"
                 f" {teachers_grid}. Use distill.patches=0, or distill.size={grid * patch}."
@@ -100,7 +102,7 @@ class DistillDeclaration(ObjectiveDeclaration):
 
 def same_grid(student: Recipe, teacher: Recipe) -> bool:
     """Return whether student and teacher cut an image into the same number of patches."""
-    grids = {one.data.size // one.model.patch for one in (student, teacher)}
+    grids = {made.data.size // made.model.patch for made in (student, teacher)}
     return len(grids) == 1
 
 

@@ -155,11 +155,11 @@ def _teacher_precision(device: torch.device) -> AbstractContextManager:
 
 
 def build(settings: Settings, encoder: Encoder, classes: int) -> Distillation:
-    own = settings.group(DistillOptions)
-    if own.network is None:
+    options = settings.group(DistillOptions)
+    if options.network is None:
         raise UserError(f"distill.teacher=: no teacher is named. Choices: {DESCRIBED}")
-    described = teacher_of(own, encoder.data.size)
+    described = teacher_of(options, encoder.data.size)
     teacher = build_encoder(described.model, described.data)
-    if (eps := own.network.get("eps")) is not None:
+    if (eps := options.network.get("eps")) is not None:
         set_eps(teacher, eps)
-    return Distillation(encoder, teacher, own.network["pool"], own.loss, own.patches)
+    return Distillation(encoder, teacher, options.network["pool"], options.loss, options.patches)

@@ -48,8 +48,8 @@ class IjepaOptions(Keys):
 
 def target_count(recipe: Recipe) -> int:
     """Return the number of patches that are predicted of each target block."""
-    own, side = recipe.group(IjepaOptions), recipe.data.size // recipe.model.patch
-    return trimmed_count(block_sizes(side, own.area, own.aspect))
+    options, side = recipe.group(IjepaOptions), recipe.data.size // recipe.model.patch
+    return trimmed_count(block_sizes(side, options.area, options.aspect))
 
 
 def visible_count(recipe: Recipe) -> int:
@@ -84,17 +84,17 @@ class IjepaDeclaration(ObjectiveDeclaration):
 
     def check(self, recipe: Recipe) -> None:
         check_patches(recipe)
-        own = recipe.group(IjepaOptions)
+        options = recipe.group(IjepaOptions)
         for name in ("area", "aspect", "context"):
-            smallest, largest = getattr(own, name)
+            smallest, largest = getattr(options, name)
             if smallest > largest:
                 text = "the first value is larger than the second. Write the smaller value first."
                 raise recipe.error(f"ijepa.{name}", text)
         # Patches that remain for the context even if no two target blocks overlap
-        left = recipe.patches - own.blocks * target_count(recipe)
+        left = recipe.patches - options.blocks * target_count(recipe)
         if left < visible_count(recipe):
             text = (
-                f"{own.blocks} target blocks of {target_count(recipe)} patches may leave only"
+                f"{options.blocks} target blocks of {target_count(recipe)} patches may leave only"
                 f" {max(0, left)} of {recipe.patches} patches, and ijepa.visible needs"
                 f" {visible_count(recipe)}. Use fewer blocks or a smaller ijepa.area or"
                 " ijepa.visible."

@@ -26,9 +26,9 @@ def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]
         aspect: smallest and largest ratio of rows to columns.
     """
     shares = [(i + 0.5) / STEPS for i in range(STEPS)]
-    found = [_size(side, _between(area, i), _between(aspect, j)) for i in shares for j in shares]
-    smallest = min(selected_count(area[0], side**2), max(map(math.prod, found)))
-    return [size for size in found if math.prod(size) >= smallest]
+    sizes = [_size(side, _between(area, i), _between(aspect, j)) for i in shares for j in shares]
+    smallest = min(selected_count(area[0], side**2), max(map(math.prod, sizes)))
+    return [size for size in sizes if math.prod(size) >= smallest]
 
 
 def _size(side: int, area: float, aspect: float) -> Size:

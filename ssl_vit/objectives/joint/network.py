@@ -36,7 +36,9 @@ class Joint(Objective):
         """Return the averages of the part with a teacher. Parts without a teacher have a
         momentum of 1.
         """
-        return min((part.averages(progress) for _, part in self._all()), key=lambda found: found[0])
+        return min(
+            (part.averages(progress) for _, part in self._all()), key=lambda averages: averages[0]
+        )
 
     def forward(self, batch: Batch) -> Output:
         steps = {name: part(batch) for name, part in self._all()}

@@ -123,5 +123,5 @@ class MaskedAutoencoder(PatchPrediction):
 
 
 def build(settings: Settings, encoder: Encoder, classes: int) -> MaskedAutoencoder:
-    own = settings.group(MaeOptions).model_dump()
-    return MaskedAutoencoder(encoder, settings.build_target(encoder), **own)
+    options = settings.group(MaeOptions).model_dump()
+    return MaskedAutoencoder(encoder, settings.build_target(encoder), **options)

@@ -79,5 +79,5 @@ class MaskedPatchPrediction(PatchPrediction):
 
 
 def build(settings: Settings, encoder: Encoder, classes: int) -> MaskedPatchPrediction:
-    own = settings.group(CorruptionOptions).model_dump(exclude={"keep"})
-    return MaskedPatchPrediction(encoder, settings.build_target(encoder), **own)
+    options = settings.group(CorruptionOptions).model_dump(exclude={"keep"})
+    return MaskedPatchPrediction(encoder, settings.build_target(encoder), **options)

@@ -37,17 +37,17 @@ class SupervisedDeclaration(ObjectiveDeclaration):
     any_length = True
 
     def check(self, recipe: Recipe) -> None:
-        own = recipe.group(SupervisedOptions)
-        if recipe.model.convolutional and own.pool != "token":
+        options = recipe.group(SupervisedOptions)
+        if recipe.model.convolutional and options.pool != "token":
             text = f"model={recipe.model.name} has no patch tokens. Use supervised.pool=token."
             raise recipe.error("supervised.pool", text)
-        if own.smoothing and own.loss != "softmax":
+        if options.smoothing and options.loss != "softmax":
             text = "supervised.loss=sigmoid has no label smoothing. Use supervised.smoothing=0."
             raise recipe.error("supervised.smoothing", text)
 
-    def check_label_lists(self, recipe: Recipe, found: str) -> None:
+    def check_label_lists(self, recipe: Recipe, lists: str) -> None:
         if recipe.group(SupervisedOptions).loss == "softmax":
-            raise recipe.error("supervised.loss", f"{found}. Use supervised.loss=sigmoid.")
+            raise recipe.error("supervised.loss", f"{lists}. Use supervised.loss=sigmoid.")
 
 
 DECLARATION = SupervisedDeclaration()

@@ -142,8 +142,8 @@ class TeacherFeatures(TargetDeclaration):
     def build(self, settings: Any, encoder: Any) -> Any:
         from . import teacher_features
 
-        own = settings.group(TeacherOptions)
-        return teacher_features.TeacherFeatures(encoder, own.blocks, own.momentum)
+        options = settings.group(TeacherOptions)
+        return teacher_features.TeacherFeatures(encoder, options.blocks, options.momentum)
 
 
 DECLARATIONS = (

@@ -331,7 +331,7 @@ def mean_truth(truths: Iterable[Tensor]) -> Tensor:
     """Return the mean (A,) over the patches of all batches (B, N, A). The last batch may be
     smaller.
     """
-    totals, counts = zip(*((one.mean(1).sum(0), len(one)) for one in truths), strict=True)
+    totals, counts = zip(*((truth.mean(1).sum(0), len(truth)) for truth in truths), strict=True)
     return torch.stack(totals).sum(0) / sum(counts)
 
 

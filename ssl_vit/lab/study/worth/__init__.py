@@ -71,15 +71,15 @@ class Worth(Record):
         return budget.Plan(self.hours, self.spent, self.expected, self.frozen_first)
 
 
-def build(given: Mapping[str, str], own: StudyOptions, folder: Path, may_time: bool) -> Worth:
+def build(texts: Mapping[str, str], options: StudyOptions, folder: Path, may_time: bool) -> Worth:
     """Plan the study for the options of a command.
 
     An existing plan in the study's folder is used again if the options are the same. If only the
     hours differ and a task has finished, the plan is kept with the new hours.
 
     Args:
-        given: `{key: text}` of `objective`, `init` and recipe keys.
-        own: Options of the study tool. With `check`, no file is written.
+        texts: `{key: text}` of `objective`, `init` and recipe keys.
+        options: Options of the study tool. With `check`, no file is written.
         folder: Folder of the study.
         may_time: Whether steps may be timed.
 
@@ -87,20 +87,20 @@ def build(given: Mapping[str, str], own: StudyOptions, folder: Path, may_time: b
         UserError: An option is wrong, there are too few images or hours, another study is running
             in the folder, or a new plan needs timed steps although `may_time` is False.
     """
-    hours = HOURS if own.hours is None else own.hours
-    path, words = folder / FILE, words_of(given)
-    if own.launcher != "local":
-        words.append(f"launcher={own.launcher}")
+    hours = HOURS if options.hours is None else options.hours
+    path, words = folder / FILE, words_of(texts)
+    if options.launcher != "local":
+        words.append(f"launcher={options.launcher}")
     if (before := _planned(path, words, hours)) is not None:
         return before
     if not may_time:
         text = "is planned by steps that are timed; neither dry=true nor tools/plan.py times them"
-        other = "tools/study.py --check does, on a cluster in a job like those of its tasks"
-        raise UserError(f"recipe={NAME}: {text}; {other}")
-    if engine.is_written(folder) and not own.check:
+        remedy = "tools/study.py --check does, on a cluster in a job like those of its tasks"
+        raise UserError(f"recipe={NAME}: {text}; {remedy}")
+    if engine.is_written(folder) and not options.check:
         raise UserError(f"{folder}: a study of other options is going on; take another name=")
-    planned, printed = _plan(given, own, hours, words)
-    if not own.check:
+    planned, printed = _plan(texts, options, hours, words)
+    if not options.check:
         with engine.locked(folder):  # another command may have planned or started meanwhile
             if (before := _planned(path, words, hours)) is not None:
                 return before
@@ -131,8 +131,8 @@ def _planned(path: Path, words: Sequence[str], hours: float) -> Worth | None:
 
 
 def _plan(
-    given: Mapping[str, str],
-    own: StudyOptions,
+    texts: Mapping[str, str],
+    options: StudyOptions,
     hours: float,
     words: Sequence[str],
 ) -> tuple[Worth, int]:
@@ -145,11 +145,11 @@ def _plan(
         UserError: See `build`.
     """
     began = time.perf_counter()
-    here = own.launcher == "local"
+    here = options.launcher == "local"
     # on a cluster each task has a machine, or a part of a machine, of its own
-    parallel = own.parallel if here else 1
+    parallel = options.parallel if here else 1
     with Timer() as timer:
-        images = find_images(sort_options(given)[0])
+        images = find_images(sort_options(texts)[0])
         lines = [*image_lines(images)]
         print(*lines, sep="\n", flush=True)
         timed: list[Pace] = []
@@ -159,13 +159,13 @@ def _plan(
             return timed[-1]
 
         try:
-            choice = choose(given, images, hours, time_question)
+            choice = choose(texts, images, hours, time_question)
         except UserError:  # the measured times show that the hours are too few
             spent = time.perf_counter() - began
             print(*(_pace_line(pace, spent) for pace in timed[:1]), sep="\n", flush=True)
             raise
     # the command that continues the study must be the user's, without the chosen network
-    question, pace = choice.question._replace(given=given), choice.pace
+    question, pace = choice.question._replace(given=texts), choice.pace
     print(choice.reason, flush=True)
     spent = time.perf_counter() - began
     lines += [choice.reason, _pace_line(pace, spent)]

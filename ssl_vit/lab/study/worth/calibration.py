@@ -103,7 +103,7 @@ class Timer:
             if "error" in answer:
                 recipe = next(word for word in options if word.startswith("recipe="))
                 raise UserError(f"{NAME}: {recipe} cannot be timed: {answer['error']}")
-        return {key: sum(one[key] for one in answers) / len(answers) for key in answers[0]}
+        return {key: sum(answer[key] for answer in answers) / len(answers) for key in answers[0]}
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -126,16 +126,16 @@ def possible_ways(question: Question, parallel: int | None) -> list[Way]:
         parallel: Number of tasks at once if the user sets it, else None.
     """
     cores, devices = engine.cores(), gpus()
-    given = question.recipe.compute.threads or engine.requested_threads()
+    fixed_threads = question.recipe.compute.threads or engine.requested_threads()
     if parallel is None and devices:
         parallel = len(devices)
     if parallel is None:
         need = engine.memory_need(question.recipe, gpu=False)
-        most = max(1, min(cores // (given or 1), memory() // need))
-        counts = {most} if given else {most, min(most, WIDEST), 1}
+        most = max(1, min(cores // (fixed_threads or 1), memory() // need))
+        counts = {most} if fixed_threads else {most, min(most, WIDEST), 1}
     else:
         counts = {parallel}
-    ways = [Way(count, given or max(1, cores // count)) for count in counts]
+    ways = [Way(count, fixed_threads or max(1, cores // count)) for count in counts]
     return sorted(ways, reverse=True)
 
 
@@ -154,8 +154,10 @@ def calibrate(question: Question, timer: Timer, parallel: int | None) -> Pace:
     for way in others:
         again = _time(question, timer, "pretrain", way)
         scaled = {
-            kind: {key: one[key] * again[key] / max(1e-9, timed["pretrain"][key]) for key in one}
-            for kind, one in timed.items()
+            kind: {
+                key: times[key] * again[key] / max(1e-9, timed["pretrain"][key]) for key in times
+            }
+            for kind, times in timed.items()
         }
         paces.append(Pace(_clocks(question, scaled, timer.imports, way), way.parallel))
     return min(paces, key=lambda pace: seconds(question, least_extent(question), pace))
@@ -205,16 +207,16 @@ def _start(question: Question, task: Task) -> dict[str, str]:
 def _time(question: Question, timer: Timer, kind: str, way: Way) -> dict[str, float]:
     """Time a kind of run like `jobs.calibration.measure`, but for whole steps of the study."""
     options, factor = options_of(question, kind, way)
-    found = timer.measure(options, question.images.train, way, gpus())
-    step = found["step"] * factor
-    if not found["resident"]:
-        return found | {"step": step}
-    return found | {"step": step, "set_up": found["set_up"] + _decoding(question, found, way)}
+    times = timer.measure(options, question.images.train, way, gpus())
+    step = times["step"] * factor
+    if not times["resident"]:
+        return times | {"step": step}
+    return times | {"step": step, "set_up": times["set_up"] + _decoding(question, times, way)}
 
 
-def _decoding(question: Question, found: Mapping[str, float], way: Way) -> float:
+def _decoding(question: Question, times: Mapping[str, float], way: Way) -> float:
     """Return the seconds that decoding all training images once takes."""
-    return found["decode"] * question.images.train / way.threads
+    return times["decode"] * question.images.train / way.threads
 
 
 def _clocks(
@@ -244,17 +246,17 @@ def _clocks(
         evaluated |= {f"{kind} {RELEASED}": evaluated[kind] for kind in ("tune", "final", "frozen")}
     clocks = {}
     for kind, count in evaluated.items():
-        found = timed.get(kind) or timed[TUNE_RELEASED if kind.endswith(RELEASED) else "tune"]
+        times = timed.get(kind) or timed[TUNE_RELEASED if kind.endswith(RELEASED) else "tune"]
         if kind == "own" and question.init:
             continue
         is_frozen = kind.startswith("frozen")
-        forward = count * found["forward"] + min(count, images.train) * found["decode"]
+        forward = count * times["forward"] + min(count, images.train) * times["decode"]
         rest = (
             (0 if is_possible() else imports)
-            + found["set_up"]
+            + times["set_up"]
             + forward
             + FINISH
             + (PROBES if is_frozen else 0)
         )
-        clocks[kind] = Clock(0.0 if is_frozen else found["step"], rest)
+        clocks[kind] = Clock(0.0 if is_frozen else times["step"], rest)
     return clocks

@@ -61,7 +61,7 @@ class Extent(NamedTuple):
 
 def study_file(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
     """Return the study with the structure of a study file."""
-    objective, other = question.arms
+    objective, baseline = question.arms
     shares = _shares(extent)
     parts = {"": ["arm"]} | ({"_fewer": ["arm", "share"]} if shares else {})
     frozen = {"recipe": "evaluate", "probe.measures": ["knn", "linear"]}
@@ -79,14 +79,14 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
             options = of_network | _supervised(question, extent.steps, LEARNING_RATES[end])
             run = {"tool": "pretrain", "over": over[1:], "options": options}
             runs[f"own{part}{end}"] = run
-        both = {"tool": "finetune", "over": over, "only": {"arm": [*question.all_arms]}}
+        fine_tuned = {"tool": "finetune", "over": over, "only": {"arm": [*question.all_arms]}}
         untested = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
-        runs[f"tune{part}"] = both | untested
-        runs[f"final{part}"] = both | {"best": f"tune{part}", "options": tuned}
+        runs[f"tune{part}"] = fine_tuned | untested
+        runs[f"final{part}"] = fine_tuned | {"best": f"tune{part}", "options": tuned}
     if extent.frozen:
         runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
     condition = f"With {hours:g} hours ({question.epochs(extent.steps)}) of {question.network}"
-    asked = f"{condition}, {objective} minus {other}"
+    asked = f"{condition}, {objective} minus {baseline}"
     return {
         "title": f"Does pre-training help on these images? {asked}",
         "seeds": list(range(extent.seeds)),
@@ -96,7 +96,7 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
         "report": {
             "test": "final",
             "measures": ["top1"],
-            "pairs": [f"{objective}:{other}"],
+            "pairs": [f"{objective}:{baseline}"],
             "beside": [run for run in runs if run in ("frozen", "final_fewer")],
             "condition": condition,
             "question": _facts(question, extent),
@@ -170,14 +170,14 @@ def _length(steps: int, warmup: float) -> dict[str, int]:
 
 def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
     """Return the settings of each run in each arm."""
-    objective, other = question.arms
+    objective, baseline = question.arms
     rates, way_rates = RATES[extent.tries]
     mixed: dict[str, Any] = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
     several = len(extent.rates) > 1
-    arms: dict[str, Any] = {objective: {}, other: {}}
+    arms: dict[str, Any] = {objective: {}, baseline: {}}
     if extent.frozen:
         arms[objective]["frozen"] = {"init": "{pretrain}"}
-        arms[other]["frozen"] = {"init": question.init or "{own}"}
+        arms[baseline]["frozen"] = {"init": question.init or "{own}"}
     for part in parts:
         # if several pre-trainings are tried, the final run takes the best init=
         pretrained = {} if several else {"init": "{pretrain}"}
@@ -192,7 +192,7 @@ def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> di
             start = question.model
             ways = [engine.SCRATCH, *(f"{{own{part}{end}}}" for end in extent.rates)]
             tries = {"init": ways, "optim.lr": way_rates, **mixed}
-        arms[other] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
+        arms[baseline] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
     if question.released:
         for arm in arms.values():
             arm["all"] = question.of_network
@@ -216,18 +216,18 @@ def _released(released: Released, extent: Extent, parts: Mapping[str, object]) -
 
 def _notes(question: Question, extent: Extent) -> Iterator[str]:
     """Yield how settings were chosen, what each run saw, and what the study cannot show."""
-    (objective, other), images = question.arms, question.images
+    (objective, baseline), images = question.arms, question.images
     yield (
         f"Each of {' and '.join(question.all_arms)} has {extent.tries} tries of fine-tuning on seed"
         f" {TUNING_SEED}, which confirms nothing; {min(VALIDATED, images.validation):,} validation"
         " images, which no run trains on, choose."
     )
     if question.init:
-        yield f"{other} is init={question.init} itself, fine-tuned in the same way."
+        yield f"{baseline} is init={question.init} itself, fine-tuned in the same way."
     else:
         yield (
-            f"{other} is the better, by validation, of fine-tuning alone and of supervised training"
-            f" for as many exaFLOP as {objective}'s pre-training, then the same fine-tuning; frozen"
+            f"{baseline} is the better, by validation, of fine-tuning alone and of supervised"
+            f" training for as many exaFLOP as {objective}'s pre-training, then the same fine-tuning; frozen"
             " it is measured after that supervised training."
         )
     if len(extent.rates) > 1:

@@ -60,37 +60,37 @@ class Choice(NamedTuple):
     reason: str
 
 
-def is_fixed(given: Mapping[str, str], key: str) -> bool:
+def is_fixed(texts: Mapping[str, str], key: str) -> bool:
     """Return whether the user's options decide the model or the image size."""
-    if "init" in given:
+    if "init" in texts:
         return True
-    return any(name == key or name.startswith(f"{key}.") for name in given)
+    return any(name == key or name.startswith(f"{key}.") for name in texts)
 
 
-def networks(given: Mapping[str, str], side: int, free: bool = False) -> list[Network]:
+def networks(texts: Mapping[str, str], side: int, free: bool = False) -> list[Network]:
     """Return the networks to choose from, the largest first.
 
     Args:
-        given: Options of the user. The network or size that they set is kept.
+        texts: Options of the user. The network or size that they set is kept.
         side: Shorter side of the images in pixels. No image is enlarged.
         free: Whether to ignore the network and size that the options set.
     """
     sizes = [str(size) for size in SIZES if size <= side] or [str(SIZES[-1])]
-    found = []
-    for size in sizes if free or not is_fixed(given, "data.size") else [""]:
-        for model in MODELS if free or not is_fixed(given, "model") else [""]:
+    choices = []
+    for size in sizes if free or not is_fixed(texts, "data.size") else [""]:
+        for model in MODELS if free or not is_fixed(texts, "model") else [""]:
             chosen = {"model": model, "data.size": size}
             options = tuple((key, text) for key, text in chosen.items() if text)
-            work = count_work(given, options)
+            work = count_work(texts, options)
             if work is not None:
-                found.append(Network(options, work))
-    return sorted(found, key=lambda network: -network.work)
+                choices.append(Network(options, work))
+    return sorted(choices, key=lambda network: -network.work)
 
 
-def count_work(given: Mapping[str, str], options: Sequence[tuple[str, str]]) -> float | None:
+def count_work(texts: Mapping[str, str], options: Sequence[tuple[str, str]]) -> float | None:
     """Return the multiply-adds of a network, or None if the patches do not suit the image size."""
     kept = {
-        key: text for key, text in given.items() if key in OF_NETWORK or key.startswith("model")
+        key: text for key, text in texts.items() if key in OF_NETWORK or key.startswith("model")
     }
     if any(key == "model" for key, _ in options):
         kept = {key: text for key, text in kept.items() if not key.startswith(("model", "init"))}
@@ -105,7 +105,7 @@ def count_work(given: Mapping[str, str], options: Sequence[tuple[str, str]]) -> 
 
 
 def choose(
-    given: Mapping[str, str],
+    texts: Mapping[str, str],
     images: Images,
     hours: float,
     calibrate: Calibrate,
@@ -117,7 +117,7 @@ def choose(
     are timed one after the other, and the speed of all other networks is estimated from their work.
 
     Args:
-        given: Options of the user.
+        texts: Options of the user.
         images: Images of the study.
         hours: Hours that the study may take.
         calibrate: Function that times the runs of a question.
@@ -126,23 +126,30 @@ def choose(
     Raises:
         UserError: The hours are too few for the network.
     """
-    choices, room = networks(given, images.side), ROOM
-    own = Network((), count_work(given, ()) or 0.0)
-    if gpus() and not is_fixed(given, "model") and not is_fixed(given, "data.size"):
-        recipe = ask(given, images).recipe
-        own = own._replace(work=count_work({}, _named(recipe.model.name, recipe.data.size)) or 0.0)
-        choices, room = [own, *(one for one in choices if one.work < own.work)], 1
-    search = _Search(given, images, hours, calibrate, clock)
-    chosen = search.largest(choices or [own], room)
+    choices, room = networks(texts, images.side), ROOM
+    default = Network((), count_work(texts, ()) or 0.0)
+    if gpus() and not is_fixed(texts, "model") and not is_fixed(texts, "data.size"):
+        recipe = ask(texts, images).recipe
+        default = default._replace(
+            work=count_work({}, _named(recipe.model.name, recipe.data.size)) or 0.0
+        )
+        choices, room = (
+            [default, *(network for network in choices if network.work < default.work)],
+            1,
+        )
+    search = _Search(texts, images, hours, calibrate, clock)
+    chosen = search.largest(choices or [default], room)
     question, pace = search.timed[chosen]
     if search.needed(chosen) <= hours:
         return Choice(question, pace, _reason(search, chosen, choices))
     error = too_few_hours(question, hours, pace)
-    smaller = [one for one in networks(given, images.side, free=True) if one.work < chosen.work]
-    if smaller and "init" not in given:
-        other = search.largest(smaller, 1)
-        if search.needed(other) <= hours:
-            error += f", or a smaller network: {other.words} fits into {hours:g} hours"
+    smaller = [
+        network for network in networks(texts, images.side, free=True) if network.work < chosen.work
+    ]
+    if smaller and "init" not in texts:
+        alternative = search.largest(smaller, 1)
+        if search.needed(alternative) <= hours:
+            error += f", or a smaller network: {alternative.words} fits into {hours:g} hours"
     raise UserError(f"{error}.")
 
 
@@ -177,13 +184,13 @@ class _Search:
 
     def __init__(
         self,
-        given: Mapping[str, str],
+        texts: Mapping[str, str],
         images: Images,
         hours: float,
         calibrate: Calibrate,
         clock: Callable[[], float],
     ) -> None:
-        self.given, self.images, self.hours = given, images, hours
+        self.given, self.images, self.hours = texts, images, hours
         self.calibrate, self.clock, self.began = calibrate, clock, clock()
         self.timed: dict[Network, tuple[Question, Pace]] = {}
         self.guess: tuple[Network, Question, Pace] | None = None
@@ -200,35 +207,40 @@ class _Search:
             room: How often the smallest study must fit into the hours.
         """
         while True:
-            fits = (one for one in choices if room * self.needed(one) <= self.hours)
+            fits = (network for network in choices if room * self.needed(network) <= self.hours)
             chosen = next(fits, choices[-1])
-            known = [one for one in choices if one in self.timed]
+            known = [network for network in choices if network in self.timed]
             if chosen in known:
                 return chosen
             over = len(self.timed) >= MEASURED or self.clock() - self.began > LIMIT
             if known and over:
-                return next((one for one in known if self.needed(one) <= self.hours), known[-1])
+                return next(
+                    (network for network in known if self.needed(network) <= self.hours), known[-1]
+                )
             question = self.question(chosen)
             self.timed[chosen] = question, self.calibrate(question)
 
     def question(self, network: Network) -> Question:
         """Return the question with a network."""
-        given = dict(self.given)
+        texts = dict(self.given)
         if any(key == "model" for key, _ in network.options):
-            given = {key: text for key, text in given.items() if not key.startswith("model")}
-        return ask(given | dict(network.options), self.images)
+            texts = {key: text for key, text in texts.items() if not key.startswith("model")}
+        return ask(texts | dict(network.options), self.images)
 
     def needed(self, network: Network) -> float:
         """Return the fewest hours that can answer the question with a network."""
         if network in self.timed:
             return hours_needed(*self.timed[network])
-        known = [(abs(one.work - network.work), one, *self.timed[one]) for one in self.timed]
+        known = [
+            (abs(timed_network.work - network.work), timed_network, *self.timed[timed_network])
+            for timed_network in self.timed
+        ]
         if known:
-            _, other, question, pace = min(known, key=lambda one: one[0])
+            _, nearest, question, pace = min(known, key=lambda entry: entry[0])
         else:
             self.guess = self.guess or self._guess(network)
-            other, question, pace = self.guess
-        ratio = network.work / other.work if other.work else 1.0
+            nearest, question, pace = self.guess
+        ratio = network.work / nearest.work if nearest.work else 1.0
         clocks = {
             kind: clock if kind.endswith(RELEASED) else clock._replace(step=clock.step * ratio)
             for kind, clock in pace.clocks.items()

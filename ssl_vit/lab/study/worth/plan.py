@@ -75,8 +75,8 @@ def seconds(question: Question, extent: Extent, pace: Pace) -> float:
 def steps_of(question: Question, extent: Extent) -> dict[str, int]:
     """Return `{kind of run: steps}`."""
     fine = question.fine_steps(extent.steps)
-    own = round(extent.steps * question.supervised)
-    steps = {"pretrain": extent.steps, "own": own, "tune": fine, "final": fine, "frozen": 0}
+    of_scratch = round(extent.steps * question.supervised)
+    steps = {"pretrain": extent.steps, "own": of_scratch, "tune": fine, "final": fine, "frozen": 0}
     return steps | {f"{kind} {RELEASED}": steps[kind] for kind in ("tune", "final", "frozen")}
 
 
@@ -139,32 +139,32 @@ def spend(question: Question, hours: float, pace: Pace, spent: float = 0.0) -> E
         return (spent + seconds(question, extent, pace)) / 3600
 
     firm = (1 - RESERVE) * hours
-    found = least_extent(question)
-    if cost(found) > firm:
+    chosen = least_extent(question)
+    if cost(chosen) > firm:
         raise UserError(f"{too_few_hours(question, hours, pace, spent)}.")
 
     def take(more: Extent, limit: float) -> Extent:
-        return more if cost(more) <= limit else found
+        return more if cost(more) <= limit else chosen
 
-    length = max(found.steps, question.recipe.optim.steps)
-    frozen = found._replace(frozen=True)
+    length = max(chosen.steps, question.recipe.optim.steps)
+    frozen = chosen._replace(frozen=True)
     # the frozen encoders do not answer the question and can take most of the time
-    if cost(frozen) - cost(found) <= MOST_FROZEN * hours:
-        found = take(frozen, firm)
+    if cost(frozen) - cost(chosen) <= MOST_FROZEN * hours:
+        chosen = take(frozen, firm)
     for tries in sorted({*RATES} - {WITH_RATES}):
-        found = take(found._replace(tries=tries), firm)
-    found = _longest(found, length, firm, cost)
+        chosen = take(chosen._replace(tries=tries), firm)
+    chosen = _longest(chosen, length, firm, cost)
     for seeds in range(FEWEST + 1, SEEDS_BEFORE_RATES + 1):
-        found = take(found._replace(seeds=seeds), hours)
-    if found.seeds == SEEDS_BEFORE_RATES:
-        found = take(found._replace(tries=WITH_RATES), firm)
-    for seeds in range(found.seeds + 1, MOST_SEEDS + 1):
-        found = take(found._replace(seeds=seeds), hours)
+        chosen = take(chosen._replace(seeds=seeds), hours)
+    if chosen.seeds == SEEDS_BEFORE_RATES:
+        chosen = take(chosen._replace(tries=WITH_RATES), firm)
+    for seeds in range(chosen.seeds + 1, MOST_SEEDS + 1):
+        chosen = take(chosen._replace(seeds=seeds), hours)
     for share in possible_shares(question):
-        found = take(found._replace(shares=(*found.shares, share)), hours)
-    if found.seeds == MOST_SEEDS:
-        found = _longest(found, LONGEST * length, firm, cost)
-    return found
+        chosen = take(chosen._replace(shares=(*chosen.shares, share)), hours)
+    if chosen.seeds == MOST_SEEDS:
+        chosen = _longest(chosen, LONGEST * length, firm, cost)
+    return chosen
 
 
 def possible_shares(question: Question) -> list[float]:

@@ -147,14 +147,14 @@ class Question(NamedTuple):
         return f"{math.floor(steps * self.recipe.optim.batch / self.images.train):,} epochs"
 
 
-def sort_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Split the options into options of every run and options of pre-training alone.
 
     Raises:
         UserError: The study does not take an option, or the released encoder is not found.
     """
-    _check_released(given)
-    objective = given.get("objective", OBJECTIVE)
+    _check_released(texts)
+    objective = texts.get("objective", OBJECTIVE)
     if not engine.is_pretraining(objective):
         what = "is no recipe of training without labels"
         choices = suggest(objective, filter(engine.is_pretraining, engine.recipe_names()))
@@ -162,8 +162,8 @@ def sort_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     plain = engine.resolve([f"recipe={objective}"], NAME, here=False)
     groups = [*SHARED, *plain.declared.groups_with(plain.target)]
     shared: dict[str, str] = {}
-    own: dict[str, str] = {}
-    for key, text in given.items():
+    of_pretraining: dict[str, str] = {}
+    for key, text in texts.items():
         group = key.split(".")[0]
         if key in ("objective", "init", "plugin", RELEASED):
             continue
@@ -173,26 +173,26 @@ def sort_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
             choices = ", ".join(f"{name}." for name in groups)
             reason = f"{NAME} sets it; choices: objective, init, released, hours, {choices}"
             raise UserError(f"{key}={text}: {reason}")
-        (shared if group in SHARED else own)[key] = text
+        (shared if group in SHARED else of_pretraining)[key] = text
     if (path := shared.get("data.path")) and engine.exists(path):
         shared["data.path"] = str(Path(path).resolve())
-    return shared, own
+    return shared, of_pretraining
 
 
 def _is_of_network(key: str) -> bool:
     return key in OF_NETWORK or key.split(".")[0] == "model"
 
 
-def _check_released(given: Mapping[str, str]) -> None:
+def _check_released(texts: Mapping[str, str]) -> None:
     """Check that `released=` names weights with a description of the network.
 
     Raises:
         UserError: There are no such weights, or `init=` names the same weights.
     """
-    place = given.get(RELEASED)
+    place = texts.get(RELEASED)
     if place is None:
         return
-    if place == given.get("init"):
+    if place == texts.get("init"):
         raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave one of them out.")
     source = InitSource(place, RELEASED)
     if source.is_scratch or not source.described_values():
@@ -222,23 +222,23 @@ def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released
     return Released(place, options, recipe.pool, f"{name} at {size} px")
 
 
-def ask(given: Mapping[str, str], images: Images | None = None) -> Question:
+def ask(texts: Mapping[str, str], images: Images | None = None) -> Question:
     """Build the question that the options ask.
 
     Args:
-        given: `{key: text}` of `objective`, `init`, `released` and recipe keys.
+        texts: `{key: text}` of `objective`, `init`, `released` and recipe keys.
         images: Images if they have been counted before, else None.
 
     Raises:
         UserError: An option is wrong, or there are too few images.
     """
-    objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
-    place = given.get(RELEASED)
-    shared, own = sort_options(given)
+    objective, init = texts.get("objective", OBJECTIVE), texts.get("init", "")
+    place = texts.get(RELEASED)
+    shared, of_pretraining = sort_options(texts)
     images = images or find_images(shared)
     shared = {**shared, **images.options}
     start = {"init": init} if init else {}
-    words = [f"recipe={objective}", *words_of(shared | own | start)]
+    words = [f"recipe={objective}", *words_of(shared | of_pretraining | start)]
     recipe = engine.resolve(words, NAME)
     model = {} if init else engine.model_options(recipe, words_of(shared))
     supervised = engine.cost(["recipe=supervised", *words_of(shared | model | start)], NAME)
@@ -248,7 +248,7 @@ def ask(given: Mapping[str, str], images: Images | None = None) -> Question:
         objective=objective,
         init=init,
         shared=shared,
-        own=own,
+        own=of_pretraining,
         images=images,
         recipe=recipe,
         model=model,
@@ -256,7 +256,7 @@ def ask(given: Mapping[str, str], images: Images | None = None) -> Question:
         supervised=ratio,
         fine=FINE * recipe.optim.batch / batch,
         batch=batch,
-        given=given,
+        given=texts,
         released=_find_released(place, shared, recipe.data.size) if place else None,
     )
 
@@ -288,22 +288,27 @@ def find_images(shared: Mapping[str, str]) -> Images:
         raise UserError(f"data.label_column={data.label_column}: expected one label an image")
     apart = labels.splits.validation.store is not labels.splits.train.store
     enough = apart and _count_labelled(labels.validation) >= FEW_IMAGES
-    given = [data.validation] if isinstance(data.validation, float) and data.validation else []
+    share_given = (
+        [data.validation] if isinstance(data.validation, float) and data.validation else []
+    )
     source = "train" if _count_labelled(labels.train) == len(labels.train) else "labelled"
-    for share in [] if enough else [*given, *HELD_OUT]:
+    for share in [] if enough else [*share_given, *HELD_OUT]:
         data = data.model_copy(update={"validation": share, "validation_from": source})
         options |= {"data.validation": str(share), "data.validation_from": source}
         labels = engine.split_labels(data)
         if enough := _count_labelled(labels.validation) >= FEW_IMAGES:
             break
     if not enough:
-        both = _count_labelled(labels.train) + _count_labelled(labels.validation)
-        text = f"{both} labelled images besides those of the test; {FEW_IMAGES} choose settings"
+        available = _count_labelled(labels.train) + _count_labelled(labels.validation)
+        text = (
+            f"{available} labelled images besides those of the test; {FEW_IMAGES} choose settings"
+        )
         text += f" alone, at most {HELD_OUT[-1]:.0%} of them"
         raise UserError(f"{NAME}: {text}; expected about {FEW_IMAGES / HELD_OUT[-1]:.0f}")
     guesses = labels.splits.guesses
-    if given and data.validation != given[0]:
-        text = f"data.validation={given[0]:g}: fewer than {FEW_IMAGES} of these images have a label"
+    if share_given and data.validation != share_given[0]:
+        text = f"data.validation={share_given[0]:g}: fewer than {FEW_IMAGES} of these images have"
+        text += " a label"
         guesses += (f"{text}; {data.validation} is held out in its place",)
     return _count(labels, data, options, guesses)
 
