@@ -227,8 +227,8 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
     else:
         yield (
             f"{baseline} is the better, by validation, of fine-tuning alone and of supervised"
-            f" training for as many exaFLOP as {objective}'s pre-training, then the same fine-tuning; frozen"
-            " it is measured after that supervised training."
+            f" training for as many exaFLOP as {objective}'s pre-training, then the same"
+            " fine-tuning. The frozen encoder is measured after that supervised training."
         )
     if len(extent.rates) > 1:
         before = objective if question.init else f"{objective} and of supervised training"
