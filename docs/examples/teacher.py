@@ -59,7 +59,7 @@ class TeacherDeclaration(ObjectiveDeclaration):
             raise recipe.error("model", text, model.name)
         if hidden_patches(recipe) >= recipe.patches:
             raise recipe.error(
-                "teacher.rate", f"leaves no patch visible; {fewer_than(recipe.patches)}"
+                "teacher.rate", f"leaves no patch visible. {fewer_than(recipe.patches)}."
             )
 
     def build(self, settings, encoder, classes):

