@@ -49,8 +49,8 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
         UserError: as for `best_checkpoint.restore`.
     """
     best = best_checkpoint.restore(job)
-    # no probe has run with these weights: the run was resumed after the last step, or the weights of
-    # the best checkpoint were just loaded
+    # no probe has run with these weights if the run was resumed after the last step, or if the
+    # weights of the best checkpoint were just loaded
     if job.online and not job.online.has_run:
         callbacks = loop.Callbacks([WarningLog(job.run)])
         loop.evaluate(job.online, job.state, {}, loop_settings(job.recipe), callbacks)
