@@ -92,9 +92,8 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
     Raises:
         UserError: the options, the encoder, the images or the folder do not fit together.
     """
-    with hold_process(
-        "embed"
-    ):  # before the imports, which would disturb a job that is importing the same modules
+    # before the imports, which would disturb a job that is importing the same modules
+    with hold_process("embed"):
         from . import embed as tool
 
         tool_options = parse(EmbedOptions, from_python(EmbedOptions, options, keywords))
@@ -133,8 +132,8 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     """Open the folder of a run.
 
     The returned run has the `recipe`, the records `result()` and `environment()`, the `rows()` of
-    metrics.jsonl, and the paths `folder`, `export` and `figures`. It can be passed as `init=`,
-    which then names the folder of the run.
+    metrics.jsonl, and the paths `folder`, `export` and `figures`. Pass the run as `init=` to use
+    the encoder of the run.
 
     Raises:
         UserError: the folder has no recipe.yaml, or the file cannot be read.
@@ -159,8 +158,8 @@ def load_encoder(
     ValueError.
 
     `encoder.feature(images, pool)` pools the patch tokens into their mean (`"avg"`) or returns the
-    class token (`"token"`). By default it pools as `encoder.pool` says, which is how the run, the
-    export or the repository makes the feature of an image.
+    class token (`"token"`). The default is `encoder.pool`, the pooling of the run, the export or
+    the repository that the weights come from.
 
     Args:
         init: The same values as for `init=`: a run folder, the folder of an export, timm:NAME,

@@ -157,9 +157,8 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
         group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])
-        if (
-            schema.compared_views(recipe) and group != o.batch
-        ):  # guessing among fewer images is easier
+        # guessing among fewer images is easier
+        if schema.compared_views(recipe) and group != o.batch:
             to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
         yield "to beat", to_beat
     elif job.held_out.images == 1:

@@ -28,9 +28,8 @@ def check_split(recipe: Recipe) -> None:
     """
     metric, tested = recipe.checkpoint.best, recipe.data.test
     held_out = recipe.data.validation
-    name = (
-        "validation" if held_out is None else held_out
-    )  # null: the validation split, if the data have one
+    # null means the validation split, if the data have one
+    name = "validation" if held_out is None else held_out
     if metric is None or not isinstance(name, str) or not isinstance(tested, str):
         return
     if role(name) == role(tested):

@@ -61,9 +61,8 @@ def measure(options: Sequence[str], seconds: float, images: int) -> dict[str, An
         set_up = time.perf_counter() - started
         decode = _seconds_to_decode(job)
         job.decoded = resources.resident_images(recipe, splits.train, 0, images)
-        recipe.optim.steps = (
-            10**4
-        )  # the learning rate schedule was made before, and stays the run's
+        # more steps than are timed; the schedule of the learning rate was made before and stays
+        recipe.optim.steps = 10**4
         settings = setup.loop_settings(recipe)
         begins: list[float] = []  # when each step began
 
@@ -155,9 +154,8 @@ def serve() -> None:
     """
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(0, signal.SIGKILL))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(
-        sys.stderr.fileno(), sys.stdout.fileno()
-    )  # the standard output is for answers only, so runs print elsewhere
+    # the standard output is for answers only, so what a run prints goes to the standard error
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     began = time.perf_counter()
     from . import train  # noqa: F401  # imports everything that a training run imports
 

@@ -46,7 +46,7 @@ class FigureRecord(Figures):
 
     Attributes:
         encoder: The `identity` of the NamedEncoder that the figures show.
-        init: Hashes and facts of the weights (`InitSource.identity`), empty if they are not local.
+        init: Hashes and facts of local weights (`InitSource.identity`), else empty.
     """
 
     encoder: str
@@ -184,9 +184,8 @@ def _compute(
                 arrays = collection.FIGURES[name].compute(subject)
                 drawn.setdefault(name, []).insert(0, (label, arrays))
             except UnavailableError as error:
-                if (
-                    named_encoder is named[-1]
-                ):  # fresh weights have no heads, which needs no message
+                # fresh weights have no heads, which needs no message
+                if named_encoder is named[-1]:
                     print(f"left out    {name}: {named_encoder.label}: {error}", flush=True)
         if not drawn:
             raise UserError(f"init={options.init}: none of these figures can be made")
@@ -197,7 +196,7 @@ def _folder(options: FigureOptions, encoder: "NamedEncoder") -> OutputFolder[Fig
     """Return the output folder.
 
     By default this is figures/ in the folder of the encoder's run. If the encoder has no run, or
-    `out=` or `name=` is given, it is a folder of its own, in runs/ by default.
+    `out=` or `name=` is given, it is a separate folder, in runs/ by default.
     """
     if encoder.run and options.out is None and options.name is None:
         path = encoder.run / "figures"

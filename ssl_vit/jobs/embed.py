@@ -66,12 +66,8 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     named = encoders.resolve_one(options.init, options.overrides)
     data = encoders.data_of(named.owner or named, options.overrides)
     recipe = named.recipe
-    for key in (
-        "labels",
-        "name",
-        "path",
-        "hub",
-    ):  # only where images are: size and cropping stay the encoder's
+    # only where the images are: size and cropping stay the encoder's
+    for key in ("labels", "name", "path", "hub"):
         setattr(recipe.data, key, getattr(data, key))
     label, place = (re.sub(r"[^\w.-]", "_", text)[-60:] for text in (named.label, data.name))
     recipe.out = options.out

@@ -51,11 +51,11 @@ class NamedEncoder:
         identity: The place in full: for local weights, the absolute path.
         label: Short name for tables and figures.
         recipe: Recipe with the model, the image size and the preprocessing of the encoder.
-        pool: How the feature is pooled that the encoder was trained with: "token" or "avg".
+        pool: How the encoder pooled tokens into a feature in training: "token" or "avg".
         run: Folder of the run that trained the encoder, or None.
         owner: For `scratch,PLACE`, the encoder of PLACE. Fresh weights have the model and the
             images of the owner.
-        made: For fresh weights, recipe of the run whose initial weights they are, or None.
+        made: Recipe of the run that began with these fresh weights, or None.
     """
 
     source: InitSource
@@ -94,8 +94,8 @@ def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncode
     """Return the encoder that a place names, preceded by the same model with fresh weights.
 
     If a run that began from scratch trained the encoder, the fresh weights are the initial weights
-    of that run, fitted to the image size of the encoder here. Otherwise they are drawn with the
-    seed of the encoder's recipe. The place `scratch` has fresh weights already, so the list has a
+    of that run, fitted to the image size of the encoder here. Otherwise the weights are drawn with
+    the seed of the encoder's recipe. The place `scratch` has fresh weights already, so the list has a
     single entry.
 
     Args:
@@ -143,9 +143,8 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     except UserError:
         if of_model is None:
             raise
-        described = source.described_values(
-            model=False
-        )  # a network without patches, whose model cannot be described
+        # a network without patches, whose model cannot be described
+        described = source.described_values(model=False)
     # Options about the normalisation are only for encoders that do not describe their own
     brought = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
     own_texts = {key: text for key, text in texts.items() if key not in brought}

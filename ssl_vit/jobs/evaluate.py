@@ -256,9 +256,9 @@ def _shared_files(
 ) -> dict[str, SharedFile]:
     """Return {baseline: file through which the tasks of a study share the baseline's results}.
 
-    The results of a baseline say which test images each probe classifies right. They are shared
-    only between tasks for which everything that decides the results is equal. The mapping is empty
-    outside of a study and with probe.feature=hidden.
+    The results of a baseline say which test images each probe classifies right. Two tasks share
+    results only if everything that decides the results is equal. The mapping is empty outside of a
+    study and with probe.feature=hidden.
 
     Args:
         run: The evaluation.

@@ -193,7 +193,8 @@ class FeatureFolder:
     def _open(self, weights_hash: str) -> tuple[list[int], Precision]:
         """Check that an existing embed.json describes these features, and write embed.json.
 
-        Rank 0 calls this method. It prints the encoder, the splits and how many shards exist.
+        Rank 0 calls this method. The method also prints the encoder, the splits and how many shards
+        exist.
 
         Returns:
             The numbers of the missing shards, and the precision. If the options give no precision,
@@ -329,7 +330,7 @@ class FeatureFolder:
         print(f"finished    features of {images:,} of {total:,} images: {self.folder}", flush=True)
 
     def _answer(self, queries: Sequence[Query], read: TokenReader) -> list[Neighbor]:
-        """Find the images whose features are most similar to each query, and show them.
+        """Find and show the images whose features are most similar to each query.
 
         The images are printed and written to nearest.html. A query's own file is left out.
         """
