@@ -95,8 +95,8 @@ def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncode
 
     If a run that began from scratch trained the encoder, the fresh weights are the initial weights
     of that run, fitted to the image size of the encoder here. Otherwise the weights are drawn with
-    the seed of the encoder's recipe. The place `scratch` has fresh weights already, so the list has a
-    single entry.
+    the seed of the encoder's recipe. The place `scratch` has fresh weights already, so the list
+    has a single entry.
 
     Args:
         place: Value of `init=`.
