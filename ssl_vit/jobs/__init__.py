@@ -1,2 +1,4 @@
-"""One run from its command line to its folder: command line, setup, training, evaluation,
-finish."""
+"""Take a run from the command line to a finished folder.
+
+The modules cover the command line, setup, training, evaluation and the end of a run.
+"""

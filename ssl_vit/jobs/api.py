@@ -1,9 +1,11 @@
-"""The engine's functions of `import ssl_vit`; those of the lab are in lab/api.py. Torch is imported
+"""Run the engine's tools from Python: the functions of `import ssl_vit`.
+
+The functions of the lab, such as studies and reports, are in lab/api.py. Torch is imported only
 when a function needs it.
 
-Options are those of the command line (recipe/words.py): keyword arguments as recipe="mpp"
-or optim={"steps": 100}; and before them a mapping, with dotted keys too, or words in a list or one
-string.
+Every function takes the options of the command line (recipe/words.py), as keyword arguments such as
+recipe="mpp" or optim={"steps": 100}. The first argument may hold further options: a mapping, whose
+keys may be dotted, a list of words, or a string of words.
 """
 
 import os
@@ -29,14 +31,17 @@ if TYPE_CHECKING:
     from .draw_figures import DrawnFigures
     from .embed import EmbeddedImages
 
-_LOADING = threading.RLock()  # threads that load encoders wait for each other
+_LOADING = threading.RLock()  # a single thread loads an encoder at a time
 
 
 def resolve(options: Options = (), /, **keywords: Any) -> Recipe:
-    """The complete recipe, checked; its images need not be on this machine.
+    """Return the complete, checked recipe of these options.
+
+    The images need not be on this machine.
 
     Raises:
-        UserError: an unknown key, preset or recipe, or a value of the wrong type or out of bounds.
+        UserError: a key, preset or recipe is unknown, or a value has the wrong type or is out of
+            bounds.
     """
     return load.resolve(words.from_python(options, keywords, {}), here=False)
 
@@ -44,40 +49,51 @@ def resolve(options: Options = (), /, **keywords: Any) -> Recipe:
 def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
     """Pre-train with these options or this recipe, or resume the run.
 
-    Returns:
-        What the run measured; of a run that has finished already, without training again. None on
-        the other processes of several.
+    A process can do a single training, evaluation, `embed` or `figures` at a time. A second call,
+    even in another thread, raises a UserError. Runs, reports and plans can be read meanwhile.
 
-    A process runs one training, evaluation, `embed` or `figures` at a time. A second call, even in
-    another thread, raises a UserError. Runs, reports and plans can be read meanwhile.
+    Returns:
+        The measurements of the run. A run that has finished already is not trained again. If
+        several processes train together, the result is None on all processes except rank 0.
 
     Raises:
         UserError: the options, the images, the weights or the run folder do not fit together, or
             another call in this process has not ended.
-        SystemExit: a signal stopped the run (statuses: docs/runs.md); the same call resumes it. In
-            an interactive shell or a notebook KeyboardInterrupt.
+        SystemExit: a signal stopped the run, and the same call resumes the run. docs/runs.md
+            explains the exit statuses.
+        KeyboardInterrupt: a signal stopped the run in an interactive shell or a notebook, or Ctrl-C
+            came after the last step.
     """
     return _run(options, keywords, cli.PRETRAIN)
 
 
 def finetune(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
-    """Fine-tune on labels from the weights of `init=`; as `pretrain`."""
+    """Fine-tune the encoder of `init=` on labels.
+
+    Arguments, result and exceptions are as for `pretrain`.
+    """
     return _run(options, keywords, cli.FINETUNE)
 
 
 def evaluate(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
-    """Measure the frozen encoder of `init=`; as `pretrain`."""
+    """Evaluate the frozen encoder of `init=`.
+
+    Arguments, result and exceptions are as for `pretrain`.
+    """
     return _run(options, keywords, cli.EVALUATE)
 
 
 def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
-    """Write the features of every image of a data set, or those that are missing; with `query=`
-    find the images nearest to one.
+    """Write the features of every image of a data set.
+
+    Features that the folder already holds are not computed again. With `query=`, also find the
+    images that are most similar to the query image.
 
     Raises:
         UserError: the options, the encoder, the images or the folder do not fit together.
     """
-    with hold_process("embed"):  # before the imports, which harm a job that imports the same
+    # before the imports, which would disturb a job that is importing the same modules
+    with hold_process("embed"):
         from . import embed as tool
 
         tool_options = parse(EmbedOptions, from_python(EmbedOptions, options, keywords))
@@ -85,10 +101,11 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
 
 
 def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
-    """Draw what an encoder has learned, beside fresh weights of its model.
+    """Draw figures of what an encoder has learned, next to the same model with fresh weights.
 
     Raises:
-        UserError: an option, an encoder or the images do not suit, or no figure can be made.
+        UserError: an option, an encoder or the images are unsuitable, no figure can be made, or the
+            folder holds something else.
     """
     from . import draw_figures
 
@@ -96,10 +113,13 @@ def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
 
 
 def export(options: Options = (), /, **keywords: Any) -> Path:
-    """Convert a run's encoder to transformers or ONNX (`format=`); the folder or file `out=`.
+    """Convert the encoder of a run to transformers or ONNX, as `format=` says.
+
+    Returns:
+        The folder or file `out=` with the converted encoder.
 
     Raises:
-        UserError: there is no export, the model does not fit the format, or `out` exists.
+        UserError: the run has no export, the model does not fit the format, or `out` exists.
     """
     tool_options = parse(ExportOptions, from_python(ExportOptions, options, keywords))
     with hold_process(f"init={tool_options.init}", nested=True):
@@ -109,11 +129,14 @@ def export(options: Options = (), /, **keywords: Any) -> Path:
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
-    """A run folder: `recipe`, the records `result()` and `environment()`, `rows()` of
-    metrics.jsonl, and the paths `folder`, `export`, `figures`. As init= it stands for its folder.
+    """Open the folder of a run.
+
+    The returned run has the `recipe`, the records `result()` and `environment()`, the `rows()` of
+    metrics.jsonl, and the paths `folder`, `export` and `figures`. Pass the run as `init=` to use
+    the encoder of the run.
 
     Raises:
-        UserError: the folder has no recipe.yaml, or one that cannot be read.
+        UserError: the folder has no recipe.yaml, or the file cannot be read.
     """
     return open_run(Path(folder))
 
@@ -121,27 +144,34 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
 def load_encoder(
     init: str | os.PathLike[str], options: Options = (), **keywords: Any
 ) -> "Backbone":
-    """An encoder with the weights that `init` names, in evaluation mode.
+    """Return an encoder with the weights that `init` names, in evaluation mode.
 
-    `encoder.feature(images)` gives features (B, D), and normalises the images itself. A uint8
-    tensor (B, 3, H, W) of the encoder's size is used as it is. uint8 arrays, (H, W, 3),
-    (B, H, W, 3) or (B, 3, H, W), PIL images and lists of both are resized, bilinearly, and cropped
-    as in the evaluation of the run that made the weights. With data.channels or data.range these
-    are arrays of such channels, of 16 bits uint16. Anything else, pixels of floating point among
-    them, is a TypeError or a ValueError. `pool` is "avg", the mean of the patches, or
-    "token", the class token; without it the one of the run, or of the export or repository: what it
-    gives as an image's feature.
+    `encoder.feature(images)` returns features (B, D) and normalises the images itself. It accepts:
+
+    - a uint8 tensor (B, 3, H, W) of the encoder's image size, which is used without resizing;
+    - uint8 arrays (H, W, 3), (B, H, W, 3) or (B, 3, H, W), PIL images, and lists of arrays or PIL
+      images, which are resized bilinearly and cropped as in the evaluation of the run that made the
+      weights.
+
+    If the run set data.channels or data.range, arrays must have those channels, and 16-bit pixels
+    must be uint16. Any other input, such as floating-point pixels, raises a TypeError or a
+    ValueError.
+
+    `encoder.feature(images, pool)` pools the patch tokens into their mean (`"avg"`) or returns the
+    class token (`"token"`). The default is `encoder.pool`, the pooling of the run, the export or
+    the repository that the weights come from.
 
     Args:
-        init: as `init=`: a run folder, an export's folder, timm:NAME, hf-hub:USER/NAME or a .npz
-            file; "scratch" for fresh weights.
-        options: `model=` where the weights do not describe theirs (.npz, scratch), `data.size=` for
-            another image size than theirs (224 where that is unknown), `data.eval_mode=` and
-            `data.eval_crop=` for another evaluation, `probe.pool=` for another `encoder.pool`.
-        keywords: more options.
+        init: The same values as for `init=`: a run folder, the folder of an export, timm:NAME,
+            hf-hub:USER/NAME or a .npz file, or "scratch" for fresh weights.
+        options: `model=` if the weights do not describe their model (.npz, scratch). `data.size=`
+            for another image size than the weights were trained at (default 224 if that size is
+            unknown). `data.eval_mode=` and `data.eval_crop=` for another preprocessing, and
+            `probe.pool=` for another `encoder.pool`.
+        keywords: More options.
 
     Raises:
-        UserError: there are no such weights, or they belong to another model.
+        UserError: the weights do not exist, or belong to another model.
     """
     texts, place = words.parse(words.from_python(options, keywords, {})), os.fspath(init)
     with _LOADING, hold_process(f"init={place}", nested=True):
@@ -163,7 +193,7 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
         if keywords:
             text = "a Recipe is complete; expected its options in place of it"
             raise UserError(f"{', '.join(keywords)}: {text}")
-        # another one, because a run replaces values such as compute.precision=auto in its recipe
+        # a new Recipe, because a run replaces values such as compute.precision=auto in its recipe
         values = options.values()
         if type(options) is not schema.recipe_class(options.objective, values):
             text = "the Recipe was made for another; resolve it with this one"
@@ -179,9 +209,9 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
         if result is None:
             result = job.run(run)
     except SystemExit as stopped:
-        if hasattr(sys, "ps1"):  # an interactive shell, which it would end
+        if hasattr(sys, "ps1"):  # an interactive shell, which SystemExit would end
             raise KeyboardInterrupt(f"stopped with status {stopped.code}") from None
         raise
-    if run.signal == "SIGINT":  # it would be lost, and what follows in a script would start
+    if run.signal == "SIGINT":  # else Ctrl-C would be lost, and the script would go on
         raise KeyboardInterrupt(f"{run.folder} has finished: Ctrl-C came after its last step")
     return run_result(run, result) if result else None

@@ -1,4 +1,4 @@
-"""What a run prints before it trains: settings, data, model, estimated time and baselines."""
+"""Print the banner of a training run: settings, data, model, estimated time and baselines."""
 
 from collections.abc import Iterator
 
@@ -17,12 +17,16 @@ from ..runs import console, seen_text
 from ..training import loop
 from .setup import Job, loop_settings
 
-NO_ENTROPY = 0.01  # nats of a target; of two classes, one has 0.1% of the patches
+# Entropy in nats below which a target is called constant. Two classes have about this entropy if
+# 0.1% of the patches belong to the rarer class.
+NO_ENTROPY = 0.01
 
 
 def print_banner(job: Job) -> None:
-    """Measure a step, then print the run's settings, its estimated time and its warnings. All
-    processes call it; rank 0 prints."""
+    """Measure the time of a step, then print the settings, the estimated time and the warnings.
+
+    All processes must call this function, because all take part in the step. Only rank 0 prints.
+    """
     recipe, batch_layout = job.recipe, job.batch_layout
     first_batch = job.held_out.example
     batch = first_batch.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
@@ -79,7 +83,7 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
     yield from console.rows_under("images", splits.notes)
     counted = costs.work(recipe)
-    why = f"without values a step fails: {counted.uncounted}"  # docs/extend.md
+    why = f"without values a step fails: {counted.uncounted}"  # see docs/extend.md
     work = f"multiply-adds {formatting.NOT_COUNTED} ({why})"
     if counted.forward is not None:
         work = f"{counted.forward / 1e9:.3g}G multiply-adds an image"
@@ -96,8 +100,10 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _objective(recipe: schema.Recipe) -> str:
-    """What is trained, and which of its keys are not as they are by default; of weights the next
-    lines tell."""
+    """Return the name of the objective, followed by its keys that differ from the defaults.
+
+    Keys that name weights are left out, because the banner shows weights in lines of their own.
+    """
     own_groups, usual = {"target", *recipe.groups}, schema.defaults()
     shown = {
         name for source in recipe.sources().values() for name in (source.key, source.network_key)
@@ -111,7 +117,10 @@ def _objective(recipe: schema.Recipe) -> str:
 
 
 def _size(teacher: Backbone | None) -> str:
-    """Of a teacher, what may differ from the student's."""
+    """Describe the width, patches and image size of a teacher, which may differ from the student.
+
+    The text is empty if there is no teacher, or if the teacher is convolutional.
+    """
     if not isinstance(teacher, Encoder):
         return ""
     patches = f"{teacher.patches} patches of {teacher.patch_size} px"
@@ -148,7 +157,8 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
         group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])
-        if schema.compared_views(recipe) and group != o.batch:  # guessing is easier among fewer
+        # guessing among fewer images is easier
+        if schema.compared_views(recipe) and group != o.batch:
             to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
         yield "to beat", to_beat
     elif job.held_out.images == 1:

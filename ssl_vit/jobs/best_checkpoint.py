@@ -1,8 +1,9 @@
-"""checkpoint.best: finds the best evaluation on held-out images, and restores its weights.
+"""Choose the checkpoint with the best metric on held-out images (checkpoint.best), and restore it.
 
-The record of the best evaluation so far ({"metric", "images", "step", "value"}; step and value are
-None before the first) is part of the training state, so a resumed run compares with the same value.
-Rank 0 decides. The split that the run is tested on is never chosen on.
+The training state holds a record of the best evaluation so far, with the keys "metric", "images",
+"step" and "value". Step and value are None before the first evaluation. Because the record is saved
+with the training state, a resumed run compares with the same value. Rank 0 decides which evaluation
+is best. The test split is never used to choose a checkpoint.
 """
 
 import math
@@ -23,11 +24,12 @@ def check_split(recipe: Recipe) -> None:
     """Check that the best checkpoint is not chosen on the split that the run is tested on.
 
     Raises:
-        UserError: it would be.
+        UserError: checkpoint.best is set, and data.validation and data.test name the same split.
     """
     metric, tested = recipe.checkpoint.best, recipe.data.test
     held_out = recipe.data.validation
-    name = "validation" if held_out is None else held_out  # null: that split, if there is one
+    # null means the validation split, if the data have one
+    name = "validation" if held_out is None else held_out
     if metric is None or not isinstance(name, str) or not isinstance(tested, str):
         return
     if role(name) == role(tested):
@@ -38,12 +40,16 @@ def check_split(recipe: Recipe) -> None:
 
 
 def reconcile(job: Job) -> None:
-    """Check that the held-out evaluation, or a probe, measures the metric; and complete or check
-    the record, after a checkpoint was loaded or none.
+    """Check that the run measures the metric of checkpoint.best, and prepare the record.
+
+    The metric may come from the held-out evaluation or from a probe during training. Call this
+    function on all processes before the first step, after a checkpoint was loaded if there is one.
+    A new run gets an empty record. The record of a resumed run is checked.
 
     Raises:
-        UserError: none does; or the checkpoint's record is of another metric or other images, or
-            the weights that it names are damaged or gone.
+        UserError: the run does not measure the metric, the run was trained without checkpoint.best
+            so far, the loaded record belongs to another metric or to another number of images, or
+            the best weights so far are damaged or gone.
     """
     metric = job.recipe.checkpoint.best
     if metric is None:
@@ -80,10 +86,10 @@ def _reconcile(job: Job, metric: str, known: list[str]) -> None:
 
 
 def _check_best(job: Job) -> None:
-    """Check that the weights of the best evaluation so far are there.
+    """Check that the checkpoint of the best evaluation so far is intact.
 
     Raises:
-        UserError: they are not.
+        UserError: the checkpoint is damaged or gone.
     """
     assert job.state.best is not None
     step = job.state.best["step"]
@@ -97,25 +103,27 @@ def _off() -> str:
 
 
 class BestSoFar:
-    """Compares each evaluation with the best one before it. Call it on all processes.
+    """Best evaluation so far, with which each new evaluation is compared.
 
     Args:
-        job: whose `state.best` is the record.
-        saver: of the job's checkpoints.
+        job: The training job. `job.state.best` is the record.
+        saver: Writes the checkpoints of the job.
     """
 
     def __init__(self, job: Job, saver: checkpoint.Saver) -> None:
         self.job = job
         self.saver = saver
-        self.before = job.state.best  # the record that the newest one has replaced
+        self.before = job.state.best  # the record that the newest record has replaced
         metric = job.recipe.checkpoint.best or ""
         self.key = metric if metric.startswith(PROBE) else f"{HELD_OUT}{metric}"
         self.sign = 1 if find_metric(metric).higher else -1
 
     def update(self, row: Row) -> bool:
-        """Whether a row of metrics is better than all before it; then the record is its own, and
-        the step is to be saved. Of equal values the first is the best; one that is not finite never
-        is.
+        """Return whether a row of metrics is better than every earlier row.
+
+        If so, the record now describes this step, and the caller must save a checkpoint of the
+        step. A value equal to the best value so far is not better, and a value that is not finite
+        is never better. Call this method on all processes.
 
         Raises:
             UserError: too many saves have failed.
@@ -138,27 +146,31 @@ class BestSoFar:
         return True
 
     def drop_unsaved(self) -> None:
-        """Return to the record before the newest one if that one's weights could not be saved.
-        Called on rank 0, before the next checkpoint is written.
+        """Restore the previous record if the weights of the newest record could not be saved.
+
+        Call this method on rank 0, before the next checkpoint is written.
 
         Raises:
             UserError: too many saves have failed.
         """
         record = self.job.state.best
         if record is None or record["step"] in (None, self.job.state.step):
-            return  # the weights of this step are those in memory
+            return  # the weights of this step are in memory
         self.saver.wait()
         if not checkpoint.folder(self.saver.root, record["step"]).exists():
             self.job.state.best = self.before
 
 
 def restore(job: Job) -> Best | None:
-    """Load the weights of the best evaluation into the trained job; what result.json says of it,
-    None where checkpoint.best is not set. Without a finite value, which is a warning, the last
-    weights stay and step and value are None.
+    """Load the weights of the best evaluation into the trained job.
+
+    Returns:
+        The entry of result.json about the best evaluation, or None if checkpoint.best is not set.
+        If the metric was never finite, a warning says so, the job keeps the last weights, and the
+        step and the value of the entry are None.
 
     Raises:
-        UserError: their checkpoint is damaged.
+        UserError: the checkpoint of the best evaluation is damaged.
     """
     metric = job.recipe.checkpoint.best
     if metric is None:

@@ -1,10 +1,10 @@
 """Time a few optimiser steps of a training run: `python -m ssl_vit.jobs.calibration`.
 
-The process imports what a training run imports, and computes nothing itself. It reads one request
-per line from its standard input, forks as many copies of itself as the request asks for, lets all
-of them take steps at the same time, and writes their measurements as one line of JSON to its
-standard output. Copies that share a machine are as slow as runs that share it. The process ends
-when its standard input ends.
+The process imports the modules that a training run imports, and computes nothing itself. Each line
+of the standard input is a request. For each request, the process forks as many copies of itself as
+the request asks for, lets all copies take steps at the same time, and writes the measurements as a
+line of JSON to the standard output. The copies share the machine and are slowed down by each other,
+just as runs would be. The process ends when the standard input ends.
 """
 
 import json
@@ -19,25 +19,26 @@ from typing import Any
 
 from ..errors import one_line
 
-STEPS = 2  # the fewest steps that are counted, after a first step that allocates memory
-DECODED = 32  # images whose reading and decoding is timed
+STEPS = 2  # the least number of steps that are timed, after a first step that allocates memory
+DECODED = 32  # number of images whose reading and decoding is timed
 
 
 def measure(options: Sequence[str], seconds: float, images: int) -> dict[str, Any]:
     """Time the steps of a training run in a temporary folder.
 
     Args:
-        options: The run's options, KEY=VALUE. They may take a share of the training images.
-        seconds: Steps are taken for at least this time.
-        images: Training images of the run that is planned.
+        options: Options of the run, as KEY=VALUE. They may select a share of the training images.
+        seconds: Least time for which steps are taken.
+        images: Number of training images of the planned run.
 
     Returns:
-        Seconds of a `step`, of the `forward` pass of a held-out image, of an image to `decode`, and
-        of the `set_up` before the first step; and whether all training images will be kept decoded
-        in memory (`resident`).
+        Times in seconds: of an optimiser step (`step`), of the forward pass of a held-out image
+        (`forward`), of reading and decoding an image (`decode`), and of the setup before the first
+        step (`set_up`). `resident` is true if the planned run will keep all training images decoded
+        in memory.
 
     Raises:
-        UserError: An option is wrong, or the images do not suit it.
+        UserError: An option is wrong, or does not suit the images.
     """
     from ..callbacks import Callbacks
     from ..data.workers import InterruptibleLoader
@@ -60,9 +61,10 @@ def measure(options: Sequence[str], seconds: float, images: int) -> dict[str, An
         set_up = time.perf_counter() - started
         decode = _seconds_to_decode(job)
         job.decoded = resources.resident_images(recipe, splits.train, 0, images)
-        recipe.optim.steps = 10**4  # the schedule is made already, and stays the run's
+        # more steps than are timed; the schedule of the learning rate was made before and stays
+        recipe.optim.steps = 10**4
         settings = setup.loop_settings(recipe)
-        begins: list[float] = []  # of each step
+        begins: list[float] = []  # when each step began
 
         def is_settled(step: int) -> bool:
             begins.append(time.perf_counter())
@@ -85,7 +87,7 @@ def measure(options: Sequence[str], seconds: float, images: int) -> dict[str, An
 
 
 def _seconds_to_decode(job: Any) -> float:
-    """Return the seconds that reading and decoding one training image takes."""
+    """Return the mean seconds for reading and decoding a training image, or 0 for a stream."""
     import numpy as np
 
     from ..data.pixel_values import decoder
@@ -98,7 +100,7 @@ def _seconds_to_decode(job: Any) -> float:
     for image in train.fetch(rows)[0]:
         try:
             decode(image)
-        except ValueError:  # an unreadable image takes as long
+        except ValueError:  # an unreadable image takes as long as a readable image
             continue
     return (time.perf_counter() - began) / len(rows)
 
@@ -109,10 +111,16 @@ def measure_at_once(
     images: int,
     environments: Sequence[Mapping[str, str]],
 ) -> list[dict[str, Any]]:
-    """Fork one copy of this process for each of `environments`, and let all of them `measure`.
+    """Fork a copy of this process for each environment, and let all copies `measure` at once.
+
+    Args:
+        options: As for `measure`.
+        seconds: As for `measure`.
+        images: As for `measure`.
+        environments: Environment variables to set in each copy.
 
     Returns:
-        What each copy has measured, or the `error` that stopped it.
+        The measurements of each copy, or {"error": message} if the copy failed.
     """
     pipes = []
     for environment in environments:
@@ -141,13 +149,15 @@ def measure_at_once(
 def serve() -> None:
     """Answer requests until the standard input ends.
 
-    SIGTERM, which the system sends when the process that asks has ended, kills the copies too.
+    The first line of the answer holds the seconds that the imports took ({"imports": seconds}). The
+    operating system sends SIGTERM when the asking process has ended. SIGTERM also kills the copies.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(0, signal.SIGKILL))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a run prints is no answer
+    # the standard output is for answers only, so what a run prints goes to the standard error
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     began = time.perf_counter()
-    from . import train  # noqa: F401  # with everything that a training run imports
+    from . import train  # noqa: F401  # imports everything that a training run imports
 
     print(json.dumps({"imports": time.perf_counter() - began}), file=answers, flush=True)
     for line in sys.stdin:

@@ -1,5 +1,7 @@
-"""The pretrain, finetune and evaluate tools: from options to a finished run. Torch is imported
-late."""
+"""Run the tools pretrain, finetune and evaluate, from the options to a finished run.
+
+Torch is imported late, so that mistakes in the options are reported at once.
+"""
 
 import gc
 import json
@@ -26,8 +28,14 @@ from . import reuse
 
 
 class JobKind(NamedTuple):
-    """What differs between the tools that make one run: `options` of the tool itself, `check` of
-    the recipe and the options, and `run`."""
+    """Differences between the tools that make a run.
+
+    Attributes:
+        options: Class of the options of the tool itself, such as `json`.
+        check: Checks that a recipe and the user's options suit the tool, or raises a UserError.
+        run: Does the work of a run, and returns the content of result.json, or None on processes
+            other than rank 0.
+    """
 
     options: type[JobOptions]
     check: Callable[[Recipe, list[str]], None]
@@ -35,17 +43,17 @@ class JobKind(NamedTuple):
 
 
 def pretrain(options: list[str]) -> None:
-    """Train what the options say, or resume it; print the result."""
+    """Train a run with these options, or resume the run, and print the result."""
     _main(options, PRETRAIN)
 
 
 def finetune(options: list[str]) -> None:
-    """The same on labels, from the weights that init= names."""
+    """Fine-tune the encoder of `init=` on labels, or resume the run, and print the result."""
     _main(options, FINETUNE)
 
 
 def evaluate(options: list[str]) -> None:
-    """Measure a frozen encoder; print the result."""
+    """Evaluate the frozen encoder of `init=`, and print the result."""
     _main(options, EVALUATE)
 
 
@@ -76,10 +84,17 @@ def _is_main() -> bool:
 
 
 def open_job(options: list[str], job: JobKind) -> tuple[Run, Result | None]:
-    """The run of a tool's options but its own, and its result where it has finished.
+    """Open the run that the options of a recipe describe.
+
+    Args:
+        options: The user's options, without the options of the tool itself.
+        job: The tool.
+
+    Returns:
+        The run, and the run's result if the run has finished, else None.
 
     Raises:
-        UserError: as `resolve` and `open_run`, or the recipe is not for this tool.
+        UserError: as for `resolve` and `open_run`, or the recipe does not suit the tool.
     """
     recipe = resolve(options, here=False)
     job.check(recipe, options)
@@ -87,14 +102,22 @@ def open_job(options: list[str], job: JobKind) -> tuple[Run, Result | None]:
 
 
 def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Result | None]:
-    """The recipe's run, and its result where it has finished; `options` are those that the recipe
-    was made of, None for none.
+    """Open the run of a recipe, and print the folder and what the user should know.
+
+    Args:
+        recipe: The checked recipe.
+        options: The user's options from which the recipe was made. None if the recipe was given
+            as a Recipe.
+
+    Returns:
+        The run, and the run's result if the run has finished and needs no new measurements, else
+        None.
 
     Raises:
         UserError: the folder holds another run, or the images are not where the recipe says.
     """
     run = Run(recipe)
-    taken = None  # says which images are used where nobody has named any
+    taken = None  # notice which images are used because the options name none
     if options:
         run.recipe_file = recipe_file(options, recipe)
         taken = image_notice(options, recipe)
@@ -107,7 +130,7 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
         result = None
         _print(again)
     if result is not None:
-        if _is_main():  # the other processes only exit
+        if _is_main():  # the other processes exit without printing
             _print(*(f"warning: {text}" for text in reuse.check(run)))
         return run, result
     reuse.check_unfinished(run)
@@ -119,12 +142,12 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
         whose = f"the images of init={recipe.init}; {OTHERS}"
         raise UserError(f"{error}; these are {whose}") from None
     trackers.check_installed(recipe.log.trackers or ())
-    _print(f"{'run':<11} {run.folder}")  # before the imports of seconds
+    _print(f"{'run':<11} {run.folder}")  # before imports that take seconds
     return run, None
 
 
 def _print(*lines: str | None) -> None:
-    """Print those that there are, on rank 0."""
+    """Print on rank 0 the lines that are not empty or None."""
     for line in filter(None, lines):
         if _is_main():
             print(line, flush=True)
@@ -154,9 +177,19 @@ def _check_evaluate(recipe: Recipe, options: list[str]) -> None:
 
 
 def _check_init_given(recipe: Recipe, options: list[str], only_tested: bool = False) -> None:
-    """Check that init= is given, by a word or in the recipe's file: scratch as a default would hide
-    a forgotten option. `only_tested`: where the file says eval.test=true, as those of fine-tuning
-    do; training from scratch is what other recipes are for."""
+    """Check that `init=` is among the options or in the recipe's file.
+
+    With scratch as a silent default, a forgotten `init=` would go unnoticed.
+
+    Args:
+        recipe: The checked recipe.
+        options: The user's options.
+        only_tested: Require `init=` only of recipes whose file sets eval.test=true, such as recipes
+            for fine-tuning. Other recipes are for training from scratch.
+
+    Raises:
+        UserError: `init=` is missing.
+    """
     texts = words.parse(options)
     if not recipe.init_source.is_scratch or "init" in texts:
         return
@@ -167,8 +200,11 @@ def _check_init_given(recipe: Recipe, options: list[str], only_tested: bool = Fa
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile. What an import makes stays; looking through it again and again
-    takes a sixth of the time that torch and the other libraries need."""
+    """Switch the garbage collector off while the body imports modules.
+
+    The objects that imports create stay alive. Examining them again and again takes a sixth of the
+    time for importing torch and the other libraries.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -179,7 +215,7 @@ def without_collections() -> Iterator[None]:
 
 
 def _train(run: Run) -> Result | None:
-    """A signal during the import of torch stops the run before its first step."""
+    """Train the run. A signal during the import of torch stops the run before the first step."""
     with _hold_process(run), SignalHandler() as signals:
         with without_collections():
             from .train import train
@@ -200,7 +236,7 @@ def _hold_process(run: Run) -> AbstractContextManager[None]:
     return hold_process(f"name={run.recipe.name}")
 
 
-# Functions are looked up at the call, so that a test can replace one.
+# The lambdas look the functions up when they are called, so that a test can replace a function.
 PRETRAIN = JobKind(PretrainOptions, _check_pretrain, lambda run: _train(run))
 FINETUNE = JobKind(FinetuneOptions, _check_finetune, lambda run: _train(run))
 EVALUATE = JobKind(EvaluateOptions, _check_evaluate, lambda run: _probe(run))

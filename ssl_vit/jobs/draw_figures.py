@@ -1,7 +1,9 @@
-"""The figures tool: what an encoder has learned, beside fresh weights. Torch is imported late.
+"""Draw figures of what an encoder has learned, next to the same model with fresh weights.
 
-FOLDER/  FIGURE.svg  FIGURE.png  FIGURE.npz (its data)
-         figures.json (of which encoder and images)  figures.html (the page)
+Torch is imported late. The output folder contains:
+
+FOLDER/  FIGURE.svg  FIGURE.png  FIGURE.npz (the data of the figure)
+         figures.json (the encoder and the images)  figures.html (the page)
 """
 
 import io
@@ -35,12 +37,17 @@ if TYPE_CHECKING:
 
 RECORD = "figures.json"
 OWN = re.compile(rf"{re.escape(RECORD)}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
-# of each figure the label and data of fresh weights, and of the encoder
+# {figure: (label, data) of each encoder}, fresh weights first
 Drawn = dict[str, list[tuple[str, "Arrays"]]]
 
 
 class FigureRecord(Figures):
-    """figures.json."""
+    """Content of figures.json.
+
+    Attributes:
+        encoder: The `identity` of the NamedEncoder that the figures show.
+        init: Hashes and facts of local weights (`InitSource.identity`), else empty.
+    """
 
     encoder: str
     init: dict[str, Any] = Field(default_factory=dict)
@@ -48,11 +55,11 @@ class FigureRecord(Figures):
 
 @dataclass(frozen=True)
 class DrawnFigures:
-    """The figures that a call has drawn. In a notebook it shows them.
+    """Figures that a call has drawn. A notebook displays them.
 
     Attributes:
-        folder: which holds NAME.svg, NAME.png and NAME.npz, the figure's data.
-        names: of the figures.
+        folder: Contains NAME.svg, NAME.png and NAME.npz (the data) of each figure.
+        names: Names of the figures.
     """
 
     folder: Path
@@ -60,7 +67,7 @@ class DrawnFigures:
 
     @property
     def images(self) -> list[Path]:
-        """The figures as PNG files."""
+        """Return the paths of the figures as PNG files."""
         return [self.folder / f"{name}.png" for name in self.names]
 
     def _repr_html_(self) -> str:
@@ -68,17 +75,17 @@ class DrawnFigures:
 
 
 def main(arguments: list[str]) -> None:
-    """Compute and draw the figures. Raises as `draw`."""
+    """Draw the figures that the words of a command line ask for. Exceptions are as for `draw`."""
     draw(parse(FigureOptions, arguments))
 
 
 @hold_process("figures")
 def draw(options: FigureOptions) -> DrawnFigures:
-    """Compute and draw the figures.
+    """Compute the figures, write them and the page, and print what was done.
 
     Raises:
-        UserError: an option, an encoder or the images do not suit, no figure can be made, or the
-            folder holds something else.
+        UserError: an option, an encoder or the images are unsuitable, no figure can be made, or the
+            folder holds something else or cannot be written.
     """
     start = time.perf_counter()
     import torch
@@ -89,7 +96,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
     encoder = named[-1]
     torch.set_num_threads(encoder.recipe.compute.threads or default_threads())
     folder = _folder(options, encoder)
-    _known(folder, encoder)  # before the work, not after it
+    _known(folder, encoder)  # before the work, so that an unusable folder costs no time
     images = encoders.find_images(encoder, options.overrides, options.split)
     count = min(options.images or MOST_IMAGES, len(images.source))
     of = f"{images.name}, {images.split}"
@@ -114,8 +121,13 @@ def draw(options: FigureOptions) -> DrawnFigures:
 
 
 def draw_predictions(run: Path) -> None:
-    """Draw what a finished run predicts of held-out images, as a run outside of a study does when
-    it ends. Nothing is drawn if the figure is there, or if the objective has none.
+    """Draw what the objective of a finished run predicts for held-out images.
+
+    A run outside of a study draws this figure when it ends. This function does nothing if the
+    figure exists, if the run has no result, or if the objective has no figure of predictions.
+
+    Args:
+        run: Folder of the run.
 
     Raises:
         UserError: the weights or the images cannot be read.
@@ -140,12 +152,21 @@ def draw_predictions(run: Path) -> None:
 def _compute(
     options: FigureOptions, named: Sequence["NamedEncoder"], images: "ImageSet", count: int
 ) -> Drawn:
-    """The data of the figures that the encoder has, fresh weights' before its own; prints what it
-    lacks. `named` are the encoders, the one of init= last. Labels say which channels are seen of
-    others than RGB.
+    """Compute the data of the figures, and print which figures the encoder cannot have.
+
+    Args:
+        options: The options of the tool. By default, the figures that suit the objective are drawn.
+        named: The encoders. The last is the encoder of `init=`. Before it may come the same model
+            with fresh weights, for which only the figures of the last encoder are computed.
+        images: The images.
+        count: Number of images to use.
+
+    Returns:
+        {figure: [(label, data) of each encoder]}, fresh weights first. If images are not RGB, the
+        labels say which channels are shown.
 
     Raises:
-        UserError: it has none of them; as `encoders.load_subject`.
+        UserError: none of the figures can be made, or as for `encoders.load_subject`.
     """
     from ..data.pixel_values import shown_note
     from ..inspection import collection
@@ -163,7 +184,8 @@ def _compute(
                 arrays = collection.FIGURES[name].compute(subject)
                 drawn.setdefault(name, []).insert(0, (label, arrays))
             except UnavailableError as error:
-                if named_encoder is named[-1]:  # that fresh weights have no heads is no news
+                # fresh weights have no heads, which needs no message
+                if named_encoder is named[-1]:
                     print(f"left out    {name}: {named_encoder.label}: {error}", flush=True)
         if not drawn:
             raise UserError(f"init={options.init}: none of these figures can be made")
@@ -171,7 +193,11 @@ def _compute(
 
 
 def _folder(options: FigureOptions, encoder: "NamedEncoder") -> OutputFolder[FigureRecord]:
-    """figures/ of the encoder's run, unless out= or name= is given."""
+    """Return the output folder.
+
+    By default this is figures/ in the folder of the encoder's run. If the encoder has no run, or
+    `out=` or `name=` is given, it is a separate folder, in runs/ by default.
+    """
     if encoder.run and options.out is None and options.name is None:
         path = encoder.run / "figures"
     else:
@@ -182,10 +208,13 @@ def _folder(options: FigureOptions, encoder: "NamedEncoder") -> OutputFolder[Fig
 
 
 def _known(folder: OutputFolder[FigureRecord], named_encoder: "NamedEncoder") -> dict[str, Figure]:
-    """{figure: its images} of the figures that are there, a run's own or of this encoder.
+    """Return the entries of figures.json, {figure: entry}, after checking the folder.
+
+    A folder outside of a run may only hold figures of the same encoder with the same weights. The
+    figures/ folder of a run is always accepted.
 
     Raises:
-        UserError: they are of another encoder, or of other weights of it; or the folder holds
+        UserError: the folder holds figures of another encoder or of other weights, or holds
             something else.
     """
     folder.check()
@@ -211,17 +240,21 @@ def _write_all(
     count: int,
     about: list[str],
 ) -> Path:
-    """Write the figures beside those that are there, and the page; the page's path.
+    """Write the figures and the page, and keep earlier figures of other names.
 
     Args:
-        folder: of the figures.
-        named_encoder: the encoder that they are of.
-        drawn: figure -> data.
-        of: which images they were computed over, `count` of them.
-        about: lines of the page.
+        folder: The folder of the figures.
+        named_encoder: The encoder that the figures show.
+        drawn: The data of each figure.
+        of: Name and split of the images.
+        count: Number of images that the figures were computed from.
+        about: Lines for the page, about the images and the encoders.
+
+    Returns:
+        The path of the page.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: a file cannot be written.
     """
     with folder.hold():
         known = {
@@ -232,7 +265,7 @@ def _write_all(
         record = FigureRecord(
             encoder=named_encoder.identity, init=named_encoder.source.identity(), figures=known
         )
-        folder.write(record)  # by which a folder that is cut off is known
+        folder.write(record)  # identifies the folder if the work below is interrupted
         for name, data in drawn.items():
             _write(folder.path, name, data)
             texts = str(data[-1][1].get("drawn", ""))
@@ -245,7 +278,7 @@ def _write_all(
 
 
 def _write(folder: Path, name: str, data: list[tuple[str, "Arrays"]]) -> None:
-    """Write a figure and its data."""
+    """Write a figure as .svg and .png, and its data as .npz."""
     from ..inspection import collection, drawing
 
     drawing.write(folder, name, partial(collection.FIGURES[name].draw, data))
@@ -258,11 +291,11 @@ def _write(folder: Path, name: str, data: list[tuple[str, "Arrays"]]) -> None:
 
 
 def _show(run: Path) -> None:
-    """Bring new figures into the run's page, where it has one; a failure is a warning."""
+    """Show new figures in report.html of a run that has this page. A failure is only a warning."""
     from ..pages import run_page
 
     try:
         if (run / run_page.PAGE).exists():
             run_page.write(run)
-    except Exception as error:  # the figures are there
+    except Exception as error:  # the figures have been written, so this is no error
         print(f"warning: {run}: the figures are not in its page: {error!r}", flush=True)

@@ -1,4 +1,4 @@
-"""The embed tool: features of every image of a data set, in shards. Torch is imported late."""
+"""Write the features of every image of a data set, in shards. Torch is imported late."""
 
 import re
 from dataclasses import dataclass
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbeddedImages:
-    """The features of a data set's images, in files.
+    """Files with the features of the images of a data set.
 
     Attributes:
-        folder: which holds embed.json and the shards.
-        files: the shards of these splits: a row an image with `index`, `file`, `label`, `embedding`
-            and, with patches=true, `patches`.
-        nearest: with query=, the most similar images to each query, best first: `similarity`
-            (cosine), `split`, `index`, `file`, `label`, the class's number or -1, and `query`, its
-            name as it was given. Empty on other processes than rank 0.
+        folder: Contains embed.json and the shards.
+        files: The shards of the embedded splits. Each row of a shard describes an image: `index`,
+            `file`, `label`, `embedding` and, with patches=true, `patches`.
+        nearest: The images that are most similar to each query, best first. Each has `similarity`
+            (cosine similarity), `split`, `index`, `file`, `label` (the number of the class, or -1)
+            and `query` (the value of `query=`). Empty without `query=`, and on processes other than
+            rank 0.
     """
 
     folder: Path
@@ -34,10 +35,13 @@ class EmbeddedImages:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the features that are missing; answer the queries.
+    """Write the features that are missing, and find the images nearest to the queries.
+
+    Args:
+        arguments: Words of the command line.
 
     Raises:
-        UserError: an option, the encoder, the images or the folder do not suit.
+        UserError: an option, the encoder, the images or the folder are unsuitable.
     """
     prepared = prepare(parse(EmbedOptions, arguments))
     with report_errors(everywhere=True):
@@ -45,10 +49,15 @@ def main(arguments: list[str]) -> None:
 
 
 def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"]:
-    """The options with their encoder, whose recipe names the folder, and their images.
+    """Find the encoder and the images that the options name, without loading the weights.
+
+    Returns:
+        The options, the encoder and the data. The encoder's recipe is changed: `out` and `name` now
+        give the folder of the features, and `data` says where the images are.
 
     Raises:
-        UserError: there is no such encoder, or the images are not on this machine.
+        UserError: the encoder does not exist, the images are not on this machine, `top=` is given
+            without `query=`, or the folder would lie among the images.
     """
     if options.top is not None and options.query is None:
         raise UserError(f"top={options.top}: has no use without query=IMAGE")
@@ -57,7 +66,8 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     named = encoders.resolve_one(options.init, options.overrides)
     data = encoders.data_of(named.owner or named, options.overrides)
     recipe = named.recipe
-    for key in ("labels", "name", "path", "hub"):  # where images are; how they are cut is one's own
+    # only where the images are: size and cropping stay the encoder's
+    for key in ("labels", "name", "path", "hub"):
         setattr(recipe.data, key, getattr(data, key))
     label, place = (re.sub(r"[^\w.-]", "_", text)[-60:] for text in (named.label, data.name))
     recipe.out = options.out
@@ -70,10 +80,12 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
 
 
 def embed(options: EmbedOptions, named: "NamedEncoder", data: "Data") -> EmbeddedImages:
-    """Write the features that are missing, on all processes; answer the queries.
+    """Write the features that are missing, and find the images nearest to the queries.
+
+    Call this function on all processes, with the results of `prepare`.
 
     Raises:
-        UserError: the weights, the images or the folder do not suit.
+        UserError: the weights, the images or the folder are unsuitable.
     """
     from ..runs.folder import Run
     from .feature_folder import FeatureFolder

@@ -1,5 +1,7 @@
-"""An encoder of `init=`: its model and label, fresh weights of it, the images that it is shown; and
-the encoder ready to be inspected."""
+"""Find the encoder that `init=` names, the same model with fresh weights, and the images to show.
+
+`load_subject` loads the encoder and the images for figures.
+"""
 
 import copy
 import os
@@ -32,20 +34,29 @@ from ..recipe.schema import Data, Recipe
 from ..recipe.which_images import OTHERS, gives_images, images_taken
 from .heads import load_trained
 
-DEFAULT_SIZE = 224  # pixels, where the weights come without a config.json
-ADAPTED = "model.adapt_channels"  # a key of the model that its weights do not bring
-BESIDE = "scratch,"  # opens a place: fresh weights of the encoder that follows
-TRAINING = "training images"  # what is looked at where none are held out
+DEFAULT_SIZE = 224  # pixels, if the weights come without a config.json
+ADAPTED = "model.adapt_channels"  # a key of the model that weights do not describe
+BESIDE = "scratch,"  # prefix of a place: the model of the place, with fresh weights
+TRAINING = "training images"  # the images that are used if none are held out
 LARGEST_BATCH = 32
-ATTENTION_BYTES = 2**28  # of a block's attention maps, at most, of a batch
+ATTENTION_BYTES = 2**28  # most bytes of the attention maps of a block, for a batch
 
 
 @dataclass
 class NamedEncoder:
-    """An encoder of `init=`. `identity` is the place in full, `pool` the feature of an image that
-    it was trained to give, `run` the folder of the run that made it, None where no run did. `owner`
-    is the one whose model and images fresh weights have (`scratch,PLACE`); `made` is the recipe of
-    the run whose initial weights they are."""
+    """Encoder that a place (a value of `init=`) names.
+
+    Attributes:
+        source: The place, parsed.
+        identity: The place in full: for local weights, the absolute path.
+        label: Short name for tables and figures.
+        recipe: Recipe with the model, the image size and the preprocessing of the encoder.
+        pool: How the encoder pooled tokens into a feature in training: "token" or "avg".
+        run: Folder of the run that trained the encoder, or None.
+        owner: For `scratch,PLACE`, the encoder of PLACE. Fresh weights have the model and the
+            images of the owner.
+        made: Recipe of the run that began with these fresh weights, or None.
+    """
 
     source: InitSource
     identity: str
@@ -57,10 +68,13 @@ class NamedEncoder:
     made: Recipe | None = None
 
     def load(self) -> tuple[Backbone, str]:
-        """The network with its weights, in evaluation mode, and their hash.
+        """Build the network, in evaluation mode, and load the weights.
+
+        Returns:
+            The network, and the hash of the weights.
 
         Raises:
-            UserError: the weights are missing, damaged or another model's.
+            UserError: the weights are missing, damaged or belong to another model.
         """
         recipe = self.recipe
         if self.source.is_scratch:
@@ -77,12 +91,19 @@ class NamedEncoder:
 
 
 def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncoder]:
-    """The encoder that a place names, after fresh weights of its model with its seed: of a run,
-    those that it began with if it began from scratch, at the image size that is looked at.
-    `scratch` alone is fresh weights already.
+    """Return the encoder that a place names, preceded by the same model with fresh weights.
+
+    If a run that began from scratch trained the encoder, the fresh weights are the initial weights
+    of that run, fitted to the image size of the encoder here. Otherwise the weights are drawn with
+    the seed of the encoder's recipe. The place `scratch` has fresh weights already, so the list
+    has a single entry.
+
+    Args:
+        place: Value of `init=`.
+        texts: Options of recipes, {key: text}.
 
     Raises:
-        UserError: as `resolve_one`; or it is no Vision Transformer.
+        UserError: as for `resolve_one`, or the network is no Vision Transformer.
     """
     named = resolve_one(place, texts)
     if named.recipe.model.convolutional:
@@ -92,15 +113,19 @@ def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncode
 
 
 def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
-    """The encoder that a place names, with its own image size, normalisation and evaluation's
-    preprocessing. The place `scratch,PLACE` is fresh weights of that one's model, with its seed.
+    """Return the encoder that a place names, without loading the weights.
+
+    The recipe of the encoder has the image size, the normalisation and the preprocessing that the
+    weights describe. The place `scratch,PLACE` names the model of PLACE with fresh weights, drawn
+    with the seed of that encoder.
 
     Args:
-        place: as `init=`.
-        texts: options of recipes. `model=` is for weights that do not describe theirs.
+        place: Value of `init=`.
+        texts: Options of recipes, {key: text}. `model=` is only for weights that do not describe
+            their model.
 
     Raises:
-        UserError: there is none; an option is wrong or has no use.
+        UserError: the encoder does not exist, or an option is wrong or has no effect.
     """
     trained_place = place.removeprefix(BESIDE)
     if trained_place != place and not parsing.exists(place):
@@ -118,14 +143,15 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     except UserError:
         if of_model is None:
             raise
-        described = source.described_values(model=False)  # of a network without patches
-    # the normalisation, which options give the encoders that do not state it
+        # a network without patches, whose model cannot be described
+        described = source.described_values(model=False)
+    # Options about the normalisation are only for encoders that do not describe their own
     brought = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
     own_texts = {key: text for key, text in texts.items() if key not in brought}
     if of_model and "model.width" in described:
         raise UserError(f"{of_model}={texts[of_model]}: init={place} describes its own model")
     own_texts.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
-    name = own_texts.pop("model.name", None)  # which only model= sets
+    name = own_texts.pop("model.name", None)  # only model= sets this key
     recipe = resolve_encoder(place, own_texts)
     recipe.model.name = name or recipe.model.name
     located = source.locate()
@@ -137,7 +163,10 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
 
 
 def _scratch(owner: NamedEncoder | None, texts: Mapping[str, str]) -> NamedEncoder:
-    """Fresh weights; of the owner's model, for its images and with its seed, if there is one."""
+    """Return an encoder with fresh weights.
+
+    If there is an owner, the fresh weights have the model, the images and the seed of the owner.
+    """
     if owner is None:
         recipe = resolve_encoder("scratch", texts)
         return NamedEncoder(InitSource("scratch"), "scratch", "scratch", recipe, "token", None)
@@ -152,7 +181,7 @@ def _scratch(owner: NamedEncoder | None, texts: Mapping[str, str]) -> NamedEncod
 
 
 class ImageSet(NamedTuple):
-    """The images that an encoder is shown, and the names of their data set and split."""
+    """Images for an encoder, with the name of the data set and a description of the split."""
 
     source: Source
     name: str
@@ -162,11 +191,20 @@ class ImageSet(NamedTuple):
 def find_images(
     named: NamedEncoder, texts: Mapping[str, str], split: str | None = None
 ) -> ImageSet:
-    """A split, without one the test images, else the held-out ones, of the images that the options
-    name; without such options, of those that the run was trained on. Prints what their labels are.
+    """Open the images to show to an encoder, and print what their labels are.
+
+    The options name the images. Without such options, the images that the encoder was trained on
+    are used.
+
+    Args:
+        named: The encoder.
+        texts: Options of recipes, {key: text}.
+        split: Name of the split. By default, the test images, or the held-out images if there is no
+            test split.
 
     Raises:
-        UserError: the images are not on this machine, or cannot be read; there is no such split.
+        UserError: the images are not on this machine or cannot be read, or the split does not
+            exist.
     """
     data = data_of(named, texts)
     if split is None:
@@ -189,7 +227,11 @@ def find_images(
 
 
 def _tested(data: Data) -> tuple[Source, str, Sequence[str]]:
-    """The test images, else the held-out ones; which they are; and what was guessed."""
+    """Open the test images, or the held-out images if there is no test split.
+
+    Returns:
+        The images, a description of the split, and warnings about what was guessed from the files.
+    """
     try:
         splits = run_splits.load(data, test=not data.stream)
     except layout.NoTestSplit:
@@ -201,11 +243,12 @@ def _tested(data: Data) -> tuple[Source, str, Sequence[str]]:
 
 
 def named_split(name: str, splits: Mapping[str, Sized]) -> str:
-    """The split with images that `split=` names; where no split is a test's, test is the validation
-    split, as for runs.
+    """Return the name of the split that `split=` means, among the splits that have images.
+
+    If no split has the role of a test split, `test` means the validation split, as for runs.
 
     Raises:
-        UserError: there is none.
+        UserError: no such split has images.
     """
     filled = [each for each, source in splits.items() if len(source)]
     chosen = layout.choose(name, filled)
@@ -221,11 +264,13 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
 
 
 def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
-    """The data that the options name; without such options, those that the run was trained on,
-    which it prints.
+    """Return the data set that the options name.
+
+    Without such options, return the data set that the encoder's run was trained on, with the data
+    options changed as asked, and print a line that says so.
 
     Raises:
-        UserError: they are not on this machine.
+        UserError: the images are not on this machine.
     """
     data = named.recipe.data
     if not gives_images(texts):
@@ -247,15 +292,23 @@ def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
 
 
 def load_subject(named: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:
-    """The encoder with its weights, in its objective if that has a figure; and `count` images of
-    the set.
+    """Load an encoder and images, on the GPU if there is one, for computing figures.
+
+    The encoder is loaded within the objective that trained it, if that objective has a figure.
+
+    Args:
+        named: The encoder.
+        images: The images.
+        count: Number of images to load.
+        shown: Number of these images that figures show.
 
     Raises:
-        UserError: as `NamedEncoder.load`; images cannot be read; or features are not finite.
+        UserError: as for `NamedEncoder.load`, too many images cannot be read, or features are not
+            finite.
     """
     recipe = named.recipe
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(recipe.seed)  # of what the weights do not hold
+    torch.manual_seed(recipe.seed)  # draws the parameters that the weights do not hold
     network, _ = named.load()
     assert isinstance(network, Encoder)  # with_fresh_weights refuses others
     objective, unknown = load_trained(named.source, network, lambda part: bool(part.figure))

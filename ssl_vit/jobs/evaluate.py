@@ -1,4 +1,4 @@
-"""One evaluation of a frozen encoder: from a checked recipe to a finished run folder."""
+"""Evaluate a frozen encoder, from a checked recipe to a finished run folder."""
 
 import time
 from collections.abc import Mapping
@@ -41,11 +41,13 @@ from .session import session
 
 
 def evaluate(run: Run) -> Result | None:
-    """Measure the frozen encoder of the run's `init=`, beside its network with fresh weights, and
-    finish its folder.
+    """Measure the frozen encoder of `init=` and the same network with fresh weights.
+
+    All processes must call this function. The folder of the run is finished at the end.
 
     Returns:
-        The content of result.json; on other processes than rank 0 None.
+        The content of result.json, or None on processes other than rank 0. If another process has
+        finished the run meanwhile, the result of that process.
 
     Raises:
         UserError: the images, the weights or the folder do not suit the recipe.
@@ -82,7 +84,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     tell = run.warn if accelerator.is_main_process else None
     files = _shared_files(run, {name: networks.get(name) for name in readers}, images, probe, facts)
     right, copies = _of_features(readers, images, probe, files)
-    # what is read for fresh weights is not counted as the run's
+    # images read for fresh weights do not count as work of the run
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     if ATTENTIVE in recipe.probe.measures:
         for name, measured_network in networks.items():
@@ -123,10 +125,13 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 def _open_images(
     run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits
 ) -> tuple[Images, dict[str, Any]]:
-    """The images as all processes read them, and what environment.json records of them.
+    """Prepare the images for all processes, and collect facts for environment.json.
+
+    Returns:
+        The images, and the facts about the machine and the splits.
 
     Raises:
-        UserError: their labels or masks do not suit, or the processes see different ones.
+        UserError: the labels or masks are unsuitable, or the processes see different images.
     """
     recipe = run.recipe
     resources.check_memory(recipe)
@@ -146,20 +151,23 @@ def _open_images(
 
 
 def _probes(recipe: Recipe) -> set[str]:
-    """What is measured by fitting something to the features of images."""
+    """Return the measures for which a probe is fitted to features."""
     return set[str](recipe.probe.measures) - {"top1", SEGMENTATION}
 
 
 def _made(source: InitSource) -> Recipe | None:
-    """The recipe of the run that made the weights; None where none did."""
+    """Return the recipe of the run that made the weights, or None if no run made the weights."""
     run = source.locate().run
     return recipe_files.read(run / "recipe.yaml") if run else None
 
 
 def _fresh(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
-    """The network with fresh weights: of a run the initial ones of its seed, brought to the
-    evaluation's image size as the trained ones are; nothing where the encoder has fresh weights
-    itself."""
+    """Build the baseline with fresh weights, {FRESH: network}.
+
+    If a run made the encoder, the baseline has the initial weights of that run's seed, fitted to
+    the image size of the evaluation like the trained weights. The result is empty if the encoder
+    itself has fresh weights.
+    """
     source = recipe.init_source
     if source.is_scratch:
         return {}
@@ -168,7 +176,12 @@ def _fresh(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
 
 
 def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Readers, str]:
-    """What features are read from, of each network and of the pixels; and the encoder's pooling."""
+    """Return the reader of features for each network and for the pixels.
+
+    Returns:
+        {ENCODER, FRESH or PIXELS: reader}, and how the encoder's tokens are pooled: "token", "avg",
+        or "tokens" or "patches" if only measures of tokens are asked for.
+    """
     pooled = {name: _reader(network, name, recipe) for name, network in networks.items()}
     readers = {name: read for name, (read, _) in pooled.items()}
     if "knn" in recipe.probe.measures:
@@ -179,12 +192,19 @@ def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Re
 
 
 def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, str]:
-    """What features are read from, and its pooling: the encoder or, with probe.feature=hidden, the
-    tanh layer that the run learned in its head; of fresh weights as it was first drawn, after the
-    encoder.
+    """Return a reader of the features that probe.feature asks for, and the pooling.
+
+    The features come from the encoder or, with probe.feature=hidden, from the tanh layer in the
+    head that the run has learned. For fresh weights, the tanh layer is drawn after the encoder from
+    the seed of the run, as at the start of the run.
+
+    Args:
+        net: The network to read features from.
+        name: ENCODER or FRESH.
+        recipe: The recipe of the evaluation.
 
     Raises:
-        UserError: the run has no such layer.
+        UserError: the run's head has no tanh layer.
     """
     init = recipe.init_source
     if recipe.probe.feature == "encoder":
@@ -205,13 +225,15 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
 
 
 def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
-    """Whether a run that the weights come from chose them (checkpoint.best) on the split that they
-    are tested on, as far as the runs are here. Shares of one split have its fingerprint and are
-    apart; they do not count.
+    """Return whether checkpoint.best chose the weights on the split that the evaluation tests on.
+
+    All runs that the weights come from are examined, if they are on this machine. A share that a
+    run held out of its training split does not count: shares have the fingerprint of the whole
+    split, although they have no image in common.
 
     Args:
-        recipe: of the evaluation.
-        prints: the fingerprints of its splits, on rank 0.
+        recipe: The recipe of the evaluation.
+        prints: Fingerprints of the splits of the evaluation, known on rank 0.
     """
     with suppress(UserError, OSError, ValueError):
         for run, before in runs_before(recipe):
@@ -232,15 +254,20 @@ def _shared_files(
     probe: Probe,
     facts: Mapping[str, Any],
 ) -> dict[str, SharedFile]:
-    """Return {baseline: where the tasks of a study share which images its probes classify right}.
+    """Return {baseline: file through which the tasks of a study share the baseline's results}.
+
+    The results of a baseline say which test images each probe classifies right. Two tasks share
+    results only if everything that decides the results is equal. The mapping is empty outside of a
+    study and with probe.feature=hidden.
 
     Args:
-        run: the evaluation.
-        networks: {reader: its network}; the pixels have none.
-        images, probe: what is measured, and how.
-        facts: of environment.json, with the fingerprints of the splits.
+        run: The evaluation.
+        networks: {reader: network}, with None for the pixels.
+        images: The images that are measured.
+        probe: The options of the probes.
+        facts: The content of environment.json, with the fingerprints of the splits.
     """
-    # the hidden layer follows the encoder, and is not among its weights
+    # The hidden layer is not among the encoder's weights, so their fingerprint would not cover it
     if probe.feature == "hidden" or not shared.is_task(run.folder):
         return {}
     recipe, splits = run.recipe, images.splits
@@ -271,9 +298,15 @@ def _shared_files(
 def _of_features(
     readers: features.Readers, images: Images, probe: Probe, files: Mapping[str, SharedFile]
 ) -> tuple[dict[str, features.Right], Copies | None]:
-    """Return {reader: which test images each probe of features classifies right} and the copies
-    among these images. Both are empty on other processes than rank 0, and if no such probe is asked
-    for. What `files` hold of a reader is not measured again."""
+    """Run the probes of features, except for readers whose results a file of `files` holds.
+
+    All processes must call this function.
+
+    Returns:
+        {reader: which test images each probe classifies right}, and the copies among these images.
+        On processes other than rank 0, and if the recipe asks for no such probe, the mapping is
+        empty and the copies are None.
+    """
     splits = images.splits
     probed = _probes(images.recipe) - TOKENS
     if not probed:
@@ -331,6 +364,6 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
 
 
 def _counted(source: Source) -> str:
-    """How many images there are, and how many of them have a label if not all do."""
+    """Return the number of images and, if some have no label, the number of labelled images."""
     count, labelled = len(source), len(labelled_images(source))
     return f"{count:,}" + (f" ({labelled:,} labelled)" if labelled < count else "")

@@ -1,8 +1,7 @@
-"""A folder of features: which encoder and images they are of, its shards, and the images nearest to
-queries.
+"""Write a folder of features in shards, and find the images nearest to queries.
 
 FOLDER/  embed.json (encoder, settings, images, hashes)  SPLIT-00000-of-00005.parquet ...
-         nearest.html (of the last queries)
+         nearest.html (answers to the last queries)
 """
 
 import json
@@ -48,11 +47,12 @@ from .nearest_images import Gathered, Query
 from .session import Session
 
 RECORD = "embed.json"
-CHECKED = 8  # images whose features are computed before anything is written
+CHECKED = 8  # number of images whose features are checked before anything is written
 OWN = re.compile(
     rf"{re.escape(RECORD)}|{re.escape(nearest_images.PAGE)}|.+-\d{{5,}}-of-\d{{5,}}\.parquet"
 )
-# Of the recipe, what features depend on beside the model, the weights and what the folder finds
+# Keys of the recipe that features depend on, in addition to the model, the weights and the settings
+# that `FeatureFolder._settings` adds
 SETTINGS = (
     *("probe.layer", "data.labels", "data.size", "compute.precision"),
     *CROPPING,
@@ -61,8 +61,15 @@ SETTINGS = (
 
 
 class Embedded(Record):
-    """embed.json: the encoder's place, the names of the classes that labels number (empty: none),
-    {key: value} of the settings, {split: images and their fingerprint}, {shard: hash}."""
+    """Content of embed.json.
+
+    Attributes:
+        encoder: Place of the encoder, in full.
+        label_names: Names of the classes, starting with label 0. Empty if there are no names.
+        settings: {key: value} of everything that the features depend on, except the images.
+        splits: {split: {"images": number of images, "data": fingerprint}}.
+        shards: {name of the file: hash} of the shards written so far.
+    """
 
     encoder: str | None = None
     label_names: list[str] = Field(default_factory=list)
@@ -73,7 +80,14 @@ class Embedded(Record):
 
 @dataclass(eq=False, repr=False)
 class FeatureFolder:
-    """One folder of features, written by all processes."""
+    """Folder of features that all processes write together.
+
+    Attributes:
+        options: The options of the tool.
+        one: The encoder. `out` and `name` of its recipe give the folder.
+        data: Where the images are.
+        session: The session of the processes.
+    """
 
     options: EmbedOptions
     one: NamedEncoder
@@ -87,28 +101,29 @@ class FeatureFolder:
         self.output = OutputFolder(self.folder, OWN, RECORD, Embedded)
 
     def run(self) -> tuple[list[Path], list[Neighbor]]:
-        """Write the shards that are missing, each on one process; answer the queries.
+        """Write the missing shards, each on a single process, then answer the queries.
 
         Returns:
-            The shards, and the images nearest to each query; none without one, and on other
-            processes than rank 0.
+            The paths of the shards, and the images nearest to each query. The nearest images are
+            empty without a query, and on processes other than rank 0.
 
         Raises:
-            UserError: the weights, the images or the folder do not suit, or too many images cannot
-                be read.
+            UserError: the weights, the images or the folder are unsuitable, or too many images
+                cannot be read.
         """
         accelerator = self.accelerator
-        # rank 0 reads them first, and says what it finds
+        # rank 0 reads the splits before the other processes, and prints what it finds
         self.splits = on_main(accelerator, self._load_splits) or self._load_splits()
         texts, data = self.options.query or [], self.recipe.data
-        queries = on_main(  # before the work, not after it
+        queries = on_main(  # before the work, so that an unreadable query costs no time
             accelerator, lambda: [nearest_images.read_query(text, data) for text in texts]
         )
         self.session.hold(self.output.hold())
         network, weights_hash = self._network()
         patches = self.options.patches
         read = embedding.token_reader(network, self.one.pool, self.recipe.probe.layer, patches)
-        # before embed.json is written: features of such weights are not finite for most images
+        # Check some features before embed.json is written: if the weights are not finite, the
+        # features of most images are not finite either
         first = next(iter(self.splits))
         self._content(first, np.arange(min(CHECKED, len(self.splits[first]))), read, workers=0)
         missing, self.recipe.compute.precision = broadcast_from_main(
@@ -122,8 +137,10 @@ class FeatureFolder:
         return [shard.file for shard in self.shards], nearest
 
     def _load_splits(self) -> dict[str, Source]:
-        """The splits with images that the options name; rank 0 prints what is to be known of
-        them."""
+        """Open the splits that the options name, by default every split that has images.
+
+        Rank 0 prints warnings about the images, and what the labels are.
+        """
         opened = run_splits.every_part(self.data)
         filled = {name: source for name, source in opened.splits.items() if len(source)}
         chosen = [named_split(name, filled) for name in self.options.split or filled]
@@ -138,7 +155,7 @@ class FeatureFolder:
 
     @cached_property
     def shards(self) -> list[FeatureShard]:
-        """Those of the splits, with the Hub's names."""
+        """Return all shards of the splits. Files are named as on the Hugging Face Hub."""
         rows = self.options.shard_rows
         made = []
         for split, source in self.splits.items():
@@ -150,10 +167,14 @@ class FeatureFolder:
         return made
 
     def _network(self) -> tuple[Backbone, str]:
-        """The encoder on the device, and a hash of its weights.
+        """Load the encoder, and set how the encoder's tokens are pooled.
+
+        Returns:
+            The network on the device, and a hash of the weights.
 
         Raises:
-            UserError: they do not suit; or it has no patches or no class token, which are wanted.
+            UserError: the weights are unsuitable, or the options ask for patches or a class token
+                that the encoder does not have.
         """
         init, named = self.options.init, self.one
         network, digest = named.load()
@@ -170,15 +191,18 @@ class FeatureFolder:
         return network.to(self.accelerator.device), digest
 
     def _open(self, weights_hash: str) -> tuple[list[int], Precision]:
-        """Write embed.json, or check that it describes these features; print what is done.
+        """Check that an existing embed.json describes these features, and write embed.json.
+
+        Rank 0 calls this method. The method also prints the encoder, the splits and how many shards
+        exist.
 
         Returns:
-            The numbers of the shards that are missing, and the precision: where the options give
-            none, that of the folder.
+            The numbers of the missing shards, and the precision. If the options give no precision,
+            the precision is the one that the folder was begun with.
 
         Raises:
-            UserError: the folder holds other features, of which it names the key, or another file
-                is in a shard's place.
+            UserError: the folder holds features that differ in a key or in the images, which the
+                message names, or a shard was replaced by another file.
         """
         record = self.output.read()
         compute = self.recipe.compute
@@ -226,14 +250,15 @@ class FeatureFolder:
             "probe.pool": self.one.pool,
             "patches": self.options.patches,
             "rows": self.options.shard_rows,
-            # after data.size, to another of which positions are resized
+            # after data.size: another size resizes positions and thus changes this hash, too, but
+            # the error should name data.size
             "init": weights_hash,
             **{key: values[key] for key in model},
             "model_args": self.one.source.feature_values().get("model_args"),
         }
 
     def _refuse(self, difference: Difference) -> None:
-        """Raises UserError: the folder's features have another value of a key, or other images."""
+        """Raise a UserError that says how the features of the folder differ from these features."""
         if difference.kind:
             option, others = (
                 f"data={self.data.place}",
@@ -249,7 +274,7 @@ class FeatureFolder:
         raise UserError(f"{option}: {self.folder} holds features of {others}; give another name=")
 
     def _describe(self) -> str:
-        """The encoder and its features."""
+        """Describe the encoder and how the features are computed, in words."""
         data = self.recipe.data
         cut = crop_text(data.eval_mode, data.eval_crop)
         text = f"{self.one.label}: {self.one.describe()}, {cut}; "
@@ -257,17 +282,20 @@ class FeatureFolder:
         return f"{text}, computed in {self.recipe.compute.precision}"
 
     def _write(self, shard: FeatureShard, read: TokenReader) -> None:
-        """Compute a shard's features, and write its file whole or not at all."""
+        """Compute the features of a shard, and write the file atomically."""
         workers = resources.workers(self.recipe, self.accelerator)
         content = self._content(shard.split, np.arange(shard.first, shard.last), read, workers)
         write_atomically(shard.file, content)
         print(f"shard       {shard.file.name}: {len(content) / 1e6:.1f} MB", flush=True)
 
     def _content(self, split: str, rows: np.ndarray, read: TokenReader, workers: int) -> bytes:
-        """Compute the features of some rows of a split, as the content of a shard's file.
+        """Compute the features of some rows of a split.
+
+        Returns:
+            The content of a parquet file with these features.
 
         Raises:
-            NonFiniteError: some of them are not finite.
+            NonFiniteError: some of the features are not finite.
         """
         recipe, source = self.recipe, self.splits[split]
         size = resources.device_batch(recipe, self.accelerator)
@@ -281,11 +309,10 @@ class FeatureFolder:
             return embedding.embed(read, watched, source, self.accelerator.device)
 
     def _conclude(self) -> None:
-        """Record the hashes of new shards; name the images without features, and print where the
-        others are.
+        """Record the hashes of new shards, and print which images were left out.
 
         Raises:
-            UserError: more images than data.unreadable cannot be read.
+            UserError: more images are unreadable than data.unreadable allows.
         """
         summaries = [embedding.summary(shard.file) for shard in self.shards]
         images = sum(count for count, _ in summaries)
@@ -303,10 +330,13 @@ class FeatureFolder:
         print(f"finished    features of {images:,} of {total:,} images: {self.folder}", flush=True)
 
     def _answer(self, queries: Sequence[Query], read: TokenReader) -> list[Neighbor]:
-        """Show the images whose features are most similar to each query's, and return them."""
+        """Find and show the images whose features are most similar to each query.
+
+        The images are printed and written to nearest.html. A query's own file is left out.
+        """
         top = self.options.top or TOP
         x_QD = np.stack([self._feature(query, read) for query in queries])
-        # the query may be among them
+        # one image more than asked for, because the query itself may be among the images
         neighbours, pairs = embedding.search(x_QD, self.shards, self.splits, top + 1)
         nearest = [
             nearest_images.without_query(query, near_query, self.splits)[:top]
@@ -322,7 +352,7 @@ class FeatureFolder:
         """Compute the feature (D,) of a query.
 
         Raises:
-            NonFiniteError: it is not finite.
+            NonFiniteError: the feature is not finite.
         """
         data = self.recipe.data
         image_B3HW = transforms.eval_transform(

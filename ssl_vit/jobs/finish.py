@@ -1,4 +1,4 @@
-"""Finishes a trained run: test, export, figures, result.json."""
+"""Finish a trained run: test the model, export the weights, draw figures and write result.json."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,26 +31,36 @@ from .setup import Job, loop_settings
 
 
 def finish(job: Job, consensus: StopConsensus) -> Result | None:
-    """Test and export the trained objective, draw the figures and write result.json; its content,
-    on other processes than rank 0 None. A signal ends only the wait for test images that
-    do not come, on one process, and for uploads.
+    """Test and export the trained objective, draw the figures and write result.json.
+
+    All processes must call this function. A signal does not stop the work, with two exceptions: in
+    a run with a single process, a signal ends the wait for test images that do not arrive, and in
+    any run it ends the wait for uploads.
+
+    Args:
+        job: The training job after the last step.
+        consensus: Tells whether a signal has arrived.
+
+    Returns:
+        The content of result.json, or None on processes other than rank 0.
 
     Raises:
-        Interrupted: by a signal.
-        UserError: as `best_checkpoint.restore`.
+        Interrupted: a signal ended the wait for test images.
+        UserError: as for `best_checkpoint.restore`.
     """
     best = best_checkpoint.restore(job)
-    # resumed after the last step, or with the best one's weights
+    # no probe has run with these weights if the run was resumed after the last step, or if the
+    # weights of the best checkpoint were just loaded
     if job.online and not job.online.has_run:
         callbacks = loop.Callbacks([WarningLog(job.run)])
         loop.evaluate(job.online, job.state, {}, loop_settings(job.recipe), callbacks)
     with job.state.evaluation_model() as trained:
-        if not job.held_out.latest:  # a failure ends the run: a result has held-out metrics
+        if not job.held_out.latest:  # a failure here ends the run, as every result needs these
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
                 dict(job.held_out(job.state.step, {}, trained.eval()))
         held_out = _held_out(job)
         tested = _test(job, trained.eval(), consensus.alone)
-        # by names, as one is read again in each epoch
+        # count names, because every epoch reads the same unreadable images again
         unreadable = {*job.accelerator.gather_parts([*job.state.unreadable])}
         if not job.accelerator.is_main_process:
             return None
@@ -64,7 +74,17 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
 
 
 def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> dict[str, Measured]:
-    """The metrics on every image of the test split, with eval.test; writes predictions.npz."""
+    """Measure the objective on all test images, and write predictions.npz.
+
+    Args:
+        job: The training job.
+        trained: The objective, in evaluation mode.
+        should_stop: Tells whether to give up waiting for images.
+
+    Returns:
+        {name: metric}. Empty if eval.test is off, or if predictions are not finite, which is only a
+        warning.
+    """
     source = job.splits.test
     recipe = job.recipe
     if source is None:
@@ -78,7 +98,7 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> dict
     try:
         with images.autocast():
             predictions = classify.predict(trained, images.batches(source), job.accelerator)
-    except NonFiniteError as error:  # the weights are exported all the same
+    except NonFiniteError as error:  # no reason to lose the weights, which are exported later
         if job.accelerator.is_main_process:
             job.run.warn(f"the test images are not measured: {error}")
         return {}
@@ -97,11 +117,22 @@ def _write(
     tested: dict[str, Measured],
     best: Best | None,
 ) -> Result:
-    """Write the export, the figures, result.json and the page; the content of result.json."""
+    """Write the export, the figures, result.json and the page of the run, on rank 0.
+
+    Args:
+        job: The training job.
+        trained: The objective, in evaluation mode.
+        held_out: Metrics on the held-out images.
+        tested: Metrics on the test images.
+        best: The entry about the best checkpoint, if there is one.
+
+    Returns:
+        The content of result.json.
+    """
     run, recipe, state = job.run, job.recipe, job.state
     run.check_not_moved()
     export(job, trained, run.export)
-    if recipe.hub.repo or not shared.is_task(run.folder):  # report.py draws those of tasks
+    if recipe.hub.repo or not shared.is_task(run.folder):  # report.py draws the figures of tasks
         with (
             _failures_as_warnings(run, "figures"),
             loop.autocast(recipe.compute.precision, job.accelerator),
@@ -142,7 +173,11 @@ def _write(
 
 
 def export(job: Job, trained: Objective, folder: Path) -> None:
-    """Write the encoder as timm reads it, and the objective's heads, into a folder."""
+    """Write the encoder in timm's format, and the heads of the objective, into a folder.
+
+    The exported names of classes start with the names of the training split. If the head has more
+    outputs, the names of the further classes are their numbers.
+    """
     recipe, heads = job.recipe, trained.heads()
     classes: list[str] = []
     if getattr(trained, "has_linear_head", False):
@@ -167,28 +202,34 @@ def write_result(
     held_out: int | None = None,
     **known: Any,
 ) -> Result:
-    """Write result.json and the page; the content of result.json.
+    """Write result.json and report.html of a run.
 
     Args:
-        run, splits: the run and its images.
-        metrics: by their names.
-        seen: which of the images it, and its initial weights, had seen.
-        images: that the encoder forwarded.
-        seconds: of the run.
-        device_seconds: seconds times processes.
-        before: exaflop and device_hours of the runs that the initial weights come from, and of the
-            steps before its first.
-        steps: of the optimiser.
-        forwarded_before: of the images, those that the run forwarded from which it went on.
-        held_out: as in `split_images.measured_on`.
-        known: more fields of the result; one without a value is left out.
+        run: The run.
+        splits: The images of the run.
+        metrics: {name: metric}.
+        seen: How many of the measured images earlier training has seen: the training of this run
+            and the runs that the initial weights come from.
+        images: Number of images that passed through the encoder, including `forwarded_before`.
+        seconds: Duration of the run.
+        device_seconds: Duration times number of processes.
+        before: Cost, as exaflop and device_hours, of the runs that the initial weights come from
+            and of the steps that were trained before this run went on from another run.
+        steps: Number of optimiser steps.
+        forwarded_before: Number of images that passed through the encoder in the run that this run
+            went on from (`resume=`).
+        held_out: As for `split_images.measured_on`.
+        known: More fields of the result. Fields whose value is empty, zero or None are left out.
+
+    Returns:
+        The content of result.json.
     """
     recipe, hours = run.recipe, device_seconds / 3600
-    # None: not counted, and so is what is added to it
+    # None if operations were not counted, and then the sum with earlier runs is None as well
     exaflop = costs.exaflop(recipe, images - forwarded_before)
     known["seen"] = seen_images.without_paths(seen)
     counts = split_images.measured_on(recipe, splits, held_out)
-    # images that cannot be read are not measured
+    # unreadable images are not measured, so metrics may count fewer images than the split has
     if tested := [entry.n for entry in metrics.values() if entry.split == "test" and entry.n]:
         counts["test"] = min(counts["test"], max(tested))
     result = Result(
@@ -211,12 +252,14 @@ def write_result(
 
 
 def write_page(run: Run, result: Result) -> None:
-    """Write report.html of a run that ended with that result; a failure is a warning. Pages of the
-    tasks of a study are written on request (report.py RUN)."""
+    """Write report.html of a run that ended with this result. A failure is only a warning.
+
+    For a task of a study nothing is written, because `report.py RUN` writes the page on request.
+    """
     if shared.is_task(run.folder):
         return
     with _failures_as_warnings(run, "report.html"):
-        # half a second of imports, which only the end needs
+        # these imports take half a second and are needed only here
         from ..pages import run_page, run_record
 
         run_page.write(run.folder, run_record.read_run(run.folder, result))
@@ -231,15 +274,17 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
 
 
 def _held_out(job: Job) -> dict[str, Measured]:
-    """Return the objective's metrics on the held-out images as result.json has them. All processes
-    call it."""
+    """Return the metrics of the objective on the held-out images, as entries of result.json.
+
+    All processes must call this function.
+    """
     batches, accelerator = job.held_out.batches, job.accelerator
     copies = copies_in(batches, accelerator)
     labelled = count_images(batches, accelerator, labelled=True)
     copies_of_labelled = copies_in(batches, accelerator, labelled=True)
     split = split_images.held_out_split(job.recipe)
     return {
-        # a metric of labels counts the labelled images alone
+        # metrics that need labels are measured on labelled images only
         name: Measured(value=value, n=n, split=split).with_copies(
             copies_of_labelled if n == labelled else copies
         )
