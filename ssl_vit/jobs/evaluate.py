@@ -82,7 +82,10 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 
     paired = not (recipe.data.group or _chose_here(recipe, facts["data"]))
     tell = run.warn if accelerator.is_main_process else None
-    files = _shared_files(run, {name: networks.get(name) for name in readers}, images, probe, facts)
+    files: dict[str, SharedFile] = {}
+    if accelerator.is_main_process:  # the other processes do not know all fingerprints
+        measured_networks = {name: networks.get(name) for name in readers}
+        files = _shared_files(run, measured_networks, images, probe, facts)
     right, copies = _of_features(readers, images, probe, files)
     # images read for fresh weights do not count as work of the run
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}

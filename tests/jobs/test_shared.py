@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.launching import launch_ranks, outcome
 from helpers.options import LOADED, altered
 from helpers.runs import run
 from ssl_vit.jobs import cli
@@ -46,6 +47,16 @@ def metrics(folder: Path) -> dict:
 def evaluated(init: Path, out: Path, name: str, *more: str) -> dict:
     cli.evaluate([*altered(LOOK, *more), f"init={init}", f"out={out}", f"name={name}"])
     return metrics(out / name)
+
+
+def test_two_processes_share_with_two_processes(pretrained: Path, study: Path) -> None:
+    """Only the first process of a machine knows the fingerprints; the second ended in a
+    KeyError."""
+    words = [*LOOK, f"init={pretrained}", f"out={study}"]
+    for name in ("first", "second"):
+        statuses, outputs = outcome(launch_ranks(2, "tools/evaluate.py", *words, f"name={name}"))
+        assert statuses == [0, 0], outputs
+    assert metrics(study / "first") == metrics(study / "second") and len(files(study)) == 2
 
 
 def test_tasks_that_measure_the_same_share_it_to_the_bit(

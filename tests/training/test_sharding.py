@@ -342,7 +342,11 @@ def test_plain_ddp_in_place_of_zero_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     became = SimpleNamespace(distributed_type=DistributedType.MULTI_CPU, device=torch.device("cpu"))
     line = refused(distributed._check_sharding, became)
-    assert line.startswith("distributed_type=DEEPSPEED: ") and "MULTI_CPU" in line and "zero2.yaml" in line
+    assert (
+        line.startswith("distributed_type=DEEPSPEED: ")
+        and "MULTI_CPU" in line
+        and "zero2.yaml" in line
+    )
 
 
 def test_processes_that_each_believe_they_are_alone_are_refused(
