@@ -72,10 +72,9 @@ class TrainedOn:
     folder: Path
     learns_labels: bool
     record: Record = NOTHING  # images of all processes up to the last `gather`
-    images: list[np.ndarray] = field(
-        default_factory=list
-    )  # of this process, since the last `gather`
-    labels: list[np.ndarray] = field(default_factory=list)  # images with a learned label
+    # hashes of this process since the last `gather`, and the hashes of images with a learned label
+    images: list[np.ndarray] = field(default_factory=list)
+    labels: list[np.ndarray] = field(default_factory=list)
     written: tuple[int, int, bool] | None = None  # `_size` of the record in the folder
 
     def load(self, step: int) -> None:
