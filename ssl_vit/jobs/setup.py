@@ -71,8 +71,8 @@ class Job:
         held_out: the evaluator of the objective on held-out images.
         collapse: the evaluator of collapse, None without eval.collapse.
         online: the probes of the run, None if the run has none.
-        not_compared: why features are not probed while the run trains. Empty if they are.
-        pusher: the thread that pushes to the Hub, on rank 0 with hub.repo.
+        not_compared: why the features cannot be probed while the run trains, else empty.
+        pusher: the callback that uploads to the Hub, on rank 0 with hub.repo.
         decoded: the decoded training images, None if images are decoded when read.
         trackers: the experiment trackers, on rank 0.
     """
@@ -373,8 +373,8 @@ def _restore(job: Job, path: Path) -> None:
     """Load an intact checkpoint.
 
     Raises:
-        UserError: the checkpoint is another run's, holds no training state of this model, or began
-            at another step or run than the recipe says.
+        UserError: the checkpoint is another run's or holds no training state of this model, or the
+            run began at another step or run than the recipe says.
     """
     prefix = f"name={job.recipe.name}: {path}"
     try:
