@@ -127,14 +127,13 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
 
 
 def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
-    """Warn that some of a query's neighbours are no more similar than random pairs of images.
+    """Warn if some of a query's neighbours are not among the most similar 1% of all pairs.
 
-    A neighbour counts as similar if the similarity is above the level that 1% of all pairs exceed.
     If there are few images, or few images near the query, neighbours that look alike may still be
-    below the level.
+    below this level.
 
     Returns:
-        The warning, empty if all neighbours are similar or if the level is not known.
+        The warning, empty if all neighbours are above the level or if the level is not known.
     """
     above = (
         sum(neighbour.similarity > pairs.high for neighbour in neighbours)

@@ -49,8 +49,9 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     """Describe how a run from scratch compares with a fine-tuned run, in words.
 
     The run from scratch has the same length, images and folder of runs. The text gives the
-    accuracies, and for each of the two the number of tries and the compute. Without such a run, the
-    text says why, and how to make the run if no study can compare this pre-training.
+    accuracies, and for each of the two runs the number of tries and the compute. Without such a
+    run, the text says that the comparison is not known. It then names a run that differs only in
+    POOL, or the command that trains from scratch if no study can compare this pre-training.
 
     Args:
         folder: the folder of the fine-tuned run.
@@ -107,7 +108,10 @@ def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
 
 
 def _neighbours(folder: Path, recipe: Recipe) -> Iterator[Neighbour]:
-    """Yield the finished runs next to a folder. Runs with unreadable files are left out."""
+    """Yield the finished runs in the folder of runs that contains `folder`.
+
+    The run in `folder` is one of the runs. Runs with unreadable files are left out.
+    """
     for run_folder in sorted(folder.parent.iterdir()):
         with suppress(OSError, ValueError, UserError):
             made = recipe_files.read(run_folder / "recipe.yaml")

@@ -24,7 +24,7 @@ from .setup import Job
 WARM = 5  # first steps, which are not counted
 STEPS = 15  # least number of measured steps
 SETTLED = 10.0  # least duration of the measurement in seconds
-MOST = 1000  # largest number of steps, even if they take less than SETTLED
+MOST = 1000  # largest number of steps, even if these take less than SETTLED
 
 
 @dataclass(frozen=True)

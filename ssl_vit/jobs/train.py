@@ -47,8 +47,8 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
         signals: an active handler, if the caller has one.
 
     Returns:
-        The content of result.json on rank 0. None on other processes, except if another process has
-        finished the run before: then all processes get the result.
+        The content of result.json. Processes other than rank 0 get None, unless another process had
+        finished the run before.
 
     Raises:
         UserError: the images, the folder or the machine do not suit the recipe.
@@ -119,8 +119,8 @@ def _measure_baselines(job: Job) -> None:
                 if isinstance(row, Baseline) and row.name not in measured:
                     text = "is declared and not measured: what it is compared with has none"
                     job.run.warn(f"baseline {row.name} {text}")
-    # the first step changes the loaded weights, so they are probed now; without loaded weights,
-    # the first evaluation measures the baselines
+    # loaded weights are probed now, before the first step changes them; without loaded weights, the
+    # first evaluation measures the baselines
     if job.online and not job.recipe.init_source.is_scratch:
         with job.state.evaluation_model() as model:
             job.online.compare(model.eval().exported, job.state.step)
@@ -128,10 +128,10 @@ def _measure_baselines(job: Job) -> None:
 
 
 def _try_plugin(job: Job) -> None:
-    """Call the methods of a plugin before the first step, so that mistakes show early.
+    """Try a plugin's loss and figure before the first step, so that mistakes show early.
 
-    The loss is called, and the figure that is drawn when the run ends. Warnings tell if the loss
-    uses another feature than the probes and the export, or if no weight of the encoder is trained.
+    The figure is drawn again when the run ends. A warning says if the loss uses another feature
+    than the probes and the export, or if no weight of the encoder is trained.
 
     Raises:
         UserError: the plugin's output or rendered patches are invalid.
@@ -139,7 +139,7 @@ def _try_plugin(job: Job) -> None:
     recipe, accelerator = job.recipe, job.accelerator
     cast = loop.autocast(recipe.compute.precision, accelerator)
     with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
-        model.start_step(0.0)  # training also calls start_step before forward
+        model.start_step(0.0)  # in training, start_step also comes before forward
         pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
         few = loop.to_device(job.held_out.example, accelerator.device)
         predictions(model, few)
@@ -277,7 +277,7 @@ def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
         return
     settings = loop_settings(job.recipe)
     metrics = loop.evaluate(job.collapse, job.state, {}, settings, callbacks)
-    if all(row["step"] for row in job.run.rows()):  # a run stopped before a checkpoint has the row
+    if all(row["step"] for row in job.run.rows()):  # a run stopped before a checkpoint has this row
         callbacks.notify(methodcaller("on_row", {"step": 0} | metrics))
 
 
@@ -329,7 +329,6 @@ class _PageWriter(Callback):
 
 
 def _callbacks(job: Job) -> list[Callback]:
-    """Build the callbacks of rank 0."""
     callbacks: list[Callback] = [MetricsLog(job.run)]
     if job.trackers:
         callbacks.append(job.trackers)
