@@ -119,7 +119,7 @@ class OnlineProbes:
     has_run: bool = field(init=False, default=False)
 
     def describe(self) -> str:
-        """Describe what is measured, on how many images, and how often."""
+        """Describe the probes, the number of images and the steps between evaluations, in words."""
         measures, (train, held_out) = self.probe.measures, self.images
         return (
             f"{'k-NN' if measures == ['knn'] else ', '.join(measures)} of {held_out:,}"
@@ -137,8 +137,8 @@ class OnlineProbes:
     def chosen_on(self, images: int) -> int:
         """Return the number of training images that choose the learning rate of the linear probe.
 
-        The probes do not learn from these images. They are a tenth of `images` training images, or
-        0 if no probe has a learning rate to choose.
+        The probes do not learn from these images: a tenth of `images` training images, or 0 if no
+        probe has a learning rate to choose.
         """
         return 0 if {*self.probe.measures}.isdisjoint(CHOSEN) else max(1, images // 10)
 
@@ -235,7 +235,7 @@ class OnlineProbes:
         seen = self._extract(readers)
         if not self.accelerator.is_main_process:
             return {}
-        # a failing probe must not end a run, whatever it raises
+        # a failing probe must not end a run, so every kind of error becomes a warning
         return all_right(
             seen, self.probe, self.classes, self.run.warn, names=self.class_names, error=Exception
         )
@@ -286,7 +286,7 @@ def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
 def _read(path: Path, asked: str) -> dict[str, Right] | None:
     """Read the baselines that an earlier start of the run has stored.
 
-    Return None if the file is missing or damaged, or if it has results for other probes or images.
+    Return None if the file is missing or damaged, or belongs to other probes or images.
     """
     try:
         with safe_open(path, "pt") as file:
@@ -396,7 +396,7 @@ def prepare(
 
 
 def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
-    """Explain why k-NN cannot be measured. The text is empty if it can.
+    """Explain why k-NN cannot be measured. The text is empty if k-NN can be measured.
 
     Args:
         recipe: the recipe of the run.
