@@ -1,9 +1,9 @@
-"""A target in one file: the mean brightness of a patch.
+"""Define a target in a single file: the mean brightness of a patch.
 
     python tools/pretrain.py recipe=mpp plugin=docs/examples/brightness.py target=brightness
 
-Suffixes are the dimensions of a tensor: B images, N patches row by row, K corrupted ones,
-A = num_outputs.
+Suffixes of names are the dimensions of a tensor: B images, N patches row by row, K corrupted
+patches, A = num_outputs.
 """
 
 import torch
@@ -29,7 +29,7 @@ class MeanBrightness(Target):
         return {"loss": (output_BKA - truth_BK1).square().mean(-1)}
 
     def fit_baselines(self, images):
-        # of the one output; of several each has a mean: .mean((0, 1))
+        # a target with several outputs needs a mean for each output: .mean((0, 1))
         self.mean.copy_(torch.cat([self.ground_truth(one) for one in images]).mean())
 
     def baselines(self, image_B3HW, corrupted_BN):
@@ -42,7 +42,7 @@ class MeanBrightness(Target):
 
 class Brightness(TargetDeclaration):
     name = "brightness"
-    sentence = "its mean brightness"  # in the help of target=
+    sentence = "its mean brightness"  # shown in the help of target=
 
     def build(self, settings, encoder):  # settings.pixels: mean, std and range of the input
         return MeanBrightness(encoder.patch_size)

@@ -1,13 +1,16 @@
-"""Test images that are also among training images: the same pixels, or a perceptual hash that is
-near, as the image is or mirrored.
+"""Find test images that are also among the training images.
 
     pip install imagehash
     python docs/examples/overlap.py "data.path=IMAGES data.test=0.2"
     python docs/examples/overlap.py runs/mpp "data.path=OTHER_IMAGES"
 
-The first place gives the training images, all of its training split, and the second one, which is
-the first by default, the test images. A place is a run's folder, or options in one word. Images
-are compared as RGB of 8 bits. Suffixes: N training images.
+The first argument names the training images, and the second argument the test images (by default
+the first argument names both). An argument is the folder of a run, or options of images in quotes.
+All training images of the split are searched, even if a run used only a share.
+
+Two images overlap if the pixels are the same, or if the perceptual hashes differ by few bits, also
+for the mirrored image. Images are compared as RGB of 8 bits. The suffix N in names stands for
+training images.
 """
 
 import hashlib
@@ -25,12 +28,15 @@ from ssl_vit.data import run_splits
 from ssl_vit.data.decoding import decode
 from ssl_vit.errors import report_errors
 
-DISTANCE = 4  # bits of 64 up to which two hashes count as near
-ROWS = 256  # images read at a time
+DISTANCE = 4  # hashes that differ by at most 4 of 64 bits count as near
+ROWS = 256  # number of images that are read together
 
 
 def read_split(place, test):
-    """The test images of a place, or its training images, whatever share of them a run took."""
+    """Return the test images or the training images that an argument names.
+
+    All images of the split are returned, even if a run used only a share.
+    """
     if Path(place, "recipe.yaml").exists():
         recipe = ssl_vit.load_run(place).recipe
     else:
@@ -41,8 +47,11 @@ def read_split(place, test):
 
 
 def hashes(source):
-    """Of each image that can be read its row, a digest of its pixels, its hash (imagehash's phash,
-    64 bits of the cosine transform in grey) and that of its mirror image."""
+    """Yield the row and the hashes of each readable image.
+
+    The hashes are a digest of the pixels, the perceptual hash (imagehash's phash: 64 bits from the
+    cosine transform of the grey image), and the perceptual hash of the mirrored image.
+    """
     for start in range(0, len(source), ROWS):
         rows = np.arange(start, min(start + ROWS, len(source)))
         for row, raw in zip(rows.tolist(), source.fetch(rows)[0], strict=True):
@@ -57,10 +66,13 @@ def hashes(source):
 
 
 def find(train, test):
-    """The pairs (test row, training row, bits that differ): of a test image whose pixels are those
-    of a training image None, of others that are near one the nearest."""
+    """Yield a pair (test row, training row, differing bits) for each test image that overlaps.
+
+    The training image is the first image with the same pixels, and then the bits are None.
+    Otherwise the training image has the nearest hash, at most DISTANCE bits away.
+    """
     known = list(hashes(train))
-    first = {digest: row for row, digest, *_ in reversed(known)}  # of equal ones the first
+    first = {digest: row for row, digest, *_ in reversed(known)}  # the first of equal images
     hash_N = np.array([hashed for _, _, hashed, _ in known], np.uint64)
     for row, digest, hashed, mirrored in hashes(test) if known else ():
         bits_N = np.minimum(np.bitwise_count(hash_N ^ hashed), np.bitwise_count(hash_N ^ mirrored))

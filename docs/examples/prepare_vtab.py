@@ -1,20 +1,23 @@
-"""VTAB-1k's 19 tasks as parquet files of squares, for recipe=study/vtab: from folders of
-tensorflow-datasets, or from parquet files with the same features.
+"""Write VTAB-1k's 19 tasks as parquet files of square images, for recipe=study/vtab.
 
     pip install tensorflow-datasets tensorflow
     python docs/examples/prepare_vtab.py SOURCE OUT
     python docs/examples/prepare_vtab.py SOURCE OUT --tasks dtd clevr_count --size 64
 
-SOURCE/BUILDER[/CONFIG] is what tensorflow-datasets wrote, from which nothing is downloaded; or it
-holds SPLIT.parquet, or SPLIT-*.parquet, with TFDS's features as columns and rows in TFDS's order,
-which needs no such package. Of each task that is there
+SOURCE/BUILDER[/CONFIG] is the folder of a dataset in one of two forms. Nothing is downloaded.
 
-    OUT/TASK/tune/{train,validation}.parquet    has 800 and 200 images
-    OUT/TASK/final/{train,test}.parquet         has all 1,000 images, and the test split
+- Files of tensorflow-datasets (TFDS).
+- SPLIT.parquet or SPLIT-*.parquet, with TFDS's features as columns and rows in TFDS's order. This
+  form does not need the two packages.
 
-A task that OUT has already is kept. Labels are made as in the benchmark's own code,
-google-research/task_adaptation, data/*.py; the rules' numbers, builders and splits are those of
-recipes/tables/vtab.yaml.
+For each task that SOURCE contains, the script writes
+
+    OUT/TASK/tune/{train,validation}.parquet    800 and 200 images
+    OUT/TASK/final/{train,test}.parquet         all 1,000 images, and the test split
+
+A task that OUT contains already is kept. Labels are made as in the benchmark's code,
+google-research/task_adaptation, data/*.py. The numbers in the rules, the builders and the splits
+are in recipes/tables/vtab.yaml.
 """
 
 import argparse
@@ -43,16 +46,18 @@ from ssl_vit.runs.files import replacing
 TASKS = yaml.safe_load((TABLES / "vtab.yaml").read_text())  # {task: its row}
 IMAGES = {"tune/train": 800, "tune/validation": 200, "final/train": 1000, "final/test": None}
 ROW_GROUP = 100  # images
-VEHICLES = 3  # KITTI's types below it: car, van, truck
+VEHICLES = 3  # KITTI's types 0, 1 and 2 are vehicles: car, van, truck
 DEPTH = 2  # index of the third coordinate: the distance from the camera
-SPLIT = re.compile(r"(\w+)(?:\[(\d*)(%?):(\d*)\])?")  # of TFDS
+SPLIT = re.compile(r"(\w+)(?:\[(\d*)(%?):(\d*)\])?")  # a split in TFDS's notation
 
-# Labels, of an example as {feature: value}
+# Labels. An example is {feature: value}
 
 
 def of_objects(example, feature):
-    """A feature of an example's objects: of {feature: sequence}, as TFDS has them, or of a list of
-    objects, as parquet may."""
+    """Return a feature of all objects of an example.
+
+    TFDS stores objects as {feature: sequence}. Parquet files may store a list of objects instead.
+    """
     objects = example["objects"]
     if isinstance(objects, Mapping):
         return objects[feature]
@@ -60,26 +65,32 @@ def of_objects(example, feature):
 
 
 def count_objects(example, less):
-    """CLEVR: the number of objects, 3 to 10, from 0 on."""
+    """Return the class of a CLEVR image: the number of objects, 3 to 10, minus `less`."""
     return len(of_objects(example, "size")) - less
 
 
 def nearest_object(example, cut):
-    """CLEVR: the smallest depth of the objects in pixel coordinates, in classes: 0 up to the first
-    number of `cut`, 1 up to the second and so on, the numbers themselves included."""
+    """Return the class of a CLEVR image: the smallest depth of the objects, in intervals.
+
+    Depth is in pixel coordinates. Class 0 ends at the first number of `cut`, class 1 at the second,
+    and so on. The numbers belong to the lower class.
+    """
     return bisect_left(cut, min(point[DEPTH] for point in of_objects(example, "pixel_coords")))
 
 
 def nearest_vehicle(example, cut):
-    """KITTI: the distance of the nearest car, van or truck in metres, in classes; the last class is
-    images without one."""
+    """Return the class of a KITTI image: the distance of the nearest vehicle, in intervals.
+
+    Vehicles are cars, vans and trucks. Distances are in metres, with intervals as in
+    `nearest_object`. Images without a vehicle have the last class.
+    """
     objects = zip(of_objects(example, "type"), of_objects(example, "location"), strict=True)
     found = [place[DEPTH] for kind, place in objects if kind < VEHICLES]
     return bisect_left(cut, min(found)) if found else len(cut) + 1
 
 
 def floor(example, of, by):
-    """dSprites: neighbouring values of a factor as one class."""
+    """Return the class of a dSprites image: `by` neighbouring values of a factor form a class."""
     return int(example[of] // by)
 
 
@@ -92,7 +103,13 @@ RULES = {
 
 
 def make_label(example, label):
-    """The class of an example; `label`, of a task's row: a feature, or {rule: NAME, numbers}."""
+    """Return the class of an example.
+
+    Args:
+        example: {feature: value}.
+        label: the name of a feature, or {rule: NAME, and the numbers of the rule}, from the task's
+            row.
+    """
     if isinstance(label, str):
         return int(example[label])
     arguments = dict(label)
@@ -103,14 +120,20 @@ def make_label(example, label):
 
 
 def square(image, size):
-    """An image (uint8 of 1 or 3 channels, encoded, or {"bytes": encoded}) as a PNG of a square:
-    resized to `size` whatever its aspect ratio, as the benchmark does, or as it is where it is a
-    square and no larger."""
+    """Return an image as the PNG of a square with 3 channels.
+
+    A square image with at most `size` pixels a side keeps the pixels. Other images are resized to
+    `size` without keeping the aspect ratio, as the benchmark does.
+
+    Args:
+        image: uint8 array with 1 or 3 channels, an encoded image, or {"bytes": encoded image}.
+        size: the side of the square in pixels.
+    """
     image = image["bytes"] if isinstance(image, dict) else image
     if isinstance(image, bytes):
         image = decoding.decode(image).permute(1, 2, 0).numpy()
     pixels = image[..., None] if image.ndim == 2 else image
-    if pixels.max(initial=0) == 1:  # dSprites: 0 and 1 are 0 and 255
+    if pixels.max(initial=0) == 1:  # dSprites stores 0 and 1 for black and white
         pixels = pixels * np.uint8(255)
     pixels = np.repeat(pixels, 3, 2) if pixels.shape[2] == 1 else pixels[..., :3]
     height, width = pixels.shape[:2]
@@ -126,8 +149,11 @@ def square(image, size):
 
 
 def find_reader(source, builder):
-    """What reads the examples of a split of a builder, in TFDS's notation, a name and perhaps
-    [first:last]; None where SOURCE has nothing of the builder."""
+    """Return a function that yields the examples of a split of a builder.
+
+    The function takes a split in TFDS's notation: a name and, if only a part is wanted,
+    [first:last]. Return None if SOURCE does not contain the builder.
+    """
     folder = source / builder.partition(":")[0]
     if any(folder.glob("*.parquet")):
         return lambda split: of_parquet(folder, split)
@@ -161,8 +187,10 @@ def of_parquet(folder, split):
 
 
 def bounds(split, total):
-    """The first row of a split and the one after its last, of `total` rows: of train[:800] 0 and
-    800, of test[50%:] of 24 rows 12 and 24."""
+    """Return the first row of a split and the row after the last, for `total` rows.
+
+    For train[:800] the rows are 0 and 800. For test[50%:] with 24 rows in total they are 12 and 24.
+    """
     _, first, percent, last = SPLIT.fullmatch(split).groups()
     scale = total / 100 if percent else 1
     ends = [round(scale * int(text)) if text else None for text in (first, last)]
@@ -173,7 +201,12 @@ def bounds(split, total):
 
 
 def write_task(folder, row, read, size):
-    """Write a task's files, with as many images as IMAGES says and labels of its classes alone."""
+    """Write a task's files, with the number of images in IMAGES.
+
+    Raises:
+        UserError: a label is not a class of the task, a split has too few images, a feature is
+            missing, or an image cannot be read.
+    """
 
     def cells(split, limit=None):
         for example in itertools.islice(read(row[split]), limit):
@@ -205,7 +238,7 @@ def write_task(folder, row, read, size):
 
 
 def write(path, cells):
-    """Write a file; the number of its images."""
+    """Write a parquet file, and return the number of images."""
     columns = {"image": datasets.Image(), "label": datasets.Value("int64")}
     schema = datasets.Features(columns).arrow_schema
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,8 +252,16 @@ def write(path, cells):
 
 
 def prepare(source, out, task, size):
-    """Write a task into a folder of its own, which gets its name when it is whole, unless it is
-    there; what was done, empty where the source has nothing of it."""
+    """Write a task into the task's folder, unless the folder exists.
+
+    The folder gets the final name when all files are written.
+
+    Returns:
+        What was done, in words. Empty if the source does not contain the task.
+
+    Raises:
+        UserError: the folder exists and lacks a file, or `write_task` fails.
+    """
     row, folder = TASKS[task], out / task
     if folder.exists():
         lacking = [name for name in IMAGES if not (folder / f"{name}.parquet").is_file()]
@@ -242,7 +283,7 @@ def main(words):
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    # 384: the paper's resolution for all tasks (B.1.1)
+    # the paper uses 384 pixels for all tasks (B.1.1)
     parser.add_argument("--size", type=int, default=384, help="side in pixels of what is no square")
     options = parser.parse_args(words)
     for task in options.tasks:

@@ -1,18 +1,21 @@
-"""Push, milestone, pull and compare on the real Hub, by hand: tests only have a small server.
+"""Check push, milestones and pull on the real Hub, by hand.
 
-HF_TOKEN=... python docs/examples/real_hub.py USER/NAME
+The tests of the package use only a small server on this machine.
 
-USER/NAME must not exist yet. It is made as a private repository and stays: remove it on the
-website. What a pass proves of huggingface.co, with Xet if hf_xet is installed (for LFS set
-HF_HUB_DISABLE_XET=1):
+    HF_TOKEN=... python docs/examples/real_hub.py USER/NAME
 
-1. a run pushes its milestone, its end and its state, each to a branch of its own in one commit
-   (the branch begins at the repository's first commit, so that makes two; the state is squashed);
-2. the export of each branch and the pulled checkpoint have the bits of those on this machine;
-3. another push makes no commit;
-4. a push that is killed after some seconds leaves a branch as it was or whole, and the next push
-   completes it;
-5. a run of another recipe is refused;
+USER/NAME must not exist yet. The script makes a private repository and does not remove it: remove
+the repository on the website. The script uses Xet if hf_xet is installed. For LFS set
+HF_HUB_DISABLE_XET=1. If all checks pass, then on huggingface.co
+
+1. A run pushes the milestone, the end and the state to three branches, each in a single commit. A
+   branch begins with the repository's first commit, so there are two commits. The state is
+   squashed to a single commit.
+2. The export of each branch and the pulled checkpoint have the same bits as on this machine.
+3. A second push makes no commit.
+4. A push that is killed after some seconds leaves a branch unchanged or complete, and the next push
+   completes the branch.
+5. A run of another recipe is refused.
 6. timm opens the encoder from the Hub.
 """
 
@@ -55,7 +58,7 @@ def check(text: str, holds: bool) -> None:
 
 
 def double_heads(export: Path) -> None:
-    """Give an export other heads, with their digest in config.json, as a new export would."""
+    """Double the heads of an export, with a new digest in config.json as in a new export."""
     path, config = export / "heads.safetensors", export / "config.json"
     weights = save({name: 2 * value for name, value in load_file(path).items()})
     path.write_bytes(weights)

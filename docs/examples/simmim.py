@@ -1,5 +1,6 @@
-"""An objective that predicts patches in one file: SimMIM (Xie et al., 2022), with the losses of
-recipe=simmim.
+"""Define an objective that predicts patches in a single file: SimMIM (Xie et al., 2022).
+
+The losses are the losses of recipe=simmim.
 
     python tools/pretrain.py recipe=simmim plugin=docs/examples/simmim.py objective=own_simmim
 """
@@ -13,7 +14,7 @@ from ssl_vit.recipe.declaration import ObjectiveDeclaration, declare
 from ssl_vit.recipe.shared_groups import CorruptionOptions
 
 
-class SimMIM(PatchPrediction):  # has the loss, the metrics and the baselines
+class SimMIM(PatchPrediction):  # the base class has the loss, the metrics and the baselines
     def __init__(self, encoder, target, rate, side):
         super().__init__(encoder, target, rate)
         self.side = side
@@ -22,7 +23,7 @@ class SimMIM(PatchPrediction):  # has the loss, the metrics and the baselines
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def sample_corruption(self, batch):  # of the samples' keys alone
+    def sample_corruption(self, batch):  # depends only on the samples' keys
         patches = self.encoder.patches
         return corruption.sample(
             batch.key, patches, self.rate, mask=1.0, random=0.0, side=self.side
@@ -38,7 +39,7 @@ class SimMIMDeclaration(ObjectiveDeclaration):
     name = "own_simmim"
     title = "SimMIM of my own"
     shared = ("corruption", "target")
-    pool = "avg"  # the class token has no loss
+    pool = "avg"  # the loss does not train the class token
 
     def build(self, settings, encoder, classes):
         own = settings.group(CorruptionOptions)

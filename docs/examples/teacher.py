@@ -1,11 +1,14 @@
-"""An objective in one file, after I-JEPA (Assran et al., 2023) but with single patches in place of
-blocks: from the visible patches of an image a predictor gives the features that a teacher has for
-the hidden ones. The teacher is an exponential moving average (EMA) of the encoder.
+"""Define an objective with a moving-average teacher in a single file, after I-JEPA.
+
+I-JEPA (Assran et al., 2023) hides blocks of patches, and this example hides single patches. The
+encoder sees only the visible patches of an image. A predictor then predicts the features that a
+teacher has for the hidden patches. The teacher is an exponential moving average (EMA) of the
+encoder.
 
     accelerate launch tools/pretrain.py recipe=mpp plugin=docs/examples/teacher.py objective=teacher
 
-Suffixes are the dimensions of a tensor: B images, N patches, V visible and K hidden ones, T tokens
-(prefix and patches), D the encoder's width, W the predictor's.
+Suffixes of names are the dimensions of a tensor: B images, N patches, V visible and K hidden
+patches, T tokens (prefix and patches), D the encoder's width, W the predictor's width.
 """
 
 from ssl_vit.metrics import Metric
@@ -13,15 +16,15 @@ from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare
 from ssl_vit.recipe.keys import Keys, Share, key
 from ssl_vit.recipe.split_counts import fewer_than, selected_count
 
-HEADS = 4  # of the predictor
+HEADS = 4  # attention heads of the predictor
 
 
-class TeacherOptions(Keys):  # teacher.rate=, teacher.momentum=: --help, bounds, recipe.yaml
-    """What is hidden, and the teacher.
+class TeacherOptions(Keys):  # the options teacher.rate= and teacher.momentum=
+    """Hidden patches and the teacher.
 
     Attributes:
         rate: Share of the patches that are hidden.
-        momentum: Of the teacher in the first step; it rises to 1 linearly.
+        momentum: Momentum of the teacher in the first step, rising linearly to 1.
     """
 
     rate: float = key(0.6, gt=0, lt=1)
@@ -29,7 +32,7 @@ class TeacherOptions(Keys):  # teacher.rate=, teacher.momentum=: --help, bounds,
 
 
 def predictor_size(width, depth):
-    """Width and blocks of the predictor of an encoder of a width and depth: half of both."""
+    """Return the width and the number of blocks of the predictor: half of the encoder's."""
     return width // 2, max(1, depth // 2)
 
 
@@ -41,18 +44,18 @@ class TeacherDeclaration(ObjectiveDeclaration):
     name = "teacher"
     title = "Prediction of an EMA teacher's features"
     options = Group("teacher", TeacherOptions)
-    pool = "avg"  # an image's feature in the export: the class token has no loss
+    pool = "avg"  # the loss does not train the class token, so the export must not use it
     figure = (
         "held-out images, and how near the predicted features of hidden patches are to the"
         " teacher's: white the same direction, black the opposite one, or a visible patch's image"
     )
     metrics = (
-        # how far the teacher's features of an image's patches lie apart: near 0 it has collapsed
+        # standard deviation of the teacher's features over the patches of an image
         Metric("teacher_spread", "teacher spread (near 0: collapsed)"),
     )
-    no_measure = ("loss",)  # a teacher that has collapsed is easily predicted
+    no_measure = ("loss",)  # the loss is also low if the teacher has collapsed
 
-    def check(self, recipe):  # what a recipe must not be, and the end of the error
+    def check(self, recipe):  # refuse recipes that the objective cannot train
         model = recipe.model
         if model.convolutional or model.hybrid or model.width % (2 * HEADS):
             text = "objective=teacher needs patches of pixels and a width that is a multiple of 8"
@@ -67,7 +70,11 @@ class TeacherDeclaration(ObjectiveDeclaration):
 
 
 def build(options, encoder):
-    """The network. What brings torch is imported here, so that --help and plans do without."""
+    """Build the network of the objective.
+
+    torch, and modules that import torch, are imported here, so that --help and plans start without
+    torch.
+    """
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -86,24 +93,30 @@ def build(options, encoder):
             self.head = nn.Linear(width, encoder.width)
             nn.init.xavier_uniform_(self.head.weight)
             nn.init.zeros_(self.head.bias)
-            # a copy of the initial weights, those of init= too: saved and sharded, not optimised
+            # a copy of the initial weights (also of init=), saved and sharded but not optimised
             self.teacher = teacher.Teacher(encoder)
 
         def averages(self, progress):
-            """After each optimiser step, average = m average + (1 - m) weight: m, and the pairs."""
+            """Return the momentum m of the teacher, and the pairs (average, weight).
+
+            After each optimiser step, average = m average + (1 - m) weight.
+            """
             momentum = teacher.linear_momentum(options.momentum, progress)
             return momentum, teacher.pairs((self.teacher.encoder, self.encoder))
 
         @torch.no_grad()
         def teach(self, image):
-            """The teacher's features (B, N, D), normalised over their channels."""
+            """Return the teacher's features (B, N, D), normalised over channels."""
             h_BTD = self.teacher.encoder.tokens(image).float()
             return F.layer_norm(h_BTD[:, self.encoder.prefix :], h_BTD.shape[-1:])
 
         def predict(self, batch):
-            """Which patches are hidden, and their features (B, K, D): predicted, the teacher's."""
+            """Return the hidden patches, and their predicted and teacher's features.
+
+            Both features have shape (B, K, D).
+            """
             patches = self.encoder.patches
-            # a function of the samples' keys alone: the same after a resume, on any processes
+            # depends only on the samples' keys, so a resumed run draws the same on any processes
             drawn = corruption.sample(batch.key, patches, options.rate, mask=1.0, random=0.0)
             visible_BV = corruption.visible_patches(drawn, patches)
             h_BTD = self.encoder(self.encoder.patch(batch.image), visible_BV)
@@ -118,7 +131,7 @@ def build(options, encoder):
             return Output(loss_B.mean(), sums(loss=loss_B, teacher_spread=spread_B))
 
         def panels(self, batch):
-            """The pictures of `figure`."""
+            """Return the pictures that the text `figure` describes."""
             drawn, predicted_BKD, wanted_BKD = self.predict(batch)
             near_BK = (1 + F.cosine_similarity(predicted_BKD, wanted_BKD, dim=-1)) / 2
             nothing_BN = near_BK.new_full((len(near_BK), self.encoder.patches), -1)

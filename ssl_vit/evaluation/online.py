@@ -1,8 +1,8 @@
-"""Probes while a run trains, beside those of what its encoder is compared with: which, on how many
-images, and how often.
+"""Measure probes of the encoder and of its baselines while a run trains.
 
-Without probe.every it is k-NN (eval.knn), where the images have labels: so much of it as takes
-SHARE of the run's work.
+With probe.every the recipe chooses the probes, the images and the interval. Without probe.every,
+the probe is k-NN (eval.knn) if the images have labels, with so few images and evaluations that the
+probe takes SHARE of the run's work.
 
 Legend: M images that are measured on, T trials.
 """
@@ -60,40 +60,42 @@ from .features import (
 )
 from .held_out import count_images, read_batches
 
-RATE_KEY = 8  # of the permutation by which images are drawn that choose a learning rate
-SHARE = 0.03  # of the work of a run, that k-NN takes at most
-FEWEST = 20  # labelled held-out images, of which something can be said
-FEW = 5  # images: classes of fewer are hardly classes
-# Images that k-NN learns from and is measured on, at least, where there are as many
+RATE_KEY = 8  # key of the permutation that draws the images that choose a learning rate
+SHARE = 0.03  # share of a run's work that k-NN takes at most, within the limits of `_cut`
+FEWEST = 20  # labelled held-out images; an accuracy on fewer says nothing
+FEW = 5  # images; folders with fewer are hardly classes
+# Least number of images that k-NN learns from and is measured on, if there are enough
 LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
 
 
 @dataclass(eq=False, repr=False)
 class OnlineProbes:
-    """An evaluator: probes on the current encoder, trained on fixed training images and tested on
-    held-out ones; and the effective rank of the held-out features, which falls when they
-    collapse.
+    """Evaluator that probes the current encoder on a fixed set of images.
 
-    It draws no random number: the same images, identically cropped, in every run.
+    Probes learn from training images and are tested on held-out images. The evaluator also measures
+    the effective rank of the held-out features, which falls when the features collapse.
+
+    The evaluator draws no random number: every run uses the same images with the same crops.
 
     Attributes:
-        run: that trains.
-        train, held_out: this process's batches.
-        probe: what is measured.
-        pool: of the features, token or avg.
-        classes: that the probes choose from.
-        accelerator: of the run.
-        class_names: where the classes have some.
-        paired: as of `compared`.
-        images: how many labelled training images, and labelled held-out ones, these are of all
+        run: the run that trains.
+        train, held_out: batches of this process.
+        probe: the probes to measure.
+        pool: how features are pooled, token or avg.
+        classes: the number of classes that the probes choose from.
+        accelerator: the processes of the run.
+        class_names: the names of the classes, empty if classes have no names.
+        paired: whether to measure differences, see `compared`.
+        images: the number of labelled training images and of labelled held-out images, over all
             processes.
-        copies: how often the same image is among these held-out images.
-        first: place of the first of the held-out images in their order.
+        copies: how often the same image is among the held-out images.
+        first: the place of the first held-out image in the order of held-out images.
         every: steps between two evaluations.
-        share: of the run's work, that they take.
-        beside: {FRESH, START, PIXELS, COMMONEST: {measure: whether each held-out image is right}},
-            once `compare` has measured it; rank 0 has it.
-        right: the same of the encoder, at its last evaluation.
+        share: the share of the run's work that the probes take.
+        beside: results of the baselines, on rank 0 once `compare` has run:
+            {FRESH, START, PIXELS or COMMONEST: {measure: whether each held-out image is right}}.
+        right: {measure: whether each held-out image is right} for the encoder, at the last
+            evaluation.
     """
 
     run: Run
@@ -112,12 +114,12 @@ class OnlineProbes:
     share: float = 0.0
     beside: dict[str, Right] = field(init=False, default_factory=dict)
     right: dict[str, Tensor] = field(init=False, default_factory=dict)
-    # the same on all processes
+    # the next two are the same on all processes
     has_compared: bool = field(init=False, default=False)
     has_run: bool = field(init=False, default=False)
 
     def describe(self) -> str:
-        """What is measured, on what, and how often."""
+        """Describe the probes, the number of images and the steps between evaluations, in words."""
         measures, (train, held_out) = self.probe.measures, self.images
         return (
             f"{'k-NN' if measures == ['knn'] else ', '.join(measures)} of {held_out:,}"
@@ -126,15 +128,18 @@ class OnlineProbes:
         )
 
     def names(self) -> list[str]:
-        """The names of the accuracies that it measures."""
+        """Return the names of the accuracies that the evaluator measures."""
         few_shot = [f"few_shot_{shots}" for shots in self.probe.shots]
         measured = self.probe.measures
         found = [name for name in ("linear", "knn") if name in measured]
         return found + (few_shot if "few_shot" in measured else [])
 
     def chosen_on(self, images: int) -> int:
-        """Of so many training images, on how many the linear probe chooses its learning rate, and
-        none learns: a tenth; 0 where it is not measured."""
+        """Return the number of training images that choose the learning rate of the linear probe.
+
+        The probes do not learn from these images: a tenth of `images` training images, or 0 if no
+        probe has a learning rate to choose.
+        """
         return 0 if {*self.probe.measures}.isdisjoint(CHOSEN) else max(1, images // 10)
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
@@ -159,9 +164,11 @@ class OnlineProbes:
                 yield f"{PROBE}{FRESH}{name}", accuracy(fresh_TM)
 
     def compare(self, network: Backbone, step: int) -> None:
-        """Measure what the encoder is compared with: fresh weights, the pixels and, before the
-        first step, the weights that `init=` named (`network`); once, kept in the run's folder. All
-        processes call it, or the first evaluation does.
+        """Measure the baselines once, and store the results in the run's folder.
+
+        Baselines are fresh weights, the pixels and, before the first step, the weights of `init=`,
+        which `network` has then. All processes call this method. If no caller does, the first
+        evaluation calls it.
         """
         self.has_compared = True
         recipe, path = self.run.recipe, self.run.folder / COMPARED
@@ -186,8 +193,10 @@ class OnlineProbes:
         )
 
     def _measure_once(self, readers: Readers, fresh: Backbone) -> dict[str, Right]:
-        """Measure baselines as `measure` does, unless another task of the study has done so on the
-        same images."""
+        """Measure the baselines, or read results that another task of the study has stored.
+
+        Stored results are read only if images, weights and options are the same.
+        """
         recipe, accelerator = self.run.recipe, self.accelerator
         if not shared.is_task(self.run.folder):
             return self.measure(readers)
@@ -210,37 +219,45 @@ class OnlineProbes:
         if stored is not None:
             return _unpacked(of_torch(stored))
         measured = self.measure(readers)
-        if readers.keys() <= measured.keys():  # none has failed
+        if readers.keys() <= measured.keys():  # no baseline has failed
             file.write(of_numpy(_packed(measured)))
         return measured
 
     def measure(self, readers: Readers) -> dict[str, Right]:
-        """The same probes of other features of the same images; on other processes than rank 0
-        nothing. What is not measured is a warning of the run. All processes call it, under
-        autocast."""
+        """Run the probes on other features of the same images.
+
+        All processes call this method under autocast. A probe that fails is a warning of the run.
+
+        Returns:
+            {reader: {measure: whether each held-out image is right}} on rank 0, {} on other
+            processes.
+        """
         seen = self._extract(readers)
         if not self.accelerator.is_main_process:
             return {}
-        # as of the encoder's own, no failure ends a run
+        # a failing probe must not end a run, so every kind of error becomes a warning
         return all_right(
             seen, self.probe, self.classes, self.run.warn, names=self.class_names, error=Exception
         )
 
     def metrics(self, split: str) -> dict[str, Measured]:
-        """Of the last evaluation, beside what it is compared with."""
+        """Return the metrics of the last evaluation, followed by the metrics of the baselines."""
         right = {ENCODER: self.right, **self.beside}
         return compared(right, split, self.copies, PROBED, self.paired)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
-        """{split: {reader: features}}, with some of the training images as `validation`, where
-        something is chosen on them."""
+        """Return {split: {reader: features}}.
+
+        If the probes choose a learning rate, a tenth of the training images is the split
+        `validation`.
+        """
         batches = (self.train, self.held_out)
         train, test = (extract(readers, each, self.accelerator)[0] for each in batches)
         n = len(next(iter(train.values()))[1])
         count = self.chosen_on(n)
         if not count:
             return {"train": train, "test": test}
-        # drawn, as images may come class by class
+        # drawn at random because images may be sorted by class
         row_N = torch.from_numpy(rng.permute(np.arange(n), n, rng.key(RATE_KEY)))
         held, rest = row_N[:count], row_N[count:].sort().values
         chosen = {name: (x_ND[held], label_N[held]) for name, (x_ND, label_N) in train.items()}
@@ -258,7 +275,7 @@ def _packed(beside: Mapping[str, Right]) -> dict[str, Tensor]:
 
 
 def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
-    """Return what `_packed` was given."""
+    """Undo `_packed`."""
     by_baseline: dict[str, dict[str, Tensor]] = {}
     for key, right_TM in tensors.items():
         name, _, measure = key.partition("/")
@@ -267,7 +284,10 @@ def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
 
 
 def _read(path: Path, asked: str) -> dict[str, Right] | None:
-    """What an earlier start has measured; None where it is gone, damaged or of other images."""
+    """Read the baselines that an earlier start of the run has stored.
+
+    Return None if the file is missing or damaged, or belongs to other probes or images.
+    """
     try:
         with safe_open(path, "pt") as file:
             if (file.metadata() or {}).get("asked") != asked:
@@ -288,8 +308,11 @@ def _hash_images(batches: Iterable[Batch]) -> list[str]:
 
 
 def label_doubt(source: Source) -> str:
-    """Why the names of folders that labels were taken from may be no classes, in words; empty
-    without doubt, and for other labels."""
+    """Explain why folder names may not be classes, if labels come from folder names.
+
+    Returns:
+        The reason in words. Empty if there is no doubt, or if labels come from elsewhere.
+    """
     if source.labels.source != FOLDERS:
         return ""
     if are_dates(source.classes):
@@ -304,17 +327,21 @@ def label_doubt(source: Source) -> str:
 def prepare(
     run: Run, splits: Splits, batch_layout: BatchLayout, accelerator: WatchedAccelerator
 ) -> tuple[OnlineProbes | None, str]:
-    """What a run measures of its features while it trains, with its images; or why nothing.
+    """Prepare the probes that a run measures while it trains, with the images.
 
-    The encoder is compared (`paired`) only on images that nothing was chosen on, that are not
-    trained on, and that do not lie in groups.
+    The encoder is compared with the baselines (`paired`) only on images that chose no weights, that
+    are not trained on, and that do not lie in groups.
+
+    Returns:
+        The evaluator, or None if the run has none, and the reason why k-NN is not measured. The
+        reason is empty if there is an evaluator, or if the recipe asks for none.
 
     Raises:
         UserError: the labels do not suit the probes of probe.every.
     """
     recipe = run.recipe
     probe, every = recipe.probe, recipe.probe.every
-    # what learns nothing but labels tells by its accuracy
+    # the accuracy of an objective that learns only labels needs no probe
     learns_more = not all(part.labels for part in recipe.declared.trained(recipe))
     if not every and not (recipe.eval.knn and recipe.trains and learns_more):
         return None, ""
@@ -329,7 +356,7 @@ def prepare(
             first, held_out = recipe.eval.images, min(recipe.eval.images, rest)
             chosen_on = False
         train, held_out, every = _cut(recipe, train, held_out)
-        if by_probe:  # as often as it is to choose
+        if by_probe:  # every choice of a checkpoint needs a measurement
             every = recipe.eval.every
         rows = loaders.held_out_rows(splits.validation, held_out, first)
         if reason := _lacks(recipe, splits, train, rows):
@@ -369,12 +396,13 @@ def prepare(
 
 
 def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
-    """Why k-NN is not measured; empty where it is.
+    """Explain why k-NN cannot be measured. The text is empty if k-NN can be measured.
 
     Args:
-        recipe, splits: of the run.
-        train: training images that it would learn from.
-        held_out_M: rows of the held-out images that it would be measured on.
+        recipe: the recipe of the run.
+        splits: the images of the run.
+        train: the number of training images that k-NN would learn from.
+        held_out_M: rows of the held-out images that k-NN would be measured on.
     """
     if recipe.data.validation == 0:
         return "no images are held out"
@@ -393,7 +421,7 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
 
 
 def _more_labelled(recipe: Recipe, splits: Splits) -> str:
-    """The options that hold out more labelled images, after a semicolon; empty without any."""
+    """Name the options that hold out more labelled images, in brackets. Empty without any."""
     words = list(filter(None, [more_held_out(recipe)]))
     partly = len(labelled_images(splits.train)) < len(splits.train)
     of_all = recipe.data.validation_from != "labelled"
@@ -403,8 +431,13 @@ def _more_labelled(recipe: Recipe, splits: Splits) -> str:
 
 
 def _share(recipe: Recipe, images: int, every: int) -> float:
-    """The share of a run's work that the features of so many images take, with those of what it is
-    compared with."""
+    """Estimate the share of a run's work that extracting the features takes.
+
+    Args:
+        recipe: the recipe of the run.
+        images: the number of images of an evaluation.
+        every: steps between two evaluations. The baselines count as one or two more evaluations.
+    """
     work, steps = costs.work(recipe), recipe.optim.steps
     forward = work.features / (work.training or 3 * work.features)
     evaluations = math.ceil(steps / every) + (1 if recipe.init_source.is_scratch else 2)
@@ -412,9 +445,15 @@ def _share(recipe: Recipe, images: int, every: int) -> float:
 
 
 def _cut(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, int]:
-    """Images to learn from, images to measure, and steps between evaluations, so that they take
-    SHARE of the work; at least LEAST_TRAINING and LEAST_HELD_OUT of as many as there are, and once
-    at the end."""
+    """Choose so few images and evaluations that k-NN takes SHARE of the run's work.
+
+    There are at least LEAST_TRAINING and LEAST_HELD_OUT images, or all if there are fewer, and
+    at least the evaluation at the end. With these limits k-NN may take more than SHARE.
+
+    Returns:
+        The number of training images, the number of held-out images, and the steps between two
+        evaluations.
+    """
     every, steps = recipe.eval.every, recipe.optim.steps
     less = SHARE / _share(recipe, train + held_out, every)
     fewer = min(train, max(LEAST_TRAINING, int(less * train)))

@@ -1,5 +1,8 @@
-"""The objective of a run that made an encoder, with the heads that it trained beside it; and its
-classifier on the test images, whose classes are found in the images by their names."""
+"""Load the heads that a run trained together with the encoder, and measure a trained classifier.
+
+The heads belong to the objective of the run that made the weights. The classifier is measured on
+test images whose classes are matched to the outputs by name.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,18 +30,24 @@ from ..recipe.records.run import Environment, Measured
 from ..recipe.schema import build
 from ..runs.identity import read_record
 
-PARTS = "parts."  # of a sum of objectives: parts.NAME.
-# Whose head an export's classifier is
+PARTS = "parts."  # prefix of weights in a sum of objectives: parts.NAME.
+# Objective that an export's classifier belongs to
 LABELS = "supervised"
 
 
 def load_classifier(
     source: InitSource, network: Backbone, option: str, trained: bool = True
 ) -> Objective:
-    """The objective of the run that made the weights that learned labels, as `load_trained`.
+    """Load the objective that learned labels in the run that made the weights.
+
+    Args:
+        source: the place of the weights.
+        network: the encoder with these weights.
+        option: the option that needs a classifier, for the error.
+        trained: whether to load the trained heads, see `load_trained`.
 
     Raises:
-        UserError: there is none, which `option` needs.
+        UserError: the run or export has no classifier, or the heads are damaged.
     """
     objective, unknown = load_trained(source, network, lambda part: part.labels, trained)
     if objective is None:
@@ -53,13 +62,23 @@ def load_trained(
     wanted: Callable[[ObjectiveDeclaration], bool],
     trained: bool = True,
 ) -> tuple[Objective | None, str]:
-    """The objective of the run that made the weights, around the network; of a sum of objectives
-    its first trained part that is wanted. Of an export without its run, the linear head on labels
-    that it holds. With trained=False a run's heads are as they were first drawn.
+    """Build the objective of the run that made the weights, around the network.
+
+    For an export without the run, the objective is the linear head on labels, if the export has
+    one.
+
+    Args:
+        source: the place of the weights.
+        network: the encoder with these weights.
+        wanted: whether a declaration is wanted. In a sum of objectives, the first wanted part that
+            was trained is built.
+        trained: whether to load the trained heads of a run. If False, the heads keep the first
+            drawn weights.
 
     Returns:
-        It, or None for an encoder that was made otherwise and for a run without such a part; and
-        why it cannot be told, as without the plugin that declares it.
+        The objective and an empty text. If there is no such objective, None and the reason, such as
+        a missing plugin. The reason is empty if no run made the encoder, or if the run has no such
+        part.
 
     Raises:
         UserError: the heads are damaged.
@@ -104,8 +123,9 @@ def load_trained(
 def _of_export(
     source: InitSource, network: Backbone, wanted: Callable[[ObjectiveDeclaration], bool]
 ) -> Objective | None:
-    """The linear head on labels of an export that this project made, around the network; None
-    without one.
+    """Build the linear head on labels of an export of this project, around the network.
+
+    Return None if another program made the export, or if the export has no such head.
 
     Raises:
         UserError: the export is damaged.
@@ -115,7 +135,7 @@ def _of_export(
         return None
     try:
         config = export_files.read(folder, only_ours=True)
-    except (OSError, ValueError):  # another program's
+    except (OSError, ValueError):  # the export of another program
         return None
     if not config["num_classes"] or not wanted(declaration.objective(LABELS)):
         return None
@@ -130,7 +150,7 @@ def _of_export(
 
 @contextmanager
 def _damaged(prefix: str) -> Iterator[None]:
-    """Whatever a damaged file causes, as one line."""
+    """Turn any error that a damaged file causes into a UserError of one line."""
     try:
         yield
     except Exception as error:
@@ -139,10 +159,10 @@ def _damaged(prefix: str) -> Iterator[None]:
 
 
 def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights.
+    """Return the weights unchanged after a check.
 
     Raises:
-        ValueError: some are not finite.
+        ValueError: a weight is not finite.
     """
     if name := export_files.first_nonfinite(state.items()):
         raise ValueError(f"{name} {NOT_FINITE}")
@@ -150,7 +170,7 @@ def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _of_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Those of one objective: of a sum of objectives that part's."""
+    """Return the weights of an objective, or of a part of a sum, without the part's prefix."""
     prefix = f"{PARTS}{name}."
     return {
         key.removeprefix(prefix): value
@@ -160,15 +180,20 @@ def _of_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 
 
 class Head(NamedTuple):
-    """A trained classifier; and for each class of the images its number there, None where labels go
-    by their number."""
+    """Trained classifier.
+
+    Attributes:
+        objective: the objective with the trained head.
+        number_C: for each class of the images, the number of the output. None if labels are output
+            numbers already.
+    """
 
     objective: Objective
     number_C: np.ndarray | None
 
 
 def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head:
-    """Return the classifier of the run or export that made the weights.
+    """Load the classifier of the run or export that made the weights.
 
     Args:
         net: the encoder with these weights.
@@ -177,7 +202,7 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head
         data: the recipe's keys of these images.
 
     Raises:
-        UserError: they have no classifier; or as `pair_classes`.
+        UserError: the run or export has no classifier, or `pair_classes` cannot match the classes.
     """
     objective = load_classifier(init, net, "probe.measures=top1")
     outputs = getattr(objective, "classes", 0)
@@ -186,10 +211,15 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head
 
 
 def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured]:
-    """Measure top-1, top-5 and, with eval.real, ReaL; `paired` as in `beside.compared`.
+    """Measure top-1, top-5 and, with eval.real, ReaL accuracy of a classifier.
+
+    Args:
+        head: the classifier.
+        images: the test images, with the recipe and the processes that read them.
+        paired: whether to measure differences, see `beside.compared`.
 
     Raises:
-        UserError: labels go by their number, and there are more than the head knows.
+        UserError: labels are output numbers, and a label is larger than the last output.
     """
     recipe, test, accelerator = images.recipe, images.test, images.accelerator
     objective = head.objective.to(accelerator.device).eval()
@@ -207,8 +237,9 @@ def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured
 
 
 def names_of_head(init: InitSource) -> list[str]:
-    """The classes that the head of a run or an export knows, in the order of its outputs; empty
-    where its labels had no names.
+    """Return the class names of the head of a run or an export, in the order of the outputs.
+
+    The list is empty if the labels had no names.
 
     Raises:
         UserError: the run's environment.json is missing or damaged.
@@ -218,5 +249,5 @@ def names_of_head(init: InitSource) -> list[str]:
         return read_record(located.run / "environment.json", Environment).classes or []
     folder = located.export if init.is_local else init.fetch_export("config.json")
     names = (folder and export_files.read(folder).get("label_names")) or []
-    # an export numbers classes without names
+    # an export writes numbers as the names of classes without names
     return [] if names == [str(number) for number in range(len(names))] else names

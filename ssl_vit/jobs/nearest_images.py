@@ -1,4 +1,4 @@
-"""The images nearest to queries: as lines, and as a page with the images themselves."""
+"""Show the images nearest to a query, as lines and as a page with the images."""
 
 import io
 import sys
@@ -25,11 +25,17 @@ from ..runs.files import write_atomically
 from .encoders import BESIDE
 
 PAGE = "nearest.html"
-SIDE = 256  # pixels of a thumbnail's longer side, at most
+SIDE = 256  # largest length of a thumbnail's longer side, in pixels
 
 
 class Query(NamedTuple):
-    """An image: its name as it was given, its file, and its pixels, integers (C, H, W)."""
+    """Query image.
+
+    Attributes:
+        text: the name as the user wrote it.
+        path: the image file.
+        pixels_CHW: pixels, integers (C, H, W).
+    """
 
     text: str
     path: Path
@@ -37,15 +43,16 @@ class Query(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """The images that queries were compared with.
+    """Images that the queries are compared with.
 
     Attributes:
-        splits: their splits.
-        images: how many of them have a feature.
-        data: how their pixels are read.
-        pairs: how similar two of them are; None of a single image.
-        about: which features these are, in words.
-        command: makes the same page with random weights; empty where these are.
+        splits: the splits by name.
+        images: the number of images with a feature.
+        data: how pixels are read.
+        pairs: how similar two images are. None if there is a single image.
+        about: a sentence that says where the features come from.
+        command: the command that makes the same page with random weights. Empty if these features
+            are made with random weights.
     """
 
     splits: Mapping[str, Source]
@@ -57,10 +64,10 @@ class Gathered(NamedTuple):
 
 
 def read_query(text: str, data: Data) -> Query:
-    """An image file, or one below data.path as embed names it.
+    """Read a query image: a file, or an image below data.path, named as embed names images.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the image cannot be read.
     """
     path = Path(text)
     if data.path and not parsing.exists(path) and parsing.exists(Path(data.path) / text):
@@ -75,7 +82,7 @@ def read_query(text: str, data: Data) -> Query:
 def without_query(
     query: Query, neighbours: Sequence[Neighbor], splits: Mapping[str, Source]
 ) -> list[Neighbor]:
-    """The neighbours that are not the query's own file, each with its name."""
+    """Leave out the query's file from the neighbours, and name the query in each neighbour."""
     query_path = query.path.resolve()
     paths = [splits[neighbour.split].path_of(neighbour.index) for neighbour in neighbours]
     return [
@@ -86,7 +93,7 @@ def without_query(
 
 
 def comparison(options: EmbedOptions) -> str:
-    """The same command with fresh weights of the encoder's model, into a folder of its own."""
+    """Return the embed command for fresh weights of the same model, with a new output folder."""
     settings = options.model_dump(exclude_unset=True, exclude={"name"})
     typed = from_python(EmbedOptions, settings | {"init": f"{BESIDE}{options.init}"}, {})
     typed += [f"{key}={text}" for key, text in options.overrides.items()]
@@ -96,8 +103,13 @@ def comparison(options: EmbedOptions) -> str:
 def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folder: Path) -> None:
     """Print the nearest images of each query, best first, and write nearest.html into the folder.
 
+    Args:
+        answers: each query with the nearest images.
+        among: the images that the queries were compared with.
+        folder: the folder of the page.
+
     Raises:
-        OSError: it cannot be written.
+        OSError: the page cannot be written.
     """
     if among.pairs:
         print(f"any two     {_typical(among.pairs, among.images)}")
@@ -115,9 +127,14 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
 
 
 def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
-    """How many of a query's best neighbours are no nearer to it than 1% of all pairs of images are
-    to one another; empty where all are nearer, or that is not known. Of few images, and of a query
-    in a sparse place, also neighbours that are alike may be such."""
+    """Warn if some of a query's neighbours are not among the most similar 1% of all pairs.
+
+    If there are few images, or few images near the query, neighbours that look alike may still be
+    below this level.
+
+    Returns:
+        The warning, empty if all neighbours are above the level or if the level is not known.
+    """
     above = (
         sum(neighbour.similarity > pairs.high for neighbour in neighbours)
         if pairs
@@ -139,7 +156,7 @@ def _typical(pairs: PairSimilarity, images: int) -> str:
 
 
 def _name(neighbour: Neighbor, among: Gathered) -> str:
-    """File, and what its path does not say of split and label."""
+    """Return a neighbour's file, with split and label if the path does not name them."""
     source = among.splits[neighbour.split]
     name = source.file_of(neighbour.index)
     folders = PurePosixPath(name).parts[:-1]
@@ -189,8 +206,11 @@ def _nearest(query: Query, neighbours: Sequence[Neighbor], among: Gathered) -> I
 
 
 def thumbnail(image_CHW: Tensor, data: Data) -> bytes:
-    """An image as `shown_image`, a PNG whose longer side has at most SIDE pixels; a small one is
-    enlarged by a whole number, pixel by pixel."""
+    """Draw an image, displayed as by `shown_image`, as a PNG.
+
+    The longer side has at most SIDE pixels. A small image is enlarged by a whole factor, so that
+    pixels stay sharp.
+    """
     image_3HW = shown_image(image_CHW[None], data.pixel_range)[0]
     pixels_HW3 = image_3HW.permute(1, 2, 0).contiguous().numpy()
     larger = SIDE // max(pixels_HW3.shape[:2])

@@ -1,5 +1,7 @@
-"""Resources of a run: device batch, data workers, decoded images, and what environment.json records
-about them."""
+"""Choose the resources of a run, and collect facts for environment.json.
+
+Resources are the device batch, the data workers and decoded images in memory.
+"""
 
 import socket
 from typing import Any
@@ -22,15 +24,18 @@ from ..recipe.probe import SEGMENTATION
 from ..recipe.schema import Recipe, compared_views, measures_masks, uses_labels
 from ..runs.environment import host_memory, process_cores
 
-LARGEST = 4  # options that an error about memory names
-AUTO_RESIDENT = 0.1  # share of the memory that decoded images may take by themselves
+LARGEST = 4  # number of options that an error about memory names
+AUTO_RESIDENT = 0.1  # share of the memory for decoded images with compute.resident=null
 
 
 def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
-    """Check that lists of labels are learned with the sigmoid loss, and not probed.
+    """Check that the recipe can use lists of labels, if the images have lists.
+
+    Only the sigmoid loss learns lists of labels. All probes except top1 and segmentation need a
+    single label for each image.
 
     Raises:
-        UserError: they are not, or are.
+        UserError: an objective or a probe of the recipe cannot use lists.
     """
     loaded = [source for source in splits[:3] if source is not None]
     lists = [source.labels.lists for source in loaded if source.labels.lists is not None]
@@ -48,7 +53,11 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
 
 
 def largest_sizes(recipe: Recipe) -> str:
-    """Return the options with the largest numbers that say how large the network and a step are."""
+    """Name the options that make the network or a step large, with their values.
+
+    Of the options of model and objective, data.size and optim.batch, the LARGEST with the largest
+    numbers are named.
+    """
     groups = ("model", *recipe.groups)
     named = ("data.size", "optim.batch")
     sizes = {
@@ -61,11 +70,12 @@ def largest_sizes(recipe: Recipe) -> str:
 
 
 def check_memory(recipe: Recipe) -> None:
-    """Check that the weights alone fit into this process's share of the machine's memory. Else the
-    system would end the process without a message while it draws them.
+    """Check that the weights fit into this process's share of the machine's memory.
+
+    Without this check the system would kill the process without a message while weights are drawn.
 
     Raises:
-        UserError: they do not.
+        UserError: the weights do not fit.
     """
     needed, memory = 4 * costs.work(recipe).parameters, host_memory()
     if needed > memory:
@@ -74,8 +84,10 @@ def check_memory(recipe: Recipe) -> None:
 
 
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Images whose activations take half of the memory of one process: its GPU's, or its share of
-    the machine's."""
+    """Return the number of images whose activations fit into half of a process's memory.
+
+    The memory is the memory of the GPU, or the process's share of the machine's memory.
+    """
     if accelerator.device.type == "cuda":
         memory = torch.cuda.get_device_properties(accelerator.device).total_memory
         return costs.fitting_images(recipe, memory, fused=True)
@@ -83,35 +95,41 @@ def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Images of one pass of an evaluation."""
+    """Return the number of images in a forward pass of an evaluation."""
     return recipe.compute.batch or min(256, max_device_batch(recipe, accelerator))
 
 
 def workers(recipe: Recipe, accelerator: Accelerator) -> int:
-    """Data loading processes of one process."""
+    """Return the number of data loading workers for each process."""
     if recipe.compute.workers is not None:
         return recipe.compute.workers
-    # on a CPU they take cores from training (docs/speed.md)
+    # on a CPU, workers take cores from training (docs/speed.md)
     return min(16, max(1, process_cores() - 1)) if accelerator.device.type == "cuda" else 0
 
 
 def resident_images(
     recipe: Recipe, train: Source, step: int, images: int | None = None
 ) -> DecodedImages | None:
-    """The decoded training images, where compute.resident keeps them in memory from this step on;
-    else None.
+    """Decode the training images into memory, if compute.resident asks for decoded images.
+
+    With compute.resident=true, decoded images may take half of the memory. With
+    compute.resident=null, images of a folder or of the Hub are decoded if training reads each image
+    at least twice from `step` on, and if decoded images take at most AUTO_RESIDENT of the memory.
 
     Args:
-        recipe: The run's recipe.
-        train: The training images.
-        step: The step from which they are needed.
-        images: How many there will be, where `train` is a sample of them.
+        recipe: the run's recipe.
+        train: the training images.
+        step: the step from which training goes on.
+        images: the number of training images, if `train` is only a sample.
+
+    Returns:
+        The decoded images, or None if images are decoded when read.
 
     Raises:
-        UserError: compute.resident=true, and they cannot be kept.
+        UserError: compute.resident=true, and the images cannot be kept in memory.
     """
     wanted, data = recipe.compute.resident, recipe.data
-    # pixels of embedded images are drawn, and those seen once are not worth decoding before
+    # embedded images are drawn, not decoded, and images seen once need no decoding in advance
     pays = bool(data.path or data.hub) and (
         (recipe.optim.steps - step) * recipe.optim.batch >= 2 * (images or len(train))
     )
@@ -139,16 +157,16 @@ def environment_facts(
     batch_layout: BatchLayout,
     splits: run_splits.Splits,
 ) -> dict[str, Any]:
-    """What environment.json records beyond versions and hardware."""
+    """Collect what environment.json records in addition to versions and hardware. Collective."""
     device = accelerator.device
-    # names of folders need not be classes
+    # without an objective that uses labels, names of folders need not be classes
     are_classes = splits.train.labels.source != FOLDERS or uses_labels(recipe)
     work = costs.work(recipe)
     facts: dict[str, Any] = {
         "data": {},
         "images": {},
         "measured_on": split_images.measured_on(recipe, splits),
-        "classes": list(splits.train.classes) if are_classes else [],  # label 0 is the first
+        "classes": list(splits.train.classes) if are_classes else [],  # label 0 is the first class
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,
         "device_batch": batch_layout.device_batch,
@@ -161,7 +179,7 @@ def environment_facts(
     if not splits.stream:
         facts["images"] = {"train": len(splits.train), "labelled_test": splits.labelled_test}
     here = (socket.gethostname(), recipe.data.path)
-    # of the processes that read the same images of a machine only the first hashes them
+    # on each machine, only the first process that reads the same images hashes the images
     if gather_object([here]).index(here) == accelerator.process_index:
         facts["data"] = fingerprints.fingerprint_splits(
             splits, recipe.data.path, measures_masks(recipe), bool(recipe.data.group)

@@ -1,5 +1,7 @@
-"""Whether a finished run's result can be returned for a recipe: the same values, images, initial
-weights and files. No torch."""
+"""Decide whether the result of a finished run can be returned for a recipe.
+
+It can if values, images, initial weights and files are the same. No torch.
+"""
 
 import json
 from functools import cache
@@ -14,15 +16,20 @@ from ..runs import identity
 from ..runs.checkpoint_files import list_checkpoints, step_of
 from ..runs.folder import Run
 
-MEASURED_LAST = {"eval.test", "eval.real"}  # keys of what is measured after the last step
+MEASURED_LAST = {"eval.test", "eval.real"}  # keys of measurements after the last step
 
 
 def check(run: Run) -> list[str]:
-    """Check that a finished run, whose recipe `reconcile` has compared, has the recipe's images,
-    initial weights and files; warnings about what could not be checked because it is not here.
+    """Check that a finished run has the recipe's images, initial weights and files.
+
+    `reconcile` has already compared the recipe.
+
+    Returns:
+        Warnings about images and weights that are missing on this machine, and so were not checked.
 
     Raises:
-        UserError: it has others; it names which. Or it began at a step of another run.
+        UserError: the run has other images, weights or files, which the message names, or the run
+            began at another step or run than the recipe says.
     """
     recipe, folder, result = run.recipe, run.folder, run.result()
     check_start(recipe, result.trunk if result else None)
@@ -41,15 +48,17 @@ def check(run: Run) -> list[str]:
 
 
 def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
-    """Check that resume=RUN@STEP names what a run began at, by the name of that folder, which may
-    have moved or gone.
+    """Check that resume=RUN@STEP names the run and the step that the run began at.
+
+    Runs are compared by the name of the folder, because the folder may have been moved or removed.
 
     Args:
-        recipe: of the run.
-        began: the `run` and the `step`; None: it began at step 0, which to the bit is the same.
+        recipe: the recipe of the run.
+        began: the `run` and the `step` that the run began at, or None for a run that began at step
+            0. A run from step 0 gives the same weights to the bit, so any resume= is accepted.
 
     Raises:
-        UserError: it began at another step or run.
+        UserError: the run began at another step or run.
     """
     began_at, here = (began["run"], began["step"]) if began else None, recipe.trunk
     if began_at and here and began_at != (here.folder.name, here.step):
@@ -60,11 +69,12 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
 
 
 def check_unfinished(run: Run) -> None:
-    """Check the plugin of a run that has begun and is to be resumed. Its images and initial weights
-    are compared when they are read.
+    """Check that a run that is to be resumed has the same plugin as before.
+
+    Images and initial weights are compared when they are read.
 
     Raises:
-        UserError: its plugin is another.
+        UserError: the plugin differs.
     """
     if identity.is_begun(run.folder):
         plugin = identity.file_hashes(run.recipe).get("plugin") or {}
@@ -72,9 +82,15 @@ def check_unfinished(run: Run) -> None:
 
 
 def measured_again(run: Run) -> str:
-    """A line that says what a finished training run is measured again on, with the weights that it
-    has: its recipe asks for more measurements after the last step. Empty where it asks for none,
-    for fewer or for others (held-out rows are of their steps), or the last checkpoint is gone."""
+    """Describe what a finished training run is to be measured on again, with the same weights.
+
+    A run is measured again if the recipe now asks for more measurements after the last step.
+
+    Returns:
+        The line to print. Empty if the recipe asks for no measurements, fewer measurements or
+        different ones than before (rows of held-out images belong to the steps of training), or if
+        the last checkpoint is missing.
+    """
     recipe = run.recipe
     changed = identity.changed_options(recipe, run.folder)
     keys = {difference.key for difference in changed}
@@ -89,16 +105,18 @@ def measured_again(run: Run) -> str:
 
 
 def finished(run: Run) -> Result | None:
-    """The result that another process has written meanwhile; call it with the lock held, before
-    anything is written. Prints the warnings of `check`.
+    """Return the result that another process has written in the meantime, or None.
+
+    The caller holds the run's lock, and has written nothing yet. Warnings of `check` are printed.
+    If the run is to be measured again, result.json is removed and None is returned.
 
     Raises:
-        UserError: the folder now holds another run, or its result is of other images.
+        UserError: the folder now holds another run, or the result is for other images.
     """
     run.reconcile()
     result = run.result()
     if result is not None and measured_again(run):
-        (run.folder / "result.json").unlink()  # what ends a run writes it anew
+        (run.folder / "result.json").unlink()  # written again when the run ends
         return None
     if result is not None:
         for warning in check(run):
@@ -107,10 +125,10 @@ def finished(run: Run) -> Result | None:
 
 
 def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
-    """The fingerprints of the images that a recipe names, or why there are none.
+    """Return the fingerprints of the images that a recipe names, or why there are none.
 
     Raises:
-        UserError: they are here and cannot be read.
+        UserError: the images exist on this machine and cannot be read.
     """
     data = recipe.data
     if data.hub and not data.path:
@@ -120,7 +138,7 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
         check_place(data)
     except UserError as error:
         return {}, f"{error}; whether the images are the same was not checked"
-    # of whole splits, whatever part of them a run takes
+    # fingerprints are of whole splits, even if a run uses only a part
     place = {key.removeprefix("data."): recipe.values()[key] for key in (*SPLIT_KEYS, *READING)}
     test = recipe.eval.test or recipe.objective == "probe"
     seed = recipe.seed if data.stream else 0

@@ -1,5 +1,7 @@
-"""What a finished run gives its caller: its numbers as text and JSON and, in a notebook, its page.
-No torch here."""
+"""Represent the result of a finished run, as text, as JSON and as a page in a notebook.
+
+No torch.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,39 +20,47 @@ from . import scratch
 
 
 class RunResult(Result):
-    """A finished run: its folder, and what result.json says of it. In a notebook it shows the run's
-    page.
+    """Result of a finished run: the folder and the content of result.json.
+
+    A notebook displays the page of the run. Where a path is expected, as in init=, the result
+    stands for the folder.
 
     Attributes:
-        folder: the run's folder, for which the result stands where a path is expected, as in init=.
-        metrics: {name: Measured}, of which `value` is the number, `split` which images it is of
-            (test, validation: held out, train) and `n` how many images, patches or labels.
-        steps: of the optimiser; 0 of an evaluation.
-        images: images that were forwarded, each as often as it was.
-        seconds: how long it took.
-        exaflop: the work, None where it was not counted; `total_exaflop` with that of the runs that
-            its initial weights come from.
-        device_hours: seconds times processes, in hours; `total_device_hours` likewise.
+        folder: the run's folder.
+        metrics: {name: Measured}, with the number in `value`, the split of the images in `split`
+            (test, train, or validation for held-out images) and the number of images, patches or
+            labels in `n`.
+        steps: steps of the optimiser, 0 for an evaluation.
+        images: the number of forward passes of images. An image counts each time.
+        seconds: duration of the run.
+        exaflop: the work, None if the work was not counted. `total_exaflop` includes the runs that
+            made the initial weights.
+        device_hours: seconds times processes, in hours. `total_device_hours` includes the runs that
+            made the initial weights.
         measured_on: {split: images}.
-        best: the evaluation whose weights were chosen (checkpoint.best), else None.
-        pool: of an evaluation: what an image's feature was.
-        classes: of an evaluation's probes: among how many classes they choose.
-        trunk: of resume=RUN@STEP: that run and the step; what it took up to there is in the totals.
-        not_compared: of a training run: why its features were not compared with fresh weights.
-        seen: which of the images that it was measured on it, and its initial weights, had seen.
-        finished: when, as ISO 8601 in UTC.
+        best: the evaluation that chose the weights (checkpoint.best), else None.
+        pool: for an evaluation, how features were pooled.
+        classes: for the probes of an evaluation, the number of classes to choose from.
+        trunk: for resume=RUN@STEP, the run and the step. The totals include the steps up to there.
+        not_compared: for a training run, why features were not compared with fresh weights.
+        seen: which of the measured images the run, and the runs that made the initial weights, have
+            trained on.
+        finished: time of the end, as ISO 8601 in UTC.
         recipe: the recipe's hash.
     """
 
     folder: Path
 
     def content(self) -> dict[str, Any]:
-        """A dictionary, as --json prints it: result.json and the folder."""
+        """Return result.json and the folder as a dictionary, as --json prints them."""
         return super().content() | {"folder": str(self.folder)}
 
     def lines(self) -> Iterator[str]:
-        """What the command line prints of it: where, how long, what was measured, beside what it is
-        compared with, what that says, and what it does not."""
+        """Yield the lines that the command line prints.
+
+        The lines give the folder, the duration, the measurements next to the baselines, and what
+        these measurements say and do not say.
+        """
         with own_rows(read_run(self.folder).environment.own_rows):
             yield from list(self._lines())
 
@@ -64,7 +74,7 @@ class RunResult(Result):
         if self.steps:
             yield from self._of_training()
         readings = metric_tables.readings(self.metrics, self.measured_on)
-        for reading in readings:  # of a training run those of probes
+        for reading in readings:  # `_of_training` has printed the other metrics of a training run
             if not self.steps or reading.name.startswith(PROBED):
                 yield f"{reading.row.words:<11} {metric_tables.beside_text(reading)}"
         if recipe.fine_tunes:
@@ -84,7 +94,7 @@ class RunResult(Result):
         return next_steps.has_labels(self.not_compared)
 
     def _chosen(self) -> str:
-        """Of which step the weights are, where checkpoint.best has chosen it."""
+        """Describe which step checkpoint.best has chosen. Empty without a choice."""
         best = self.best
         if best is None or best.step is None:
             return ""
@@ -92,11 +102,14 @@ class RunResult(Result):
         return f" (weights of step {best.step:,}, the best by {value})"
 
     def _of_training(self) -> Iterator[str]:
-        """A line for each split, of the run's own metrics beside the best of their baselines."""
+        """Yield a line for each split, with the run's metrics next to the best baselines.
+
+        Metrics of probes are left out.
+        """
         splits: dict[str, dict[str, float]] = {}
         for name, entry in self.metrics.items():
             splits.setdefault(entry.split, {})[name] = entry.value
-        counts: dict[str, tuple[int, str]] = {}  # without images that could not be read
+        counts: dict[str, tuple[int, str]] = {}  # readable images of each split
         for reading in metric_tables.readings(self.metrics, self.measured_on):
             count = reading.images, copies_text(self.metrics[reading.name].copies)
             counts[reading.split] = max(count, counts.get(reading.split, (0, "")))
@@ -114,7 +127,7 @@ class RunResult(Result):
             yield f"{name:<11} {format_metrics(task_metrics, task_metrics)}{of}"
 
     def _test_interval(self) -> str:
-        """Of the first metric of test images that has one, as that of a classifier's top-1."""
+        """Describe the interval of the first test metric with an interval, such as top-1."""
         for reading in metric_tables.readings(self.metrics, self.measured_on):
             if reading.split == "test" and (reach := reading.interval):
                 return f", 95% interval of {reading.name} {reach.low:.1%} to {reach.high:.1%}"
@@ -128,8 +141,10 @@ class RunResult(Result):
                 yield f"seen        {seen_text.sentence(seen_images)}"
 
     def _verdict(self, recipe: Recipe, said: str) -> Iterator[str]:
-        """What the figures above say of the features; what they do not, and the command that does,
-        in the same line."""
+        """Yield the line that says what the measurements say about the features.
+
+        The line ends with what was not measured, and the command to measure it.
+        """
         if said:
             unknown = f"features not compared: {self.not_compared}. " if self.not_compared else ""
             said = f"verdict     {unknown}{said} "
@@ -145,8 +160,10 @@ class RunResult(Result):
             yield said.rstrip()
 
     def _worth(self, recipe: Recipe) -> str:
-        """The command that says whether this pre-training helps fine-tuning; empty where none
-        does, as of an encoder that was made elsewhere."""
+        """Return the command that measures whether this pre-training helps fine-tuning.
+
+        Empty if no such command exists, for example if the encoder was made elsewhere.
+        """
         made = scratch.made_by(recipe)
         return next_steps.worth(made, recipe if self._labelled else None) if made else ""
 
@@ -163,5 +180,5 @@ class RunResult(Result):
 
 
 def run_result(run: Run, result: Result) -> RunResult:
-    """A run's result with its folder."""
+    """Return a run's result together with the folder."""
     return RunResult(folder=run.folder, **result.content())

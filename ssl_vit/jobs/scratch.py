@@ -1,7 +1,8 @@
-"""A fine-tuned run beside training from scratch, as far as its folder's neighbours tell. No torch.
+"""Compare a fine-tuned run with training from scratch, using runs in the same folder. No torch.
 
-One run of each is no comparison: scratch had no tries of its own and less compute. What can be said
-is printed without a verdict; study/worth compares them.
+A single run of each kind does not decide whether pre-training helps: training from scratch had no
+tries of hyperparameters and less compute. Both accuracies are therefore printed without a verdict.
+study/worth measures which is better.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,19 +28,36 @@ TUNED = ("optim.", "data.mixup", "data.cutmix")
 
 
 class Neighbour(NamedTuple):
-    """A finished run in the same folder; `differ`: the keys at which the recipes differ."""
+    """Finished run in the same folder of runs.
+
+    Attributes:
+        folder: the folder of the finished run.
+        recipe: the recipe of the finished run.
+        result: the result of the finished run.
+        images: the fingerprints of the splits.
+        differ: the keys at which the recipe differs from the fine-tuned run's recipe.
+    """
 
     folder: Path
     recipe: Recipe
     result: Result
-    images: object  # the fingerprints of its splits
+    images: object
     differ: set[str]
 
 
 def beside(folder: Path, recipe: Recipe, result: Result) -> str:
-    """A run of the same length from scratch, in the same folder of runs and on the same images,
-    with the tries and the compute of both; or that there is none, and how to make it where no study
-    compares this pre-training."""
+    """Describe how a run from scratch compares with a fine-tuned run, in words.
+
+    The run from scratch has the same length, images and folder of runs. The text gives the
+    accuracies, and for each of the two runs the number of tries and the compute. Without such a
+    run, the text says that the comparison is not known. It then names a run that differs only in
+    POOL, or the command that trains from scratch if no study can compare this pre-training.
+
+    Args:
+        folder: the folder of the fine-tuned run.
+        recipe: the recipe of the fine-tuned run.
+        result: the result of the fine-tuned run.
+    """
     neighbours, images = list(_neighbours(folder, recipe)), _images(folder)
     alike = [
         neighbour
@@ -55,7 +73,7 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         if not why and (made is None or made.plugin):
             why = f"; the same from scratch: {next_steps.from_scratch(folder)}"
         return f"{NOT_KNOWN}{why}"
-    # that of the same seed, if there is one
+    # prefer the run with the same seed
     nearest = min(
         alike, key=lambda neighbour: (neighbour.recipe.seed != recipe.seed, neighbour.folder)
     )
@@ -77,8 +95,11 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
 
 
 def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
-    """What keeps a run from scratch from standing beside it that reads another feature of an image,
-    as one has it by default that is not told otherwise; empty where there is none."""
+    """Describe a run from scratch that would be comparable if POOL had the same value.
+
+    The default of POOL may differ between training from scratch and fine-tuning. The text is empty
+    if there is no such run.
+    """
     for run in neighbours:
         if run.recipe.init == SCRATCH and run.differ - {"init", "seed"} == {POOL}:
             pool, here = run.recipe.value(POOL), recipe.value(POOL)
@@ -87,7 +108,10 @@ def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
 
 
 def _neighbours(folder: Path, recipe: Recipe) -> Iterator[Neighbour]:
-    """The finished runs in a folder's own folder; none that cannot be read as a whole."""
+    """Yield the finished runs in the folder of runs that contains `folder`.
+
+    The run in `folder` is one of the runs. Runs with unreadable files are left out.
+    """
     for run_folder in sorted(folder.parent.iterdir()):
         with suppress(OSError, ValueError, UserError):
             made = recipe_files.read(run_folder / "recipe.yaml")
@@ -99,7 +123,7 @@ def _neighbours(folder: Path, recipe: Recipe) -> Iterator[Neighbour]:
 
 
 def _decides(recipe: Recipe) -> Values:
-    """What decides which weights are tested."""
+    """Return the values that decide which weights are tested."""
     best = recipe.checkpoint.best
     chosen = {"checkpoint.best": best, "eval.every": recipe.eval.every if best else None}
     return computed_values(recipe) | chosen
@@ -110,7 +134,7 @@ def _images(folder: Path) -> object:
 
 
 def _tries(neighbours: Iterable[Neighbour], init: str) -> int:
-    """How many of them, from these weights, differ by nothing but how they are optimised."""
+    """Count the runs from weights `init` that differ only in how the weights are optimised."""
     return sum(
         neighbour.recipe.init == init
         and all(key in ("init", "seed") or key.startswith(TUNED) for key in neighbour.differ)
@@ -119,8 +143,11 @@ def _tries(neighbours: Iterable[Neighbour], init: str) -> int:
 
 
 def made_by(recipe: Recipe) -> Recipe | None:
-    """The recipe of the pre-training that an encoder comes from: this one, or that of a run which
-    its initial weights come from; None where it is not here."""
+    """Return the recipe of the pre-training that an encoder comes from.
+
+    This is the recipe itself, or the recipe of the latest pre-training among the runs that made the
+    initial weights. Return None if no such run exists, or if a run before is missing.
+    """
     if recipe.trains and not recipe.fine_tunes:
         return recipe
     for _, before in runs_before(recipe):

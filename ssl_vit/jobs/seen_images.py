@@ -1,6 +1,9 @@
-"""Which images a run has trained on: hashes of their contents, in trained_on.safetensors; and how
-many of those that a run is measured on it, or one that its initial weights come from, has trained
-on, wherever the images lie."""
+"""Record which images a run trains on, and count how many of the measured images were seen.
+
+The record, trained_on.safetensors, holds hashes of the contents of images, so an image is
+recognised wherever the file lies. Measured images are compared with the records of the run and of
+the runs that made the initial weights.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,18 +28,19 @@ from ..runs.files import write_atomically
 from ..runs.folder import TRAINED_ON, Run
 from ..training.distributed import WatchedAccelerator, on_main
 
-LIMIT = 1_000_000  # images of a record
+LIMIT = 1_000_000  # largest number of images in a record
 NO_RECORD = ": it has no record of its images"
 NOT_HERE = ": it or its recipe is not here"
 FIRST_STEPS = " for all: it has no record of its first steps"
 
 
 class Record(NamedTuple):
-    """
+    """Images that a run has trained on.
+
     Attributes:
-        images: int64, as `distinct`: hashes of images that a run has trained on.
-        labels: of those of them whose label it has learned.
-        complete: whether these are all of its images.
+        images: hashes of the images, int64, sorted and without repetition as from `distinct`.
+        labels: hashes of the images whose labels the run has learned.
+        complete: whether the record has all images of the run.
     """
 
     images: np.ndarray = NO_HASHES
@@ -48,7 +52,7 @@ NOTHING = Record()
 
 
 def read(folder: Path) -> Record | None:
-    """The record in a run's folder; None where there is none that can be read."""
+    """Read the record in a run's folder. Return None if the record is missing or damaged."""
     try:
         arrays = load((folder / TRAINED_ON).read_bytes())
         return Record(arrays["images"], arrays["labels"], bool(arrays["complete"].all()))
@@ -58,30 +62,35 @@ def read(folder: Path) -> Record | None:
 
 @dataclass(eq=False, repr=False)
 class TrainedOn:
-    """Collects what all processes train on.
+    """Collector of the images that all processes train on.
 
     Args:
-        folder: the run's.
-        learns_labels: whether the run learns the labels of images that have one.
+        folder: the run's folder.
+        learns_labels: whether the run learns the labels of labelled images.
     """
 
     folder: Path
     learns_labels: bool
-    record: Record = NOTHING  # of all processes, as of the last `gather`
-    images: list[np.ndarray] = field(default_factory=list)  # of this process since then
-    labels: list[np.ndarray] = field(default_factory=list)  # of those of them whose label it learns
+    record: Record = NOTHING  # images of all processes up to the last `gather`
+    # hashes of this process since the last `gather`, and the hashes of images with a learned label
+    images: list[np.ndarray] = field(default_factory=list)
+    labels: list[np.ndarray] = field(default_factory=list)
     written: tuple[int, int, bool] | None = None  # `_size` of the record in the folder
 
     def load(self, step: int) -> None:
-        """Go on from the folder's record; where there is none, what was trained on before this
-        step is not known."""
+        """Continue the record in the folder when training starts at `step`.
+
+        Without a record, the images before `step` are unknown.
+        """
         stored = read(self.folder)
         self.record = stored or Record(complete=step == 0)
         self.written = self._size() if stored else None
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches, each collected as it is taken, and without `content`, which no objective
-        reads."""
+        """Yield the batches, and collect the hashes of each batch.
+
+        `content` is removed from the batches, because no objective reads the hashes.
+        """
         for batch in batches:
             is_full = len(self.record.images) >= LIMIT and not self.record.complete
             if batch.content is not None and not is_full:
@@ -92,8 +101,11 @@ class TrainedOn:
             yield batch._replace(content=None)
 
     def gather(self, accelerator: WatchedAccelerator) -> bool:
-        """Record what every process has trained on; whether there are more images from here on than
-        are recorded. Collective."""
+        """Add the images that all processes have trained on since the last call. Collective.
+
+        Returns:
+            Whether the record has just become full, so that later images are not recorded.
+        """
         before = self.record
         new = [_new(self.images, before.images), _new(self.labels, before.labels)]
         self.images, self.labels = [], []
@@ -109,10 +121,10 @@ class TrainedOn:
         return before.complete and is_over
 
     def write(self) -> None:
-        """Write the record, if it has grown.
+        """Write the record if the record has changed.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         if self._size() != self.written:
             images, labels, complete = self.record
@@ -125,22 +137,24 @@ class TrainedOn:
 
 
 def _new(hashes: list[np.ndarray], known: np.ndarray) -> np.ndarray:
-    """The hashes that are not known, each once, up to one more than the limit: that there is more
-    is still seen then."""
+    """Return the hashes that are not known, without repetition.
+
+    At most LIMIT + 1 hashes are returned, which is enough to notice that the record is full.
+    """
     hashes_now = distinct(np.concatenate([NO_HASHES, *hashes]))
     return hashes_now[~is_among(hashes_now, known)][: LIMIT + 1]
 
 
 class MeasuredImages:
-    """The test images of a run, and the held-out ones that it is measured on.
+    """Test images of a run, and held-out images that the run is measured on.
 
     Args:
-        recipe: of the run.
-        splits: its images.
+        recipe: the recipe of the run.
+        splits: the images of the run.
     """
 
     def __init__(self, recipe: Recipe, splits: Splits) -> None:
-        self.parts: dict[str, tuple[Source, np.ndarray]] = {}  # {split: images, rows of them}
+        self.parts: dict[str, tuple[Source, np.ndarray]] = {}  # {split: (images, measured rows)}
         if splits.test is not None:
             tested = split_images.measured_images(recipe, splits.test)
             self.parts["test"] = tested, np.arange(len(tested))
@@ -150,21 +164,24 @@ class MeasuredImages:
             if not recipe.trains:
                 held_out = split_images.measured_images(recipe, held_out)
             most = recipe.eval.images if recipe.trains else len(held_out)
-            if recipe.checkpoint.best:  # k-NN takes others than those that chose (online.prepare)
+            if recipe.checkpoint.best:  # k-NN uses further images (online.prepare)
                 most *= 2
             self.parts["validation"] = held_out, loaders.held_out_rows(held_out, most)
 
     @cached_property
     def hashes(self) -> dict[str, np.ndarray]:
-        """{split: the hash of each image}; they are read when they are first asked for."""
+        """Hashes of the images, {split: hash of each image}, read from the images at first use."""
         return {split: hashes_of(*part) for split, part in self.parts.items()}
 
     def seen_by(self, run: str, record: Record | None) -> list[SeenImages]:
-        """How many of them are in a run's record; nothing where there are none.
+        """Count how many of the measured images are in a run's record.
 
         Args:
             run: the run's folder.
-            record: what it has trained on; None: it has no record.
+            record: the images that the run has trained on, or None if the run has no record.
+
+        Returns:
+            A list with the counts of the run, empty if there are no measured images.
         """
         if not self.parts:
             return []
@@ -187,15 +204,18 @@ class MeasuredImages:
 def seen_before(
     run: Run, measured: MeasuredImages, facts: dict[str, Any], accelerator: WatchedAccelerator
 ) -> list[SeenImages]:
-    """As `seen_images`, of the process that writes and prints it, and nothing of the others; what
-    the folder of a run that has begun records of it, as the weights may be gone since. It is looked
-    for again where test images have come, with eval.test since the run began.
+    """Return the counts of `seen_images` on rank 0, which writes and prints the counts.
+
+    Other processes get an empty list. For a run that has begun, the counts come from
+    environment.json, because the folders of initial weights may be gone. If test images were added
+    since (eval.test), the images are counted again.
 
     Args:
         run: the run that is measured.
-        measured: the images that it is measured on.
-        facts: of environment.json, with the fingerprints of the run's splits; gets what is found.
-        accelerator: of its processes.
+        measured: the images that the run is measured on.
+        facts: the facts for environment.json, with the fingerprints of the splits. The counts are
+            added as `seen`.
+        accelerator: the processes of the run.
     """
 
     def find() -> list[SeenImages]:
@@ -211,17 +231,24 @@ def seen_before(
 
 
 def without_paths(seen: list[SeenImages]) -> list[SeenImages]:
-    """What files have of it: no paths of this machine."""
+    """Return the counts as files record them, with folder names instead of paths."""
     return [images.model_copy(update={"run": Path(images.run).name}) for images in seen]
 
 
 def seen_images(recipe: Recipe, measured: MeasuredImages) -> list[SeenImages]:
-    """What the runs that a run's initial weights and teachers come from have seen of the images
-    that it is measured on, the latest first."""
+    """Count the measured images that earlier runs have trained on.
+
+    Earlier runs are the runs that made a run's initial weights and teachers. The latest comes
+    first.
+
+    Args:
+        recipe: the recipe of the run.
+        measured: the images that the run is measured on.
+    """
     result: list[SeenImages] = []
     for run, before in identity.runs_before(recipe):
         if before:
             result += measured.seen_by(str(run), read(run))
-        else:  # what is not here any more, or of a plugin, keeps nobody from going on
+        else:  # a run that is missing, or that needs a plugin, must not stop this run
             result.append(SeenImages(run=str(run), unknown=NOT_HERE))
     return result

@@ -1,5 +1,8 @@
-"""One session of a run or a folder of features on all of its processes: the accelerator, signals,
-the time-out, the lock, and whether another process has finished the run meanwhile."""
+"""Open a session of a run, or of a folder of features, on all processes.
+
+A session holds the accelerator, signals, the time-out and the lock, and finds out whether another
+process has finished the run in the meantime.
+"""
 
 import os
 from collections.abc import Iterator
@@ -24,21 +27,33 @@ from . import resources, reuse
 
 @dataclass(frozen=True)
 class Session:
-    """What a job has while it runs."""
+    """Resources that a job has while it runs.
+
+    Attributes:
+        run: the run.
+        accelerator: the processes of the run.
+        watchdog: the time-out of the processes.
+        stack: contexts that close when the session ends.
+    """
 
     run: Run
     accelerator: distributed.WatchedAccelerator
     watchdog: Watchdog
-    stack: ExitStack  # what ends with the session
+    stack: ExitStack
 
     def load_splits(self, test: bool) -> run_splits.Splits:
-        """Load the splits, on rank 0 first: the others find what it prepared, and its errors reach
-        all. What the recipe leaves to be measured on the training images is measured, and values
-        that do not suit the recipe are warned of or refused.
+        """Load the splits of the recipe's images.
+
+        Rank 0 loads first, so that other processes find the prepared files and all processes get an
+        error of rank 0. Values that the recipe leaves open, such as data.mean, are measured on the
+        training images. Images that do not suit the recipe's values cause a warning or an error.
+
+        Args:
+            test: whether to load the test images.
 
         Raises:
-            UserError: as `run_splits.load`; where test images are missing it says how to go
-                without.
+            UserError: see `run_splits.load`. If test images are missing, the message says how to
+                run without test images.
         """
         recipe = self.run.recipe
 
@@ -61,18 +76,21 @@ class Session:
         return splits._replace(guesses=(*splits.guesses, *warnings))
 
     def hold(self, lock: AbstractContextManager[Any]) -> None:
-        """Take a lock on rank 0, until the session ends.
+        """Take a lock on rank 0 until the session ends.
 
         Raises:
-            UserError: another process holds it.
+            UserError: another process holds the lock.
         """
         distributed.on_main(self.accelerator, lambda: self.stack.enter_context(lock))
 
     def hold_run(self, signals: SignalHandler | None = None) -> Result | None:
-        """Take the run's lock; the run's result, if another process has finished it meanwhile.
+        """Take the run's lock, and return the result if another process has finished the run.
+
+        Args:
+            signals: the caller's handler, which stops the run if the folder is moved or removed.
 
         Raises:
-            UserError: another process holds it, or has made another run.
+            UserError: another process holds the lock, or has made a different run in the folder.
         """
         stop = (signals.request_stop,) if signals else ()
         self.hold(self.run.lock(*stop))
@@ -81,11 +99,13 @@ class Session:
 
 @contextmanager
 def session(run: Run) -> Iterator[Session]:
-    """Start the process group of a run; a precision of auto becomes the machine's. A process that
-    does not arrive within compute.patience ends all.
+    """Start the process group of a run.
+
+    compute.precision=auto becomes the precision of the machine. If a process does not arrive within
+    compute.patience, all processes are ended.
 
     Raises:
-        UserError: the processes do not suit the recipe; a file cannot be read or written; or memory
+        UserError: the processes do not suit the recipe, a file cannot be read or written, or memory
             or open files are used up.
     """
     try:
@@ -107,7 +127,7 @@ def session(run: Run) -> Iterator[Session]:
 
 
 def _unusable(error: OSError, recipe: Recipe, folder: Path) -> UserError:
-    """The one line of a file that cannot be read or written."""
+    """Return the error for a file that cannot be read or written, in a line."""
     place = error.filename
     reason = error.strerror or str(error)
     if place and not Path(os.fsdecode(place)).resolve().is_relative_to(folder.resolve()):

@@ -1,4 +1,4 @@
-"""Builds the parts of a training run from its recipe, and resumes from its checkpoints."""
+"""Build the parts of a training run from the recipe, and resume from checkpoints."""
 
 import os
 from dataclasses import dataclass, field
@@ -44,36 +44,56 @@ from ..training.loop import LoopSettings
 from ..training.state import State
 from . import resources, reuse, seen_images
 
-# Keys, and beginnings of keys, that may differ between the processes of a run, beside those that
-# name weights
+# Keys, and beginnings of keys, that may differ between the processes of a run. Keys that name
+# weights may differ too.
 MACHINE_KEYS = (
     *("out", "resume", "plugin", "data.name", "data.path", "hub."),
     *("compute.workers", "compute.threads"),
 )
-COMPARED_IMAGES = 256  # held-out images whose views are compared with one another, at most
+COMPARED_IMAGES = 256  # largest number of held-out images in a batch whose views are compared
 
 
 @dataclass
 class Job:
-    """The parts of a training run."""
+    """Parts of a training run.
+
+    Attributes:
+        run: the run.
+        accelerator: the processes of the run.
+        batch_layout: how a batch is divided among processes and passes.
+        splits: the images of the run.
+        state: the training state, with the objective.
+        sharding: how the weights are distributed, as environment.json records it.
+        trained_on: the record of the images that the run trains on.
+        measured: the images that the run is measured on.
+        seen: how many measured images were seen by the runs that made the initial weights.
+        workers: the number of data loading workers of this process.
+        held_out: the evaluator of the objective on held-out images.
+        collapse: the evaluator of collapse, None without eval.collapse.
+        online: the probes of the run, None if the run has none.
+        not_compared: why the features cannot be probed while the run trains, else empty.
+        pusher: the callback that uploads to the Hub, on rank 0 with hub.repo.
+        decoded: the decoded training images, None if images are decoded when read.
+        trackers: the experiment trackers, on rank 0.
+    """
 
     run: Run
     accelerator: distributed.WatchedAccelerator
     batch_layout: BatchLayout
     splits: run_splits.Splits
     state: State
-    sharding: dict[str, Any]  # how the weights are distributed
+    sharding: dict[str, Any]
     trained_on: seen_images.TrainedOn
     measured: seen_images.MeasuredImages
-    seen: list[SeenImages]  # of them, by the runs that the initial weights come from
+    seen: list[SeenImages]
     workers: int
     held_out: HeldOutEvaluator = field(init=False)
     collapse: CollapseEvaluator | None = field(init=False)
     online: OnlineProbes | None = field(init=False)
-    not_compared: str = field(init=False)  # why the features are not probed while it trains
+    not_compared: str = field(init=False)
     pusher: background.Pusher | None = None
-    decoded: DecodedImages | None = None  # the training images, where they are kept in memory
-    trackers: Trackers | None = None  # of rank 0
+    decoded: DecodedImages | None = None
+    trackers: Trackers | None = None
 
     @property
     def objective(self) -> Objective:
@@ -81,7 +101,7 @@ class Job:
 
     @property
     def images(self) -> Source | loaders.StreamReader:
-        """The training images, or the stream."""
+        """Training images, or the stream of training images."""
         return self.state.stream or self.splits.train
 
     @property
@@ -89,7 +109,7 @@ class Job:
         return self.run.recipe
 
     def loader(self) -> DataLoader:
-        """The batches of this process from the current step to the last."""
+        """Return the batches of this process from the current step to the last step."""
         recipe, first, last = self.recipe, self.state.step, self.recipe.optim.steps
         return loaders.training_loader(
             self.images,
@@ -107,10 +127,11 @@ class Job:
 def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_splits.Splits) -> Job:
     """Build model, optimiser, strategy and evaluators, and open the run folder.
 
-    The order is fixed: the seed's initial weights are drawn first.
+    The order is fixed, because the initial weights must be the first draw from the seed.
 
     Raises:
-        UserError: images, weights, folder or machine do not suit the recipe, or processes differ.
+        UserError: images, weights, folder or machine do not suit the recipe, or the processes have
+            different recipes or images.
     """
     recipe = run.recipe
     resources.check_memory(recipe)
@@ -173,12 +194,13 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
 
 
 def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
-    """Check that a step is one pass where the images of a batch are compared: in several passes
-    each image would be compared with fewer others, and the loss would be another one; and what the
-    objective asks of a pass.
+    """Check that the device batch suits the objective.
+
+    If an objective compares the images of a batch, a step must be a single pass. In several passes
+    each image would be compared with fewer images, and the loss would be different.
 
     Raises:
-        UserError: it is several, or does not suit the objective.
+        UserError: a step has several passes, or the objective refuses the device batch.
     """
     recipe.declared.check_pass(recipe, batch_layout.device_batch)
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
@@ -198,7 +220,7 @@ def _build_state(
     batch_layout: BatchLayout,
     accelerator: distributed.WatchedAccelerator,
 ) -> State:
-    """Optimiser, schedule and strategy of an objective."""
+    """Build the optimiser, the schedule and the strategy of an objective."""
     average = optim.averaged(objective, recipe.optim.average)
     optimizer, schedule = optim.build(objective, recipe.optim)
     compiles = recipe.compute.compile
@@ -218,7 +240,7 @@ def _build_state(
 
 
 def loop_settings(recipe: Recipe) -> LoopSettings:
-    """The values of a recipe that the training loop needs."""
+    """Return the values of a recipe that the training loop needs."""
     return LoopSettings(
         steps=recipe.optim.steps,
         batch=recipe.optim.batch,
@@ -232,9 +254,13 @@ def loop_settings(recipe: Recipe) -> LoopSettings:
 
 
 def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]:
-    """Load the weights of `init=`; what environment.json records about them.
+    """Load the weights of `init=`.
 
-    A run with a checkpoint no longer needs them: they are only compared if they are here.
+    A run with a checkpoint needs no initial weights. The files are then not loaded. If the files
+    still exist, the facts contain the present hashes, so that changed files are noticed.
+
+    Returns:
+        The facts that environment.json records about the weights.
     """
     if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_init(network, run.recipe.init_source)
@@ -246,11 +272,15 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
 
 
 def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
-    """Load the weights that keys beside `init` name; as `_load_initial_weights`, which has compared
-    them where there is a checkpoint.
+    """Load the weights of teachers, which keys other than `init` name.
+
+    A run with a checkpoint needs no such weights. `_load_initial_weights` then returns the hashes.
+
+    Returns:
+        The facts that environment.json records about the weights.
 
     Raises:
-        UserError: they are of another network than the recipe was resolved for.
+        UserError: the weights belong to a different network than the recipe says.
     """
     facts: dict[str, Any] = {}
     if checkpoint.list_checkpoints(run.checkpoints):
@@ -258,7 +288,7 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     for key, network in objective.teachers().items():
         source = run.recipe.sources()[key]
         known = run.recipe.value(source.network_key)
-        if known | source.network_values() != known:  # the weights say otherwise
+        if known | source.network_values() != known:  # the recipe describes another network
             text = f"is not what {source.option} is of; leave it out"
             raise UserError(f"{source.network_key}: {text}")
         facts["before"] = upstream_cost(run.recipe)
@@ -268,12 +298,13 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
 
 
 def resume(job: Job) -> None:
-    """Load the newest intact checkpoint, if there is one, and truncate the metrics to its step.
-    Rank 0 chooses it.
+    """Load the newest intact checkpoint, if any, and truncate the metrics to the same step.
+
+    Rank 0 chooses the checkpoint.
 
     Raises:
-        UserError: all are damaged, it is another run's, or not every process sees it; as
-            `_begin_at_trunk`.
+        UserError: all checkpoints are damaged, the checkpoint is another run's, a process does not
+            see the checkpoint, or `_begin_at_trunk` fails.
     """
     distributed.on_main(job.accelerator, lambda: _begin_at_trunk(job))
     name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job))
@@ -289,11 +320,13 @@ def resume(job: Job) -> None:
 
 
 def _begin_at_trunk(job: Job) -> None:
-    """Make of a folder without a checkpoint one whose run was stopped at the step of
-    resume=RUN@STEP. Among the images that it has trained on are those of the other's later steps.
+    """Copy the checkpoint of resume=RUN@STEP into a folder without a checkpoint.
+
+    The folder is then like the folder of a run that was stopped at this step. The copied record of
+    trained images also has the images that the other run saw after the step.
 
     Raises:
-        UserError: that checkpoint is damaged or of yet another run, or the other run had other
+        UserError: the checkpoint is damaged or belongs to a third run, or the other run had other
             images, initial weights or another plugin.
     """
     run, trunk = job.run, job.recipe.trunk
@@ -318,10 +351,12 @@ def _begin_at_trunk(job: Job) -> None:
 
 
 def _newest(job: Job) -> str | None:
-    """The name of the newest intact checkpoint; warns about damaged ones.
+    """Return the name of the newest intact checkpoint, and warn about damaged checkpoints.
+
+    Return None if there is no checkpoint.
 
     Raises:
-        UserError: all are damaged.
+        UserError: all checkpoints are damaged.
     """
     known = checkpoint.list_checkpoints(job.run.checkpoints)
     for path in reversed(known):
@@ -338,7 +373,8 @@ def _restore(job: Job, path: Path) -> None:
     """Load an intact checkpoint.
 
     Raises:
-        UserError: it is another run's, or no training state of this model; as `check_start`.
+        UserError: the checkpoint is another run's or holds no training state of this model, or the
+            run began at another step or run than the recipe says.
     """
     prefix = f"name={job.recipe.name}: {path}"
     try:
@@ -349,7 +385,7 @@ def _restore(job: Job, path: Path) -> None:
         reuse.check_start(job.recipe, job.state.trunk)
     except UserError:
         raise
-    except Exception as error:  # torch, pickle and each part of the state raise their own
+    except Exception as error:  # torch, pickle and parts of the state raise many kinds
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         text = f"holds no training state of this run ({why}); remove it"
         raise UserError(f"{prefix} {text}") from None

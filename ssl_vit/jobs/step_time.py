@@ -1,4 +1,4 @@
-"""Measures on this machine how long a step of a recipe takes."""
+"""Measure how long a training step of a recipe takes on this machine."""
 
 import copy
 import itertools
@@ -21,18 +21,26 @@ from . import resources, setup
 from .session import session
 from .setup import Job
 
-WARM = 5  # first steps, which do not count
-STEPS = 15  # steps that are measured, at least; and
-SETTLED = 10.0  # for so many seconds, but at most
-MOST = 1000
+WARM = 5  # first steps, which are not counted
+STEPS = 15  # least number of measured steps
+SETTLED = 10.0  # least duration of the measurement in seconds
+MOST = 1000  # largest number of steps, even if these take less than SETTLED
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step on this machine: median, least and most of `steps`; and the conditions.
+    """Duration of a training step on this machine, and the conditions of the measurement.
 
     Attributes:
-        load: average over the minute before: processes that want to run.
+        seconds: median over the steps.
+        least: seconds of the fastest step.
+        most: seconds of the slowest step.
+        steps: the number of measured steps.
+        device: the name of the GPU, or "cpu".
+        threads: the number of torch's threads.
+        precision: the precision of training.
+        device_batch: the number of images in a pass.
+        load: the average number of processes that were ready to run, over the minute before.
     """
 
     seconds: float
@@ -48,20 +56,21 @@ class StepTime:
 
 @hold_process("--probe")
 def measure(recipe: Recipe) -> StepTime:
-    """Take the first steps of a run, with its own images and optimiser, in a temporary folder.
+    """Measure the first steps of a run, with the recipe's images and optimiser.
 
-    The host waits for the device after each step, as a run does at logging steps. Nothing is
-    evaluated or saved.
+    The steps run in a temporary folder. The host waits for the device after each step, as a run
+    does at logging steps. Nothing is evaluated or saved.
 
     Raises:
-        UserError: an evaluation, which takes no steps; or what a run itself raises.
+        UserError: the recipe is an evaluation, which has no steps, or a run of the recipe would
+            fail.
     """
     if not recipe.trains:
         raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
     load = os.getloadavg()[0]
     recipe = copy.deepcopy(recipe)
     recipe.name = "probe"
-    recipe.eval.images = 2  # two: those whose views are compared
+    recipe.eval.images = 2  # views of images are compared, which needs two images
     recipe.eval.test = False
     recipe.log.every = 1
     recipe.probe.every = None
@@ -90,10 +99,10 @@ def measure(recipe: Recipe) -> StepTime:
 
 
 def _steps(job: Job) -> list[float]:
-    """Seconds of each of the first steps, including the wait for data."""
+    """Return the seconds of each of the first steps, including the wait for data."""
     recipe = job.recipe
     job.decoded = resources.resident_images(recipe, job.splits.train, 0)
-    # the schedule is made already, and stays the run's
+    # the schedule was built before, so it is still the schedule of the whole run
     recipe.optim.steps = min(MOST, recipe.optim.steps)
     ends: list[float] = []
 

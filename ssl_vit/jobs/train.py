@@ -1,4 +1,4 @@
-"""One training run: from a checked recipe to a finished run folder."""
+"""Train a run, from a checked recipe to a finished run folder."""
 
 import time
 from collections.abc import Callable
@@ -35,19 +35,20 @@ from . import session as sessions
 from .banner import print_banner
 from .setup import Job, loop_settings, resume, set_up
 
-PAGE_INTERVAL = 60.0  # seconds
-BASELINE_IMAGES = 2048  # training images that the baselines are fitted on
+PAGE_INTERVAL = 60.0  # least number of seconds between two pages
+BASELINE_IMAGES = 2048  # number of training images that baselines are fitted on
 
 
 def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result | None:
-    """Train a run, from its last checkpoint if there is one, and finish its folder.
+    """Train a run, from the last checkpoint if there is one, and finish the run folder.
 
     Args:
-        run: whose recipe `reconcile` has completed.
+        run: a run whose recipe `reconcile` has completed.
         signals: an active handler, if the caller has one.
 
     Returns:
-        The content of result.json; on other processes than rank 0 None.
+        The content of result.json. Processes other than rank 0 get None, unless another process had
+        finished the run before.
 
     Raises:
         UserError: the images, the folder or the machine do not suit the recipe.
@@ -90,11 +91,14 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 
 
 def _measure_baselines(job: Job) -> None:
-    """Fit the baselines on a few training images, unless a checkpoint has them, and measure them on
-    the held-out images, and by the probes the initial weights that were loaded.
+    """Fit and measure the baselines of the objective, and probe the loaded initial weights.
+
+    The baselines are fitted on BASELINE_IMAGES training images, unless a checkpoint has fitted
+    baselines, and measured on the held-out images. Initial weights of `init=` are probed
+    before the first step changes the weights.
 
     Raises:
-        UserError: a plugin's baselines are not as an objective's.
+        UserError: the baselines of a plugin are invalid.
     """
     device = job.accelerator.device
     with job.state.strategy.full_weights() as whole, torch.no_grad():
@@ -103,10 +107,10 @@ def _measure_baselines(job: Job) -> None:
                 job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES
             )
             whole.fit_baselines(loop.to_device(batch, device) for batch in batches)
-            if whole is not job.objective:  # a copy of what is sharded
+            if whole is not job.objective:  # an unsharded copy of the objective
                 for buffer, fitted in zip(job.objective.buffers(), whole.buffers(), strict=True):
                     buffer.copy_(fitted)
-        # a baseline of one image is none
+        # a baseline of a single image says nothing
         if job.held_out.images > 1:
             measured = job.held_out.measure_baselines(whole)
             declared = job.recipe.declared
@@ -115,7 +119,8 @@ def _measure_baselines(job: Job) -> None:
                 if isinstance(row, Baseline) and row.name not in measured:
                     text = "is declared and not measured: what it is compared with has none"
                     job.run.warn(f"baseline {row.name} {text}")
-    # of weights that the first step changes; what needs none waits for the first evaluation
+    # loaded weights are probed now, before the first step changes them; without loaded weights, the
+    # first evaluation measures the baselines
     if job.online and not job.recipe.init_source.is_scratch:
         with job.state.evaluation_model() as model:
             job.online.compare(model.eval().exported, job.state.step)
@@ -123,17 +128,18 @@ def _measure_baselines(job: Job) -> None:
 
 
 def _try_plugin(job: Job) -> None:
-    """Call what a plugin gives before the first step: the loss, and the figure that is drawn when
-    the run ends. Warn where the loss is of another feature than the one that is probed, and where
-    it trains no encoder.
+    """Try a plugin's loss and figure before the first step, so that mistakes show early.
+
+    The figure is drawn again when the run ends. A warning says if the loss uses another feature
+    than the probes and the export, or if no weight of the encoder is trained.
 
     Raises:
-        UserError: its output or its rendered patches are not as an objective's.
+        UserError: the plugin's output or rendered patches are invalid.
     """
     recipe, accelerator = job.recipe, job.accelerator
     cast = loop.autocast(recipe.compute.precision, accelerator)
     with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
-        model.start_step(0.0)  # nor does training call forward before
+        model.start_step(0.0)  # in training, start_step also comes before forward
         pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
         few = loop.to_device(job.held_out.example, accelerator.device)
         predictions(model, few)
@@ -151,7 +157,7 @@ def _try_plugin(job: Job) -> None:
 
 
 def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
-    """The pools by which `forward` takes features of an encoder."""
+    """Return how `forward` pools the features of an encoder, as names of pools."""
     pools: set[str] = set()
 
     def pooled(h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
@@ -165,8 +171,11 @@ def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
 
 
 def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:
-    """Run the training loop with the job's evaluators, callbacks and checkpoints; the step of the
-    newest checkpoint, 0 for none."""
+    """Run the training loop with evaluators, callbacks and checkpoints.
+
+    Returns:
+        The step of the newest checkpoint, 0 if there is none.
+    """
     run, state, accelerator = job.run, job.state, job.accelerator
     others = _callbacks(job) if accelerator.is_main_process else [WarningLog(run)]
     callbacks = loop.Callbacks([watchdog, *others])
@@ -224,8 +233,9 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
 def _save(
     job: Job, saver: checkpoint.Saver, state: dict[str, Any], callbacks: loop.Callbacks
 ) -> None:
-    """Save a state, and before it what was trained on: after a kill in between too many images are
-    recorded, not too few.
+    """Save a checkpoint, after the record of the images that the run has trained on.
+
+    In this order, a kill in between leaves too many images in the record and not too few.
 
     Raises:
         UserError: the run's folder was moved or removed, or too many saves have failed.
@@ -233,16 +243,21 @@ def _save(
     job.run.check_not_moved()
     try:
         job.trained_on.write()
-    except OSError as error:  # such as a full disk: tried again at the next checkpoint
+    except OSError as error:  # for example a full disk; the next checkpoint tries again
         callbacks.warn(f"{TRAINED_ON} could not be written: {error.strerror}")
     saver.save(state["step"], state)
 
 
 def _stop(job: Job, where: str, saved: int) -> None:
-    """Exit after a signal; `saved` is the step of the newest checkpoint, 0 for none.
+    """Print what was saved, and exit after a signal.
+
+    Args:
+        job: the run.
+        where: when and why the run stopped, in words.
+        saved: the step of the newest checkpoint, 0 if there is none.
 
     Raises:
-        SystemExit: with STOPPED, or NOT_SAVED if the last steps could not be saved.
+        SystemExit: with NOT_SAVED if the last steps were not saved, else with STOPPED.
     """
     lost = saved < job.state.step
     what = "saved" if saved else "nothing to save yet"
@@ -254,13 +269,15 @@ def _stop(job: Job, where: str, saved: int) -> None:
 
 
 def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
-    """A row of what eval.collapse measures of the initial weights, with which later ones are
-    compared."""
+    """Write a row with the collapse measures of the initial weights.
+
+    Later rows are compared with this row.
+    """
     if job.collapse is None or job.state.step:
         return
     settings = loop_settings(job.recipe)
     metrics = loop.evaluate(job.collapse, job.state, {}, settings, callbacks)
-    if all(row["step"] for row in job.run.rows()):  # or it was stopped before its first checkpoint
+    if all(row["step"] for row in job.run.rows()):  # a run stopped before a checkpoint has this row
         callbacks.notify(methodcaller("on_row", {"step": 0} | metrics))
 
 
@@ -296,7 +313,7 @@ def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinit
 
 
 class _PageWriter(Callback):
-    """Rewrites the run's page after an evaluation, at most once in PAGE_INTERVAL seconds."""
+    """Callback that writes the run's page after evaluations, at most every PAGE_INTERVAL."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -306,13 +323,12 @@ class _PageWriter(Callback):
         now = time.monotonic()
         if "validation/loss" in row and now - self.written_at >= PAGE_INTERVAL:
             self.written_at = now
-            from ..pages import run_page  # half a second of imports, which no short run needs
+            from ..pages import run_page  # half a second of imports that short runs do not need
 
             run_page.write(self.folder, running=True)
 
 
 def _callbacks(job: Job) -> list[Callback]:
-    """Those of rank 0."""
     callbacks: list[Callback] = [MetricsLog(job.run)]
     if job.trackers:
         callbacks.append(job.trackers)
