@@ -234,7 +234,7 @@ def test_the_verdict_is_by_the_paired_interval() -> None:
     said = verdict(fresh_knn=(0.278, better), pixels_knn=(0.41, worse))
     assert "are better" in said and "the pixels at 8 x 8 are better" in said
     # images that chose the weights
-    assert verdict("validation", fresh_knn=(0.278, None)).startswith("No verdict")
+    assert verdict("validation", fresh_knn=(0.278, None)).startswith("There is no verdict")
 
 
 def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:

@@ -81,7 +81,7 @@ def test_pick_takes_as_many_of_each_class_and_fewer_are_among_more(labels, shots
         named = int(str(raised.value).split("class ")[1].split()[0])
         assert count[named] < shots and f"class {named} has {count[named]} im" in str(raised.value)
         assert f"probe.shots={shots}: " in str(raised.value)
-        assert (f"at most {count.min()}, " in str(raised.value)) == (count.min() > 0)
+        assert (f"at most {count.min()} " in str(raised.value)) == (count.min() > 0)
         assert "probe.measures= without few_shot" in str(raised.value)
         return
     rows = probes.sample_shots(label, shots, 5, seed).numpy().reshape(5, shots)
@@ -217,7 +217,7 @@ def test_knn_is_scikit_learns(k, temperature, monkeypatch):
 
 def test_k_beyond_the_training_images_is_named():
     train, label = blobs(10, 4, 2)
-    with pytest.raises(UserError, match=r"probe\.neighbors=11: there are 10 training images"):
+    with pytest.raises(UserError, match=r"probe\.neighbors=11: .* 10 training images"):
         probes.knn(train, label, train, classes=2, k=11)
 
 

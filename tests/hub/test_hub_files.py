@@ -67,10 +67,10 @@ PLACES: dict[str, str] = {
     "someone/nothing": "there is no such repository, or it is private",
     "another/vit": "there is no such repository, or it is private",
     f"{REPO}@nowhere": "no such revision",
-    "someone/words": "it has no config.json",
-    "someone/pickled": "it has no model.safetensors",
+    "someone/words": "no config.json",
+    "someone/pickled": "no model.safetensors",
     "a/b/c": "expected USER/NAME",
-    REPO: "model.depth=3 here, 2 there",
+    REPO: "model.depth=2",
 }
 
 
@@ -173,7 +173,7 @@ CONFIG = {
     "pretrained_cfg": {"mean": [0.4] * 3, "std": [0.5] * 3},
 }
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "a place as architecture": ({"architecture": "hf-hub:evil/vit"}, "timm's architectures"),
+    "a place as architecture": ({"architecture": "hf-hub:evil/vit"}, "timm has no architecture"),
     "a text in the mean": (
         {"pretrained_cfg": {"mean": ["x"] * 3, "std": [0.5] * 3}},
         "config.json cannot be read",
@@ -215,7 +215,7 @@ def test_timm_is_asked_for_nothing_but_its_own_models(name: str) -> None:
 
 
 FETCHES: dict[str, tuple[Any, str]] = {
-    "an architecture of timm's": ("vit_tiny_patch16_224", "model.heads=2 here, 3 there"),
+    "an architecture of timm's": ("vit_tiny_patch16_224", "model.heads=3"),
     "a place": ("hf-hub:evil/vit", ""),
     "no text": (["x"], "config.json cannot be read"),
 }

@@ -88,7 +88,7 @@ def test_what_was_measured_is_recorded_and_comes_along(
     assert tuned.recipe.data.range == was.range and tuned.recipe.data.mean == was.mean
     assert result(tuned.folder)["metrics"]["top1"]["n"] == 10
     for wrong in ("data.range=[0,4095]", "data.channels=3"):
-        with pytest.raises(UserError, match=f"{wrong[:10]}.*was made with.*leave it out"):
+        with pytest.raises(UserError, match=f"{wrong[:10]}.*was trained with"):
             resolve([*TUNE, f"init={made.folder}", wrong])
     text = card.write(made, made.export)
     assert "(1, 4, 16, 16)" in text and "AutoImageProcessor" not in text

@@ -25,7 +25,7 @@ MISTAKES = {
     "no such path": ("pretrain", ["data.path=/no/such/folder"], "/no/such/folder"),
     "no such recipe file": ("pretrain", ["recipe=/no/such.yaml"], "/no/such.yaml"),
     "a word without a value": ("pretrain", ["help"], "key=value"),
-    "a study": ("pretrain", ["recipe=study/gap"], "tools/study.py"),
+    "a study": ("pretrain", ["recipe=study/gap"], "ssl-vit study"),
     "no init": ("finetune", ["recipe=finetune"], "init= is missing"),
     "no init for pre-training": ("pretrain", ["recipe=finetune"], "init= is missing"),
     "no init for evaluation": ("evaluate", ["recipe=evaluate"], "init= is missing"),

@@ -180,7 +180,7 @@ def test_warnings_are_in_the_log_and_images_without_a_label_are_not_counted(
     assert f"{TRAIN} (8 labelled) test images" in out
     lines = out.splitlines()
     printed = [one.removeprefix("warning: ") for one in lines if one.startswith("warning: ")]
-    for text in ("row 3", "images: 8;", "data.eval_crop="):
+    for text in ("row 3", "images: 8", "data.eval_crop="):
         assert any(text in one for one in printed)
     assert {*read_run(found.folder).warnings} == {*printed}
 

@@ -179,7 +179,7 @@ def test_a_key_of_the_model_that_is_none_is_one_line(tmp_path: Path) -> None:
     (export / "model.safetensors").write_bytes(b"")
     recipe = "data: {name: shapes, size: 16}\nmodel: {width: 64, hedas: 3}\n"
     (tmp_path / "run" / "recipe.yaml").write_text(recipe)
-    with pytest.raises(UserError, match=r"model\.hedas, .* did you mean model\.heads\?"):
+    with pytest.raises(UserError, match=r"model\.hedas.* did you mean model\.heads\?"):
         ssl_vit.resolve(["recipe=evaluate", f"init={tmp_path / 'run'}"])
 
 

@@ -349,7 +349,7 @@ def test_a_run_that_goes_on_from_a_longer_one_ends_as_one_of_its_length(
 NO_TRUNK = {
     "optim.lr=0.5": r"is of another recipe: optim.lr \(0.001 there, 0.5 here\)",
     "seed=8": r"is of another recipe: seed \(7 there, 8 here\)",
-    "resume=LONG@12": "a step up to 8, where the decay of optim.steps=16 optim.decay=0.5 begins",
+    "resume=LONG@12": "optim.steps=16 optim.decay=0.5, the decay begins at step 8",
     "resume=LONG@6": "4, 8, 12, 16; checkpoint.every=6 checkpoint.keep=4 of that run would have",
     "resume=LONG/export@4": "expected a run's folder",
 }

@@ -44,7 +44,7 @@ def test_held_out_images_and_probes_count_each_readable_image_once(
         out = outputs[0]
     readable = HELD_OUT - 1
     assert out.count(f"(n = {readable} images)") >= 4 and f"n = {HELD_OUT}" not in out
-    assert f"held-out images: {readable};" in out
+    assert f"held-out images: {readable}." in out
     assert f"{readable} held out" in out and f"k-NN of {readable} labelled held-out images" in out
     found = result(tmp_path / "run")
     assert found["metrics"]["corrupted"]["n"] == found["metrics"]["probe_knn"]["n"] == readable

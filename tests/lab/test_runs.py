@@ -278,7 +278,7 @@ def spoil(kind: str, folder: Path) -> None:
     [
         ("unfinished", "it has not finished"),
         ("export", "export/config.json is missing or damaged"),
-        ("weights", "its SHA-256 is not the one"),
+        ("weights", "another SHA-256"),
         ("not finite", "its export has weights that are not finite"),
         ("heads", "No such file"),
         ("link", "checkpoints is a link"),

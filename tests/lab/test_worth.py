@@ -959,7 +959,7 @@ def test_a_released_encoder_reads_at_least_four_patches_a_side(side: int, size: 
 @pytest.mark.parametrize(
     ("place", "more", "says"),
     [
-        ("timm:no_such", {}, "timm has no weights of that name"),
+        ("timm:no_such", {}, "timm has no weights with this name"),
         ("/nowhere", {}, "no such folder"),
         ("scratch", {}, "expected a released encoder"),
         (TIMM, {"init": TIMM}, "init= names the same encoder"),

@@ -208,9 +208,9 @@ BEYOND = {
     "parallel blocks": ({"timm": "vit_small_patch16_18x2_224"}, "has no blocks.0.attns.0"),
     "a hybrid": (
         {"timm": "vit_base_r50_s16_224", "patch": 16},
-        "has patches of pixels; this is a VisionTransformer on a HybridEmbed",
+        "is a VisionTransformer on a HybridEmbed",
     ),
-    "rotary positions": ({"width": 48, "heads": 2, "positions": "rotary"}, "is timm's VisionT"),
+    "rotary positions": ({"width": 48, "heads": 2, "positions": "rotary"}, "not timm's VisionT"),
 }
 
 
@@ -223,7 +223,7 @@ def test_other_vits_are_refused_by_name_and_read_back(
     data = Data(size=2 * model.patch)
     made, other = (encoder.build_encoder(model, data).eval() for _ in range(2))
     weights.export(tmp_path / "export", made, {}, model, data, "avg")
-    with pytest.raises(UserError, match=f"transformers' ViT {says}") as caught:
+    with pytest.raises(UserError, match=says) as caught:
         convert(tmp_path / "export", "transformers", tmp_path / "vit")
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
@@ -244,12 +244,12 @@ def empty(folder: Path) -> None:
 
 WRONG: dict[str, tuple[str, Callable[[Path], None], list[str], str]] = {
     "mean of patches": ("avg", bool, ["format=transformers", "out=x"], "by the mean of the patch"),
-    "no export": ("token", empty, ["format=transformers", "out=x"], "cannot be read"),
+    "no export": ("token", empty, ["format=transformers", "out=x"], "config.json is damaged"),
     "cropping": ("token", border, ["format=transformers", "out=x"], "for crop_mode=border"),
     "no such format": ("token", bool, ["format=onx", "out=x"], "did you mean onnx?"),
     "no place": ("token", bool, ["format=onnx"], "out= is missing"),
     "a place that is there": ("token", bool, ["format=onnx", "out=."], "out=.: "),
-    "two folders": ("token", bool, ["format=onnx", "out=x", "timm:vit"], "timm:vit: expected one"),
+    "two folders": ("token", bool, ["format=onnx", "out=x", "timm:vit"], "timm:vit: expected "),
 }
 
 

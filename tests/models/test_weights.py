@@ -158,7 +158,7 @@ def test_one_flipped_bit_is_refused(tmp_path: Path, written_as: str) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert refusal(made, folder).startswith(f"init={folder}: {file} is damaged or was replaced")
+    assert refusal(made, folder).startswith(f"init={folder}: {file} was damaged or replaced")
     forget_digests(folder)  # as what others wrote has none
     weights.load_weights(made, source)
 
@@ -215,7 +215,7 @@ def test_missing_unexpected_and_damaged_weights_are_named(tmp_path: Path) -> Non
     for changed, says in (
         ({k: v for k, v in state.items() if k != first}, f"lack {first}"),
         (state | {"blocks.0.norm3.weight": torch.ones(32)}, "lacks blocks.0.norm3.w"),
-        ({k: v.to(torch.int8) for k, v in state.items()}, "is int8; floating-point weights"),
+        ({k: v.to(torch.int8) for k, v in state.items()}, "is int8"),
         (state | {first: torch.full((32,), torch.nan)}, f"{first} is not finite"),
         (state | {"pos_embed": torch.ones(1, 1 + 14, 32)}, "14 positions "),
     ):
@@ -234,7 +234,7 @@ def test_missing_unexpected_and_damaged_weights_are_named(tmp_path: Path) -> Non
 def test_other_normalisation_is_refused(tmp_path: Path) -> None:
     exported(tmp_path / "export", data=Data(size=SIDE, mean=[0.4] * 3))
     text = refusal(net(), tmp_path / "export")
-    assert "data.mean=[0.5, 0.5, 0.5]" in text and "add data.mean=[0.4,0.4,0.4]" in text
+    assert "data.mean=[0.5, 0.5, 0.5]" in text and "data.mean=[0.4,0.4,0.4]" in text
 
 
 @pytest.mark.parametrize("channels", [1, 4, 7])
@@ -298,9 +298,9 @@ def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
         torch.testing.assert_close(made.feature(pixels(), "token"), wanted, atol=1e-4, rtol=0)
     assert "model.depth=2 (in this run 3)" in refusal(net(model(depth=3)), path)
     google(tmp_path, **{"embedding/kernel": np.zeros((1, 1, 1024, 32), np.float32)})
-    assert "expected a Vision Transformer on patches of pixels" in refusal(net(), path)
+    assert "not a Vision Transformer on patches of pixels" in refusal(net(), path)
     np.savez(path, root=np.zeros(3))
-    assert "expected a Vision Transformer on patches of pixels" in refusal(net(), path)
+    assert "not a Vision Transformer on patches of pixels" in refusal(net(), path)
 
 
 def test_a_table_without_prefix_tokens_gives_timms_features(tmp_path: Path) -> None:
@@ -377,13 +377,13 @@ def test_a_run_brings_its_model_and_its_normalisation(pretrained: Run, tmp_path:
     shutil.copytree(pretrained.export, tmp_path / "alone")
     alone = tuned(tmp_path / "alone").model
     assert (alone.width, alone.patch, alone.mlp) == (32, 4, 64)
-    with pytest.raises(UserError, match=r"data\.mean=\[0\.5, 0\.5, 0\.5\]: init=.* with \[0\.4"):
+    with pytest.raises(UserError, match=r"data\.mean=\[0\.5, 0\.5, 0\.5\]: init=.*=\[0\.4"):
         tuned(pretrained.folder, "data.mean=[0.5,0.5,0.5]")
 
 
 def test_a_frozen_encoder_of_bytes_takes_no_other_range(pretrained: Run, tmp_path: Path) -> None:
     given = [f"init={pretrained.folder}", f"out={tmp_path}"]
-    line = r"data\.range=\[0, 4095\]: init=.* was made with \[0, 255\]; leave it out"
+    line = r"data\.range=\[0, 4095\]: init=.*data\.range=\[0,255\]"
     with pytest.raises(UserError, match=line):
         resolve(["recipe=evaluate", *given, "data.range=[0,4095]"])
     assert resolve(["recipe=evaluate", *given, "data.range=[0,255]"]).data.range == [0, 255]

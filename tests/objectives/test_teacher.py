@@ -231,7 +231,7 @@ def test_page_and_card_say_what_it_is(form: Form, whole: Unbroken) -> None:
 
 
 def test_an_examples_sweep_is_read_where_its_file_is_gone(example: Form, tmp_path: Path) -> None:
-    """Pictures of its predictions are kept, and new ones left out."""
+    """The page of a task has no picture of its predictions, because drawing needs the plugin."""
     file = shutil.copy(example.plugin, tmp_path / "gone.py")
     start = [f"plugin={file}" if word.startswith("plugin=") else word for word in example.start]
     words = [word for word in example.words if word not in example.start]
@@ -242,8 +242,6 @@ def test_an_examples_sweep_is_read_where_its_file_is_gone(example: Form, tmp_pat
     codes, outputs = outcome([launch(*study, *swept)])
     assert codes == [0], outputs
     folder = next((tmp_path / "study").glob("pretrain-*0.4*"))
-    drawn = (folder / "figures" / "predictions.png").read_bytes()
-    (folder / "report.html").unlink()
     file.unlink()
     wanted = ("images=4", "shown=2", "figures=predicted,filters")
     figures = launch("tools/figures.py", f"init={folder}", *wanted)
@@ -251,6 +249,6 @@ def test_an_examples_sweep_is_read_where_its_file_is_gone(example: Form, tmp_pat
     codes, outputs = outcome([figures, *pages])
     assert codes == [0, 0, 0], outputs
     assert "objective=teacher is a plugin's; " in outputs[0]
-    assert (folder / "figures" / "predictions.png").read_bytes() == drawn
+    assert not (folder / "figures" / "predictions.png").exists()
     assert "teacher" in (folder / "report.html").read_text()
     assert "teacher.rate" in (tmp_path / "study" / "report.md").read_text()

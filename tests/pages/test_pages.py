@@ -282,7 +282,7 @@ def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "made")
     record = {"figures": {"predictions": {"images": "cifar10, split test", "count": 9}}}
     (folder / "figures" / "figures.json").write_text(json.dumps(record))
-    assert "what is true. Images of cifar10, split test. (figures/pred" in page_of(folder).text
+    assert "Images of cifar10, split test. (figures/pred" in page_of(folder).text
     content = (folder / "figures" / "predictions.svg").read_bytes()
     inside = f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
     assert inside in page_of(folder).linked

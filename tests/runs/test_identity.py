@@ -310,7 +310,7 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(
     assert path.read_text().count("plugin: null") == 1
     path.write_text(path.read_text().replace("plugin: null", f"plugin: {plugin}"))
     for typed in (made.options, [f"recipe={path}"], [f"recipe={path}", "name=again"]):
-        assert f"add plugin={plugin}" in refused(found, typed)
+        assert f"plugin={plugin}" in refused(found, typed)
     options = evaluation(made.folder, tmp_path / "runs", place / "a" / "own")
     assert evaluate.evaluate(found(options)[0])["metrics"]
     found(["recipe=finetune", *altered(options[1:-1], "name=fine")])
