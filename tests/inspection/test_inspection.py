@@ -98,7 +98,7 @@ def test_attention_is_what_timm_computes_without_fused_kernels(changes: dict) ->
 
 
 def test_another_kind_of_block_is_named() -> None:
-    with pytest.raises(UnavailableError, match="block 1 .*ParallelScalingBlock"):
+    with pytest.raises(UnavailableError, match=r"block 1 .*ParallelScalingBlock"):
         next(attention.attention_maps(vit(block_fn=ParallelScalingBlock), images()))
 
 
