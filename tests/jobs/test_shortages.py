@@ -79,7 +79,9 @@ def test_too_many_open_files_are_named(limit: int, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=lower, check=False)
     assert done.returncode == 2, done.stderr
     assert f"too many open files: this process may open {limit}" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr and "memory was short" not in done.stderr
+    # Python itself may fail to remove a temporary folder when it leaves, for lack of a file
+    at_exit = done.stderr.count("in _run_finalizers")
+    assert done.stderr.count("Traceback") == at_exit and "memory was short" not in done.stderr
 
 
 def test_an_image_is_not_called_unreadable_where_too_many_files_are_open(tmp_path: Path) -> None:
