@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import process
+from multiprocessing import process, util
 from multiprocessing.queues import Queue
 from pathlib import Path
 from types import FrameType
@@ -191,6 +191,9 @@ def init_worker(number: int) -> None:
     sys.excepthook = _hide_too_many_files
     signal.set_wakeup_fd(-1)  # inherited from the training process
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    # A worker with too many open files could not remove multiprocessing's temporary folder, which
+    # has exit priority -100, and would print a traceback
+    util.Finalize(None, os.closerange, (3, os.sysconf("SC_OPEN_MAX")), exitpriority=-99)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ssl_vit
-from helpers.launching import ROOT
+from helpers.launching import ROOT, python
 from helpers.options import PROBE, TINY, altered
 from ssl_vit.data.source import read_file
 from ssl_vit.errors import UserError, report_errors
@@ -79,9 +79,36 @@ def test_too_many_open_files_are_named(limit: int, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=lower, check=False)
     assert done.returncode == 2, done.stderr
     assert f"too many open files: this process may open {limit}" in done.stderr.splitlines()[-1]
-    # Python itself may fail to remove a temporary folder when it leaves, for lack of a file
-    at_exit = done.stderr.count("in _run_finalizers")
-    assert done.stderr.count("Traceback") == at_exit and "memory was short" not in done.stderr
+    assert "Traceback" not in done.stderr and "memory was short" not in done.stderr
+
+
+FULL = """
+import multiprocessing, os, resource, sys
+from multiprocessing import util
+from ssl_vit.data.workers import init_worker
+
+def work():
+    init_worker(0)
+    print(util.get_temp_dir(), flush=True)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    files = []
+    try:
+        while True:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+
+worker = multiprocessing.get_context("fork").Process(target=work)
+worker.start()
+worker.join()
+"""
+
+
+def test_a_worker_without_a_file_left_ends_silently_and_removes_its_folder() -> None:
+    """Python printed a traceback, in two of 72 runs on a busy machine."""
+    done = python("-c", FULL)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() and not Path(done.stdout.strip()).exists()
 
 
 def test_an_image_is_not_called_unreadable_where_too_many_files_are_open(tmp_path: Path) -> None:
