@@ -345,6 +345,17 @@ def test_a_tiny_study_to_its_end(finished: Path, ended: Path, serial: list[str])
     assert sorted(outcome.finished) == sorted(NAMES) and serial == []
 
 
+def test_a_study_that_compares_nothing_says_why_it_has_no_report(
+    tmp_path: Path, serial: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretrain = {"tool": "pretrain", "options": {"recipe": "mpp", "eval.knn": False, **SHORT}}
+    options = {"data": "shapes", "data.size": 16, **TINY, **LOADED_OPTIONS}
+    content = {"title": "alone", "options": options, "runs": {"pretrain": pretrain}}
+    outcome = ssl_vit.study(written(tmp_path, content))
+    assert outcome.finished == serial == ["pretrain-0"] and not outcome.failed
+    assert "\nno report   " in capsys.readouterr().out
+
+
 # Runs of 4 and 8 steps that share their first 2 and 4 steps with one that decays from 4 on
 LENGTHS: dict[str, Any] = {
     "4": {"length": {"optim.steps": 4, "resume": "{trunk}@2"}},

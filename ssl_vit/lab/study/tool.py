@@ -178,7 +178,10 @@ def _job(request: Request, tasks: Tasks) -> launch.Job:
 
 
 def _print_report(folder: Path) -> None:
-    """Write the report of a study in a separate process and print the lines of the report."""
+    """Write the report of a study in a separate process and print the lines of the report.
+
+    A study that compares nothing has no report; a line says why.
+    """
     line = process_command("report", str(folder))
     done = subprocess.run(
         line,
@@ -187,7 +190,11 @@ def _print_report(folder: Path) -> None:
         text=True,
         preexec_fn=dies_with_us(),
     )
-    print((done.stdout or done.stderr).rstrip(), flush=True)
+    text = done.stdout.rstrip()
+    if done.returncode:
+        lines = done.stderr.splitlines() or [f"ended with status {done.returncode}"]
+        text = f"no report   {lines[-1].removeprefix('error: ')}"
+    print(text, flush=True)
 
 
 def _unchecked(job: launch.Job) -> list[str]:
