@@ -308,9 +308,14 @@ def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str
     if named := dict.fromkeys(name for pair in unequal for name in pair):
         texts = [f"{name} probe.pool={pools[name]}" for name in named]
         yield f"{test} compares encoders by features that are pooled otherwise: {', '.join(texts)}"
+    compared = {name for comparison in rule.asked for name in comparison[:2]}
     models = {
-        task.at[axis]: resolved[task.name].model.model_dump() | {"name": ""} for task in tested
+        task.at[axis]: resolved[task.name].model.model_dump() | {"name": ""}
+        for task in tested
+        if task.at[axis] in compared
     }
+    if not models:
+        return
     says = [
         any(
             key.split(".")[0] == "model" for setting in settings.values() for key in setting.options

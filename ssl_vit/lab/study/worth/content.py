@@ -218,7 +218,7 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
     """Yield how settings were chosen, what each run saw, and what the study cannot show."""
     (objective, baseline), images = question.arms, question.images
     yield (
-        f"Each of {' and '.join(question.all_arms)} has {extent.tries} tries of fine-tuning on seed"
+        f"Each of {question.arms_text} has {extent.tries} tries of fine-tuning on seed"
         f" {TUNING_SEED}, which confirms nothing; {min(VALIDATED, images.validation):,} validation"
         " images, which no run trains on, choose."
     )

@@ -209,7 +209,7 @@ def plan_lines(
     """Yield lines that say what the study does within the hours."""
     takes = (spent + seconds(question, extent, pace)) / 3600
     at_once = f", {pace.parallel} tasks at once" if pace.parallel > 1 else ""
-    tries = f"{extent.tries} tries for each of {' and '.join(question.all_arms)}"
+    tries = f"{extent.tries} tries for each of {question.arms_text}"
     length = f"{extent.steps} steps ({question.epochs(extent.steps)}) of {question.objective}"
     fine = f"{question.fine_steps(extent.steps)} steps of fine-tuning"
     labels = ", ".join(["all labels", *map(format_share, extent.shares)])

@@ -117,6 +117,12 @@ class Question(NamedTuple):
         return (*self.arms, RELEASED) if self.released else self.arms
 
     @property
+    def arms_text(self) -> str:
+        """Names of all arms in words, such as "mae, scratch and released"."""
+        *first, last = self.all_arms
+        return f"{', '.join(first)} and {last}"
+
+    @property
     def of_network(self) -> dict[str, str]:
         """Shared options that do not apply to the arm of a released encoder."""
         return {key: text for key, text in self.shared.items() if _is_of_network(key)}
