@@ -164,10 +164,10 @@ def to_transformers(export: Path, out: Path) -> None:
 def _unsupported(model: Any) -> str | None:
     """Return why transformers' ViT cannot represent a timm network, or None."""
     if hasattr(model, "blocks") and type(model) is not VisionTransformer:
-        return f"the network is a {type(model).__name__}, not timm's VisionTransformer"
+        return f"the class of the network is {type(model).__name__}, not timm's VisionTransformer"
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
         embed = type(getattr(model, "patch_embed", None)).__name__
-        return f"the network is a {type(model).__name__} on a {embed}, without patches of pixels"
+        return f"the network is {type(model).__name__} on {embed}, without patches of pixels"
     whole, in_three = _names(len(model.blocks))
     known, state = (
         {name for name in names if not name.startswith("head.")}
