@@ -25,12 +25,24 @@ TEXT = (
 )
 PROVISIONAL = "Provisional, nothing is claimed before the planned end: {text}."
 NOTHING = (
-    "Nothing was learned: neither arm is better than always naming the commonest class"
+    "Nothing was learned: neither {a} nor {b} is better than always naming the commonest class"
     " ({commonest:.1f}%). Here {text}."
 )
 HELPED = "Pre-training helped: {text}."
 DID_NOT_HELP = "Pre-training did not help: {text}."
 UNDECIDED = "Whether pre-training helps is undecided: {text}."
+# {whether the frozen encoder is better than untrained weights, None if unknown: the next step}
+LEARNED = {
+    True: "Do not pre-train. The better arm: {tuned}",
+    False: (
+        "{epochs} epochs taught the encoder nothing measurable. This says nothing about longer"
+        " pre-training. With another name= and more hours: {longer}"
+    ),
+    None: (
+        "There was no time to measure whether {epochs} epochs taught the encoder anything. With"
+        " another name= and more hours: {longer}"
+    ),
+}
 LENGTH = (
     "{network}; {epochs} epochs ({steps} steps) of pre-training and {fine_epochs} epochs"
     " ({fine_steps} steps) of fine-tuning; {n} seeds{used}."
@@ -105,20 +117,17 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         first, step = UNDECIDED, f"{_more_seeds(primary, images)}: {longer}"
     elif primary.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
-    elif _encoder_learned(results, objective):
-        first, step = DID_NOT_HELP, f"Do not pre-train. The better arm: {_tuned(results, baseline)}"
     else:
         first = DID_NOT_HELP
-        step = (
-            f"{facts['epochs']} epochs taught the encoder nothing measurable; this says nothing"
-            f" about longer pre-training. With another name= and more hours: {longer}"
+        step = LEARNED[_encoder_learned(results, objective)].format(
+            epochs=facts["epochs"], tuned=_tuned(results, baseline), longer=longer
         )
     if verdict.found.final and released and released.claimed and released.mean > 0:
         step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
     ledger = hours.read(results.folder)
     used = f"; {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
     lines = (
-        first.format(text=text, commonest=100 * commonest),
+        first.format(text=text, commonest=100 * commonest, a=objective, b=baseline),
         LENGTH.format(**facts, n=len(seeds), used=used),
         *([] if facts["init"] or facts.get("released") else [_not_released(results, facts)]),
     )
@@ -170,8 +179,11 @@ def _commonest(results: Results) -> float:
     return float(rows["value"].mean()) if len(rows) else 0.0
 
 
-def _encoder_learned(results: Results, objective: str) -> bool:
-    """Return whether the frozen encoder is better than untrained weights by k-NN, over seeds."""
+def _encoder_learned(results: Results, objective: str) -> bool | None:
+    """Return whether the frozen encoder is better than untrained weights by k-NN, over seeds.
+
+    The result is None if the hours left no time to measure the frozen encoders of two seeds.
+    """
     rows = results.rows(FROZEN, FROZEN_MEASURE)
     fresh = results.rows(metric=FROZEN_MEASURE, beside=FROZEN)
     trained, untrained = (
@@ -179,7 +191,7 @@ def _encoder_learned(results: Results, objective: str) -> bool:
     )
     differences: Sequence[float] = (trained - untrained).dropna().tolist()
     if len(differences) < 2:
-        return False
+        return None
     interval = stats.summarize(differences).interval
     return interval is not None and interval.low > 0
 
@@ -197,7 +209,7 @@ def _more_seeds(difference: Difference, images: int) -> str:
     text = f"With {MOST_SEEDS} seeds the interval would reach about {wide:.1f} points to each side"
     if not difference.over_images:
         return text
-    return f"{text}; the {images:,} test images alone make it {by_images:.1f}"
+    return f"{text}, of which the {images:,} test images alone are {by_images:.1f}"
 
 
 def _longer(results: Results) -> float:

@@ -46,8 +46,8 @@ def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
     options = tool.build(PlanOptions, texts)
     if of_study:
         if options.processes > 1:
-            text = "is of one run; a study's hours are those of its devices"
-            raise UserError(f"processes={options.processes}: {text}, however many there are")
+            text = "sets the processes of a single run, not of a study"
+            raise UserError(f"processes={options.processes}: {text}. Leave out processes=.")
         return of_request(requested(rest, stand_ins=True, look=options.probe), options)
     return _run(rest, options)
 
@@ -80,10 +80,10 @@ def _steps(words: Iterable[str], recipe: Recipe, options: PlanOptions) -> int:
     where = f"epochs={options.epochs:g}"
     count = engine.image_counts(recipe, options.images).trained
     if any(word.startswith("optim.steps=") for word in words):
-        raise UserError(f"{where}: optim.steps= is given too; expected one of them")
+        raise UserError(f"{where}: optim.steps= is also given. Use one of the two.")
     if not recipe.trains:
-        raise UserError(f"{where}: an evaluation has none")
+        raise UserError(f"{where}: an evaluation has no epochs. Leave out epochs=.")
     if count is None:
-        text = f"how many images data={recipe.data.name} has is not known; say images="
+        text = f"the number of images of data={recipe.data.name} is unknown. Add images=."
         raise UserError(f"{where}: {text}")
     return max(1, round((options.epochs or 0) * count / recipe.optim.batch))

@@ -95,7 +95,8 @@ def test_pretraining_that_helped_is_said_with_what_to_type(tmp_path: Path) -> No
     [
         ((0.1, 0.11, 0.12), "Do not pre-train. The better arm: "),
         ((0.01, -0.01, 0.0), "24 epochs taught the encoder nothing measurable"),
-        ((), "24 epochs taught the encoder nothing measurable"),
+        # it was called nothing measurable, without a measurement
+        ((), "There was no time to measure whether 24 epochs taught the encoder anything"),
     ],
 )
 def test_do_not_pretrain_is_said_only_if_the_encoder_learned(
@@ -117,7 +118,7 @@ def test_an_undecided_study_names_what_more_seeds_would_show(tmp_path: Path) -> 
     sd = float(np.std([0.75, -1, 0.75], ddof=1))
     by_images = ((high - low) ** 2 / 4 - (4.302653 * sd / 3**0.5) ** 2) ** 0.5
     wide = (by_images**2 + (2.364624 * sd / 8**0.5) ** 2) ** 0.5
-    assert f"about {wide:.1f} points to each side; the 400 test images alone make it" in (
+    assert f"about {wide:.1f} points to each side, of which the 400 test images alone are" in (
         found.answer.next_step
     )
     assert "recipe=study/worth data=shapes name=s" in found.answer.next_step
@@ -127,7 +128,7 @@ def test_arms_at_the_commonest_class_have_learned_nothing(tmp_path: Path) -> Non
     """103 and 102 of 400, where 100 are of the commonest class."""
     found = written(tmp_path / "s", NOTHING)
     assert found.sentences[0].startswith(
-        "Nothing was learned: neither arm is better than always naming the commonest class (25.0%)."
+        "Nothing was learned: neither mae nor scratch is better than always naming the commonest class (25.0%)."
     )
 
 

@@ -264,7 +264,7 @@ def test_seeds_follow_the_time(
     assert 3600 * found["used"] == pytest.approx(takes, abs=2 * len(machine.started))
     assert found["ended"] == ("planned" if seeds == 8 else "hours")
     said = capsys.readouterr().out
-    assert ("run all the same" in said) == (takes > limit)
+    assert ("They run in any case" in said) == (takes > limit)
     assert len(machine.started) == len({*machine.started}) == 10 + 4 * seeds
     if takes <= limit and seeds < 8:
         assert takes + slower * SEED > limit
@@ -391,7 +391,7 @@ def test_what_was_left_out_is_not_missing(tmp_path: Path) -> None:
     )
     assert kept.decide({}, {}) is not None
     assert hours.read(tmp_path).left_out == {"final-3": "seed 3 does not fit into the hours"}
-    assert kept.end({}).endswith("they left no time for seed 3")
+    assert kept.end({}).endswith("There was no time for seed 3")
 
 
 # With the real tools

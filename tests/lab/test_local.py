@@ -199,14 +199,14 @@ def test_a_task_that_is_killed_is_started_once_more(bench):
     bench.behave(dict(zip(FIRST[:3], ("end 137 0", "end 69 0", "end 137"), strict=True)))
     failed = bench.run(tasks=bench.only(*FIRST[:3])).failed
     assert [bench.starts().count(name) for name in FIRST[:3]] == [2, 2, 2]
-    assert failed["pretrain-mpp-0"].startswith("killed by signal 9; ")
+    assert failed["pretrain-mpp-0"].startswith("killed by signal 9. ")
     assert bench.finished() == {"pretrain-scratch-0", "pretrain-scratch-1"}
 
 
 def test_a_task_that_leaves_no_result_has_failed(bench):
     bench.behave({ALONE: "leave"})
     failed = bench.run(tasks=bench.only(ALONE)).failed
-    assert failed[ALONE].startswith("it ended without a result; ")
+    assert failed[ALONE].startswith("ended without a result. ")
 
 
 def test_a_setting_whose_worst_seed_has_failed_is_not_chosen(tmp_path):

@@ -316,7 +316,7 @@ class Hours:
         self.ledger.ended = HOURS if refused else PLANNED
         self.save(took)
         used = f"{self.used:.2g} of {self.ledger.hours:g} hours were used"
-        return f"{used}; they left no time for {some(refused)}" if refused else used
+        return f"{used}. There was no time for {some(refused)}" if refused else used
 
 
 def read(folder: Path) -> Ledger | None:

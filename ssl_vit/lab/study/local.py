@@ -156,7 +156,7 @@ class Here:
                 return self.warm
             self.attempts = self.attempts if self.warm.can_fork else 0
             then = "another one starts" if self.attempts else "tasks start as plain processes"
-            _say("forking", f"the process that forks tasks has ended: {self.warm.lost}; {then}")
+            _say("forking", f"the process that forks tasks has ended ({self.warm.lost}): {then}")
             self.warm = None
         if self.attempts:
             self.attempts -= 1
@@ -323,7 +323,9 @@ class _Processes:
             if self.page is not None:  # an older page must not overwrite the last page
                 self.page.wait()
             if self.running:
-                _say("stopping", "what runs has two minutes to save; a second signal kills it")
+                _say(
+                    "stopping", "running tasks have two minutes to save. A second signal kills them"
+                )
         if self.signals:
             raise KeyboardInterrupt
 
@@ -453,8 +455,8 @@ class _Processes:
             limit = self.hours.ledger.hours
             text = f"after {group.name} {self.hours.used:.2g} of {limit:g} hours are used"
             if ends > limit and not {*required} <= over:
-                text += f"; three seeds end after {ends:.2g} hours, and run all the same: fewer"
-                text += " seeds claim nothing"
+                text += f". Three seeds end after {ends:.2g} hours. They run in any case, because a"
+                text += " claim needs three"
             _say("hours", text)
 
     def _close_hours(self) -> None:
@@ -499,7 +501,7 @@ class _Processes:
             del self.running[name]
             if status == LOST:
                 self.lost = time.monotonic()
-                _say("again", f"{name}: the process that was to fork it, or had forked it, ended")
+                _say("again", f"{name}: the process that forks tasks has ended")
             elif status == 0 and finished(self.folder, name):
                 self.took[name] = time.monotonic() - child.begun
                 text = f"{name} in {duration(self.took[name])}"
@@ -511,9 +513,9 @@ class _Processes:
             else:
                 why = last_line(child.log, child.start).removeprefix("error: ")
                 if status < 0:
-                    why = f"killed by signal {-status}; its last line: {why}"
+                    why = f"killed by signal {-status}. The last line of the task: {why}"
                 elif status == 0:
-                    why = f"it ended without a result; its last line: {why}"
+                    why = f"ended without a result. The last line of the task: {why}"
                 if (status < 0 or status == LostError.status) and name not in self.retried:
                     self.retried.add(name)
                     _say("again", f"{name}: {why}")

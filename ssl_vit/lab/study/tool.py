@@ -141,7 +141,9 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
     if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for its tasks
         jobs = len({*outcome.submitted.values()})
         print(f"submitted   {len(outcome.submitted)} tasks in {jobs} jobs; {ended} have finished")
-        print("then        the same command, which submits what is missing; after it the report")
+        print(
+            "then        type the same command again: it submits missing tasks or writes the report"
+        )
     else:
         print(f"finished    {ended} in {took}: {job.folder}")
     for name, why in outcome.failed.items():
@@ -224,7 +226,9 @@ def _become_one(words: Sequence[str]) -> None:
     options = build(StudyOptions, texts)
     names = (options.only or "").split("/")
     if options.only is None or options.index is None:
-        raise UserError("only= and index= belong together: tasks, and the number of one of them")
+        raise UserError(
+            "only= and index= belong together: names of tasks, and the number of a task among them"
+        )
     if options.index >= len(names):
         raise UserError(f"index={options.index}: only= has the tasks 0 to {len(names) - 1}")
     # the metrics of the plugin are known from here on
@@ -235,7 +239,7 @@ def _become_one(words: Sequence[str]) -> None:
         raise UserError(f"only={name}: the study has no such task; {suggest(name, tasks)}")
     unfinished = [need for need in tasks[name].needs if not launch.finished(folder, need)]
     if missing := unreachable(tasks[name], tasks, unfinished):
-        raise UserError(f"only={name}: it needs {missing}, which is not finished")
+        raise UserError(f"only={name}: this task needs {missing}, which has not finished")
     line = process_command(*launch.command(tasks[name], tasks, folder))
     if os.environ.get("RANK", "0") == "0":  # print once if the task has several processes
         print(f"task        {name}", flush=True)

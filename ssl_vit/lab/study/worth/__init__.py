@@ -94,11 +94,13 @@ def build(texts: Mapping[str, str], options: StudyOptions, folder: Path, may_tim
     if (before := _planned(path, words, hours)) is not None:
         return before
     if not may_time:
-        text = "is planned by steps that are timed; neither dry=true nor tools/plan.py times them"
-        remedy = "tools/study.py --check does, on a cluster in a job like those of its tasks"
-        raise UserError(f"recipe={NAME}: {text}; {remedy}")
+        text = "the plan needs timed steps, and neither dry=true nor `plan` times any"
+        remedy = "Use --check; on a cluster, type it in a job like the jobs of the tasks"
+        raise UserError(f"recipe={NAME}: {text}. {remedy}.")
     if engine.is_written(folder) and not options.check:
-        raise UserError(f"{folder}: a study of other options is going on; take another name=")
+        raise UserError(
+            f"{folder}: this folder holds a study with other options. Use another name=."
+        )
     planned, printed = _plan(texts, options, hours, words)
     if not options.check:
         with engine.locked(folder):  # another command may have planned or started meanwhile
@@ -115,7 +117,9 @@ def _planned(path: Path, words: Sequence[str], hours: float) -> Worth | None:
     Raises:
         UserError: The file is damaged, or the hours are fewer than planned and a run has finished.
     """
-    before = records.require(path, Worth, "remove it to plan anew") if path.exists() else None
+    before = (
+        records.require(path, Worth, "remove the file to plan again") if path.exists() else None
+    )
     if before is None or before.words != [*words]:
         return None
     if before.hours == hours:
@@ -123,10 +127,12 @@ def _planned(path: Path, words: Sequence[str], hours: float) -> Worth | None:
     if not any(path.parent.glob(f"*/{RESULT}")):
         return None
     if hours < before.hours:  # otherwise a user could stop as soon as the results look good
-        text = f"this study was planned for {before.hours:g} hours, and runs of it have finished"
+        text = f"this study was planned for {before.hours:g} hours, and some runs have finished"
         raise UserError(f"hours={hours:g}: {text}. Use hours={before.hours:g} or more.")
-    text = f"planned     for hours={before.hours:g}; with hours={hours:g} tries and steps stay"
-    before.lines.insert(0, f"{text} (another name= plans anew)")
+    text = (
+        f"planned     for hours={before.hours:g}; hours={hours:g} changes neither tries nor steps"
+    )
+    before.lines.insert(0, f"{text} (use another name= for a new plan)")
     return before.model_copy(update={"hours": hours})
 
 
@@ -203,5 +209,7 @@ def _pace_line(pace: Pace, spent: float) -> str:
     at_once = f"{pace.parallel} tasks at once" if pace.parallel > 1 else "one task at a time"
     machine = f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(gpus()) or 'none'}"
     load = f"load average {os.getloadavg()[0]:.1f}"
-    text = f"{at_once}; a step of {', '.join(steps)}; besides its steps {', '.join(rest)}"
+    text = (
+        f"{at_once}. A step takes: {', '.join(steps)}. The rest of a run takes: {', '.join(rest)}"
+    )
     return f"measured    in {spent:.0f} s on {machine}, {load}: {text}"

@@ -115,7 +115,9 @@ class Timer:
             return json.loads(self.process.stdout.readline())
         except (OSError, ValueError):
             status = self.process.wait()
-            raise UserError(f"{NAME}: the process that times steps ended ({status})") from None
+            raise UserError(
+                f"{NAME}: the process that times steps ended with status {status}"
+            ) from None
 
 
 def possible_ways(question: Question, parallel: int | None) -> list[Way]:

@@ -100,7 +100,10 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
             "beside": [run for run in runs if run in ("frozen", "final_fewer")],
             "condition": condition,
             "question": _facts(question, extent),
-            "notes": [f"{asked}: the claim is of no other.", *_notes(question, extent)],
+            "notes": [
+                f"{asked}: this is the only difference that the study claims.",
+                *_notes(question, extent),
+            ],
         },
     }
 
@@ -218,43 +221,43 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
     """Yield how settings were chosen, what each run saw, and what the study cannot show."""
     (objective, baseline), images = question.arms, question.images
     yield (
-        f"Each of {question.arms_text} has {extent.tries} tries of fine-tuning on seed"
-        f" {TUNING_SEED}, which confirms nothing; {min(VALIDATED, images.validation):,} validation"
-        " images, which no run trains on, choose."
+        f"Each of {question.arms_text} has {extent.tries} tries of fine-tuning with seed"
+        f" {TUNING_SEED}, which no result uses. {min(VALIDATED, images.validation):,} validation"
+        " images, on which no run trains, choose among the tries."
     )
     if question.init:
         yield f"{baseline} is init={question.init} itself, fine-tuned in the same way."
     else:
         yield (
-            f"{baseline} is the better, by validation, of fine-tuning alone and of supervised"
-            f" training for as many exaFLOP as {objective}'s pre-training, then the same"
-            " fine-tuning. The frozen encoder is measured after that supervised training."
+            f"{baseline} is the better of two ways, by validation: fine-tuning alone, or supervised"
+            f" training for as many exaFLOP as {objective}'s pre-training and then the same"
+            " fine-tuning. The frozen encoder is measured after this supervised training."
         )
     if len(extent.rates) > 1:
         before = objective if question.init else f"{objective} and of supervised training"
         yield (
-            f"Three learning rates of {before} are tried, and chosen by validation after"
-            " fine-tuning; the frozen encoders are those of the recipes' own rates."
+            f"Three learning rates of {before} are tried; validation after fine-tuning chooses."
+            " The frozen encoders have the learning rate of the recipe."
         )
     else:
-        yield f"Only the recipe's own learning rate of {objective} is tried."
+        yield f"Only the recipe's learning rate of {objective} is tried."
     seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
-    yield f"Pre-training sees {seen}; no run sees a test image before it is tested."
+    yield f"Pre-training sees {seen}. No run sees a test image before its test."
     data = question.recipe.data
     # reports are shared, so they must not name folders of this machine
     name = Path(data.path).name if data.path else data.place
     yield from (text.replace(data.place, name) for text in images.notes)
-    yield "One comparison is primary, with all labels. All else is exploratory."
+    yield "One comparison is primary, with all labels. Everything else is exploratory."
     if question.released:
         yield (
             f"{RELEASED} is {question.released.network}, fine-tuned in the same way. It is compared"
-            " with the better of the other two arms. This comparison is no part of the primary"
-            " claim; its interval allows for the choice between two arms."
+            " with the better of the other two arms. This comparison is not a part of the primary"
+            " claim, and its interval allows for the choice between two arms."
         )
     more = "" if question.released else ", or a released encoder"
     yield (
-        "It does not show what more hours, another network, image size or objective"
-        f"{more} would reach; test images are those of this folder alone."
+        "The study does not show what more hours, another network, image size or objective"
+        f"{more} would reach. It tested on images of this folder only."
     )
 
 

@@ -218,7 +218,7 @@ def plan_lines(
         f" {extent.seeds} seeds, {labels}"
     )
     if question.released:
-        yield f"released    {question.released.network}, fine-tuned as the other arms"
+        yield f"released    {question.released.network}, fine-tuned like the other arms"
     if not extent.frozen:
         yield "            The frozen encoders are measured only if time is left at the end."
     if extent.tries == WITH_RATES:
@@ -227,8 +227,8 @@ def plan_lines(
         most = extent._replace(tries=WITH_RATES, seeds=SEEDS_BEFORE_RATES, shares=())
         needed = (spent + seconds(question, most, pace)) / 3600 / (1 - RESERVE)
         yield (
-            f"rates       Only the recipe's learning rate of {question.objective} is tried;"
-            f" three of them would need about {needed:.2g} hours."
+            f"rates       Only the recipe's learning rate of {question.objective} is tried."
+            f" Three learning rates would need about {needed:.2g} hours."
         )
 
 
@@ -239,11 +239,12 @@ def power_lines(test: int) -> Iterator[str]:
     """
     alone = 100 * 2.8 * math.sqrt(ASSUMED_APART / test)
     yield (
-        f"assumed     the least difference that is claimed with a probability of 80%: {alone:.1f}"
-        f" points by the {test:,} test images, if one arm alone is right on"
-        f" {format_share(ASSUMED_APART)} of them;"
+        f"assumed     The smallest difference that would be claimed with a probability of 80% is"
+        f" {alone:.1f} points, as far as the {test:,} test images limit it (if on"
+        f" {format_share(ASSUMED_APART)} of them exactly one arm is right)."
     )
-    yield "            by seeds, and the standard deviation of differences over seeds, in points:"
+    yield "            As far as the seeds limit it, in points, with sd the standard deviation over"
+    yield "            seeds of the differences:"
     head = ["seeds", *(f"sd {sd:g}" for sd in ASSUMED_SDS)]
     rows = [
         [str(n), *(f"{least_difference(sd, n):.1f}" for sd in ASSUMED_SDS)] for n in ASSUMED_SEEDS

@@ -162,9 +162,9 @@ def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     _check_released(texts)
     objective = texts.get("objective", OBJECTIVE)
     if not engine.is_pretraining(objective):
-        what = "is no recipe of training without labels"
+        what = "not a recipe of training without labels"
         choices = suggest(objective, filter(engine.is_pretraining, engine.recipe_names()))
-        raise UserError(f"objective={objective}: {what}; {choices}")
+        raise UserError(f"objective={objective}: {what}, {choices}")
     plain = engine.resolve([f"recipe={objective}"], NAME, here=False)
     groups = [*SHARED, *plain.declared.groups_with(plain.target)]
     shared: dict[str, str] = {}
@@ -174,11 +174,12 @@ def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
         if key in ("objective", "init", "plugin", RELEASED):
             continue
         if key in ("data.share", "data.mixup"):
-            raise UserError(f"{key}={text}: {NAME} tries several itself; leave it out")
+            raise UserError(f"{key}={text}: {NAME} tries several values itself. Leave out {key}.")
         if group not in groups:
-            choices = ", ".join(f"{name}." for name in groups)
-            reason = f"{NAME} sets it; choices: objective, init, released, hours, {choices}"
-            raise UserError(f"{key}={text}: {reason}")
+            raise UserError(
+                f"{key}={text}: {NAME} sets this key itself. You can set objective, init, released,"
+                f" hours, and keys of {', '.join(groups)}."
+            )
         (shared if group in SHARED else of_pretraining)[key] = text
     if (path := shared.get("data.path")) and engine.exists(path):
         shared["data.path"] = str(Path(path).resolve())
@@ -202,7 +203,7 @@ def _check_released(texts: Mapping[str, str]) -> None:
         raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave one of them out.")
     source = InitSource(place, RELEASED)
     if source.is_scratch or not source.described_values():
-        raise UserError(f"{RELEASED}={place}: expected a released encoder: {DESCRIBED}")
+        raise UserError(f"{RELEASED}={place}: not a released encoder. Choose from: {DESCRIBED}")
 
 
 def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released:
@@ -289,9 +290,13 @@ def find_images(shared: Mapping[str, str]) -> Images:
         data = data.model_copy(update={"test": TEST_SHARE})
         labels = engine.split_labels(data)
     if not _count_labelled(labels.train):
-        raise UserError(f"{NAME}: the images have no labels, as a folder for each class")
+        raise UserError(
+            f"{NAME}: the images have no labels. Put the images of each class into a folder."
+        )
     if labels.train.ndim > 1:
-        raise UserError(f"data.label_column={data.label_column}: expected one label an image")
+        raise UserError(
+            f"data.label_column={data.label_column}: the study needs one label per image"
+        )
     apart = labels.splits.validation.store is not labels.splits.train.store
     enough = apart and _count_labelled(labels.validation) >= FEW_IMAGES
     share_given = (
@@ -306,16 +311,16 @@ def find_images(shared: Mapping[str, str]) -> Images:
             break
     if not enough:
         available = _count_labelled(labels.train) + _count_labelled(labels.validation)
-        text = (
-            f"{available} labelled images besides those of the test; {FEW_IMAGES} choose settings"
+        raise UserError(
+            f"{NAME}: there are only {available} labelled images that are not test images, and"
+            f" {FEW_IMAGES} are needed just to choose settings. Label about"
+            f" {FEW_IMAGES / HELD_OUT[-1]:.0f} images."
         )
-        text += f" alone, at most {HELD_OUT[-1]:.0%} of them"
-        raise UserError(f"{NAME}: {text}; expected about {FEW_IMAGES / HELD_OUT[-1]:.0f}")
     guesses = labels.splits.guesses
     if share_given and data.validation != share_given[0]:
         text = f"data.validation={share_given[0]:g}: fewer than {FEW_IMAGES} of these images have"
         text += " a label"
-        guesses += (f"{text}; {data.validation} is held out in its place",)
+        guesses += (f"{text}. The share {data.validation} is held out instead",)
     return _count(labels, data, options, guesses)
 
 
@@ -330,7 +335,9 @@ def _count(
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
     if len(size_C) < 2:
-        raise UserError(f"data: {len(size_C)} classes of labelled training images; expected 2")
+        raise UserError(
+            f"data: the labelled training images have {len(size_C)} classes. Label at least 2"
+        )
     return Images(
         options=options,
         train=len(train_N),
@@ -352,8 +359,9 @@ def _count_labelled(label_N: np.ndarray | None) -> int:
 def image_lines(images: Images) -> Iterator[str]:
     """Yield lines that describe the images of the study."""
     labelled = images.labelled + images.validation + images.test
-    labels = f"{labelled:,} labelled images in {images.classes} classes: {images.labelled:,} train"
-    held_out = f"{images.validation:,} choose settings, {images.test:,} are the test"
-    yield f"images      pre-training sees {images.train:,}; {labels}, {held_out}"
+    labels = f"{labelled:,} labelled images in {images.classes} classes"
+    used = f"{images.labelled:,} for training, {images.validation:,} to choose settings"
+    used += f", {images.test:,} for the test"
+    yield f"images      {images.train:,} for pre-training. {labels}: {used}"
     yield from (f"            {text}" for text in images.notes)
     yield from (f"warning     {text}" for text in images.guesses)
