@@ -127,7 +127,7 @@ WRONG = {
     "recipe=study/gap sweep optim.lr=1,2": "recipe=study/gap: sweep starts from an ordinary",
     "recipe=evaluate sweep probe.layer=1,2": "recipe=evaluate: trains nothing",
     "recipe=study/gap hours=3": "hours=3: has no effect without recipe=study/worth",
-    "recipe=study/worth dry=true": "recipe=study/worth: is planned by steps that are timed",
+    "recipe=study/worth dry=true": "recipe=study/worth: the plan needs timed steps, and neither dry=true",
     "recipe=study/worth device=h100 --check": "device=h100: study/worth takes its hours from",
 }
 
@@ -554,7 +554,7 @@ def test_one_task_as_an_element_of_a_job_array_has_it(
     for only, index, says in (
         ("only=final-mp-0", 0, "only=final-mp-0: the study has no such task; did you"),
         (both, 4, "index=4: only= has the tasks 0 to 1"),
-        (both, 1, "only=final-mpp-0: it needs pretrain-mpp-0"),
+        (both, 1, "only=final-mpp-0: this task needs pretrain-mpp-0"),
     ):
         with pytest.raises(UserError, match=re.escape(says)):
             tool.main([*words, only, f"index={index}"])

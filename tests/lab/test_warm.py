@@ -188,7 +188,7 @@ def test_a_task_that_was_ended_by_a_signal_or_with_a_status_is_reported_as_a_pro
     first, second, *_ = bench.job.tasks
     bench.behave({first: "end 137", second: "end 2"})
     failed = bench.run(tasks=bench.only(first, second)).failed
-    assert failed[first].startswith("killed by signal 9; ") and "signal" not in failed[second]
+    assert failed[first].startswith("killed by signal 9. ") and "signal" not in failed[second]
     assert bench.starts().count(first) == 2 and bench.starts().count(second) == 1
 
 
