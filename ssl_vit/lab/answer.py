@@ -213,26 +213,24 @@ def _more_seeds(difference: Difference, images: int) -> str:
 
 
 def _longer(results: Results) -> float:
-    """Return the hours that eight seeds need, estimated from the seeds that have finished tasks.
+    """Return the hours that eight seeds need, estimated from the seeds that have finished.
 
-    If no seed or all eight seeds have finished tasks, the result is twice the study's hours.
-    Without hours.json, the result is one hour.
+    A seed has finished when its fine-tunings of all arms have finished. If no seed or all eight
+    seeds have finished, the result is twice the study's hours. Without hours.json, the result is
+    one hour.
     """
     ledger = hours.read(results.folder)
     if ledger is None:
         return 1.0
-    seeds = {task.seed for task in results.plan.tasks if task.run == "final"}
-    took = {
-        seed: sum(
-            ledger.took.get(task.name, 0.0) for task in results.plan.tasks if task.seed == seed
-        )
-        for seed in seeds
-    }
-    finished = [seconds for seconds in took.values() if seconds]
+    tasks = results.plan.tasks
+    finals = [task for task in tasks if task.run == "final"]
+    unfinished = {task.seed for task in finals if task.name not in ledger.took}
+    finished = {task.seed for task in finals} - unfinished
     total = sum(ledger.took.values())
-    if not finished or not total or len(finished) >= MOST_SEEDS:
+    if not finished or len(finished) >= MOST_SEEDS:
         return math.ceil(20 * ledger.hours) / 10
-    each = sum(finished) / len(finished) * ledger.used / total
+    took = sum(ledger.took.get(task.name, 0.0) for task in tasks if task.seed in finished)
+    each = took / len(finished) * ledger.used / total
     return math.ceil(10 * (ledger.used + (MOST_SEEDS - len(finished)) * each)) / 10
 
 

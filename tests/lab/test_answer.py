@@ -1,5 +1,6 @@
 """The answer of study/worth in plain words: its first line, and one next step."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,19 @@ def test_an_undecided_study_names_what_more_seeds_would_show(tmp_path: Path) -> 
         found.answer.next_step
     )
     assert "recipe=study/worth data=shapes name=s" in found.answer.next_step
+
+
+def test_a_partly_finished_seed_does_not_count_among_the_finished_seeds(tmp_path: Path) -> None:
+    """Two seeds took 2 x 360 s each, half of the third seed 360 s and tuning 1,800 s, together an
+    hour. Six more seeds of 0.2 hours end after 2.2 hours. With three seeds it were 1.9 hours."""
+    folder = tmp_path / "s"
+    written(folder, EQUAL)
+    took = {f"final-{arm}-{seed}": 360 for arm in ("mae", "scratch") for seed in (0, 1)}
+    took |= {"final-mae-2": 360, "tuning": 1800}
+    ledger = {"hours": 1.0, "used": 1.0, "took": took, "decisions": [], "left_out": {}}
+    (folder / "hours.json").write_text(json.dumps(ledger | {"ended": "hours"}))
+    answer = report.write(folder).answer
+    assert answer is not None and "hours=2.2" in answer.next_step
 
 
 def test_arms_at_the_commonest_class_have_learned_nothing(tmp_path: Path) -> None:

@@ -308,6 +308,34 @@ def test_a_signal_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
+def test_the_page_of_a_stopped_study_shows_every_finished_task(tmp_path, monkeypatch):
+    """A task ends while the page is being written, then the study is stopped."""
+    bench = Bench(tmp_path, ONE_ARM)
+    begin, report, page = launcher.begin, launcher._Processes._report, bench.notes / "page"
+    tasks = bench.only(*FIRST[:2])
+
+    def stand_in(command, environment, log):
+        if str(bench.runs) in command:
+            names = " ".join(bench.finished())
+            seconds = 0 if page.exists() else 3
+            line = f"import time; time.sleep({seconds}); open({str(page)!r}, 'w').write({names!r})"
+            command = [sys.executable, "-c", line]
+        return begin(command, environment, log)
+
+    def stop(processes):
+        report(processes)
+        if len(processes.took) == 2 and not processes.signals:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(launcher, "begin", stand_in)
+    monkeypatch.setattr(launcher._Processes, "_report", stop)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(tasks=tasks, page_of=tasks[ALONE].run, parallel=1)
+    signal.signal(signal.SIGINT, before)
+    assert {*page.read_text().split()} == {*tasks}
+
+
 def test_no_task_outlives_a_study_that_breaks(small, monkeypatch):
     small.behave({ALONE: "sleep"})
 

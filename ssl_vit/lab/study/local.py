@@ -279,6 +279,7 @@ class _Processes:
         self.retried: set[str] = set()
         self.signals = 0  # number of signals received
         self.page: subprocess.Popen[bytes] | None = None  # the process that writes the study's page
+        self.page_is_old = False  # whether a compared task has finished since the page was started
         self.hours = self._hours()
         self.dependents = {name: _needing(name, self.tasks) for name in self.tasks}
         self.chosen: dict[str, set[str]] = {}  # {task: tasks that tuning has chosen for it}
@@ -313,15 +314,15 @@ class _Processes:
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
                     stack.callback(signal.signal, number, signal.signal(number, self._stop))
+            stack.callback(self._finish_page)  # after `_end`
             stack.callback(self._end)
             while not self.signals and (self.running or self._more()):
                 self._reap()
                 self._start()
+                self._write_page()
                 self._report()
                 time.sleep(0.05)
             self._close_hours()
-            if self.page is not None:  # an older page must not overwrite the last page
-                self.page.wait()
             if self.running:
                 _say(
                     "stopping", "running tasks have two minutes to save. A second signal kills them"
@@ -509,7 +510,7 @@ class _Processes:
                 if self.hours is not None:
                     self.hours.save(self.took)
                     self._compare_with_plan()
-                self._write_page(name)
+                self.page_is_old |= self.tasks[name].run == self.job.page_of
             else:
                 why = last_line(child.log, child.start).removeprefix("error: ")
                 if status < 0:
@@ -522,17 +523,31 @@ class _Processes:
                 else:
                     self._fail(name, f"{why} ({child.log})")
 
-    def _write_page(self, name: str) -> None:
-        """Start to write the study's page after a task of the compared run has finished.
+    def _write_page(self) -> None:
+        """Start to write the study's page if a task of the compared run has finished since.
 
         No second process starts while a page is being written. Without pairs of seeds the page
         cannot be written, and the log says so.
         """
         is_writing = self.page is not None and self.page.poll() is None
-        if self.tasks[name].run == self.job.page_of and not is_writing:
+        if self.page_is_old and not is_writing:
+            self.page_is_old = False
             line = process_command("report", str(self.folder))
             log = self.folder / "logs" / "report.txt"
             self.page = begin(line, process_environment(), log)
+
+    def _finish_page(self) -> None:
+        """Wait for the page, and write it once more if a stopped study's page is old.
+
+        The caller writes the last page of a study that was not stopped. An older page must not
+        overwrite it.
+        """
+        if self.page is not None:
+            self.page.wait()
+        if self.signals == 1:
+            self._write_page()
+            if self.page is not None:
+                self.page.wait()
 
     def _fail(self, name: str, why: str, how: str = "failed") -> None:
         self.failed[name] = why

@@ -63,6 +63,10 @@ def main(words: Sequence[str]) -> int:
         if any(word.startswith(ARRAY_OPTIONS) for word in words):
             _become_one(words)
         return 1 if study(words).failed else 0
+    except KeyboardInterrupt:
+        command = shell_command(sys.executable, *tool_command("study"), *words)
+        print(f"next        {command}", flush=True)
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
