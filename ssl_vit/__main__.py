@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from .errors import UserError, report_errors, suggest
-from .formatting import shell_command, tool_command
+from .formatting import typed_command
 from .lab import options as lab_options
 from .lab.study.options import WORTH, WORTH_TITLE, StudyOptions
 from .recipe import recipe_files, tools
@@ -91,7 +91,7 @@ def _check_words(name: str, words: Sequence[str]) -> None:
         ]
         is_place = tool.positional and (exists(word) or word == key)
         if key not in known and takers and not is_place:
-            help_command = shell_command("python", *tool_command(takers[0]), "--help")
+            help_command = typed_command(takers[0], "--help")
             what = "another tool" if key in TOOLS else f"an option of {', '.join(takers)}"
             raise UserError(f"{word}: not an option of {name}, but {what}. Type {help_command}")
 

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -129,6 +130,22 @@ def tool_command(name: str) -> list[str]:
         return ["-m", PACKAGE.name, name]
     path = ROOT / "tools" / f"{name}.py"
     return [str(path.relative_to(ROOT) if Path.cwd() == ROOT else path)]
+
+
+def typed_command(tool: str, *words: Any) -> str:
+    """Return the command line with which the user starts a tool in this environment.
+
+    The command is `ssl-vit TOOL ...` if the shell finds this environment's program, or the path of
+    the program. Where the package is not installed, this interpreter starts the tool.
+    """
+    program = Path(sys.executable).with_name("ssl-vit")
+    if not program.exists():
+        return shell_command(sys.executable, *tool_command(tool), *words)
+    if shutil.which(program.name) == str(program):
+        return shell_command(program.name, tool, *words)
+    here = Path.cwd()
+    path = program.relative_to(here) if program.is_relative_to(here) else program
+    return shell_command(path, tool, *words)
 
 
 def process_command(tool: str, *options: str) -> list[str]:

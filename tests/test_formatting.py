@@ -1,6 +1,8 @@
 """Text for people, and the commands that start tools."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +44,26 @@ def test_an_installed_package_starts_its_tools_as_a_module(monkeypatch: pytest.M
     monkeypatch.setattr(formatting, "INSTALLED", True)
     assert formatting.tool_command("plan") == ["-m", "ssl_vit", "plan"]
     assert formatting.process_environment()["PYTHONPATH"] == "mine"
+
+
+def test_a_printed_command_names_the_program_as_the_users_shell_finds_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bin_folder = tmp_path / "env" / "bin"
+    bin_folder.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(bin_folder / "python"))
+    monkeypatch.setenv("PATH", "/usr/bin")
+    words = ("plan", "recipe=a b")
+    (path,) = formatting.tool_command("plan")
+    no_program = f"{bin_folder}/python {path} 'recipe=a b'"
+    assert formatting.typed_command(*words) == no_program
+    (bin_folder / "ssl-vit").write_text("#!/bin/sh")
+    (bin_folder / "ssl-vit").chmod(0o755)
+    assert formatting.typed_command(*words) == f"{bin_folder}/ssl-vit plan 'recipe=a b'"
+    monkeypatch.chdir(tmp_path)
+    assert formatting.typed_command(*words) == "env/bin/ssl-vit plan 'recipe=a b'"
+    monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin")
+    assert formatting.typed_command(*words) == "ssl-vit plan 'recipe=a b'"
 
 
 @pytest.mark.parametrize(

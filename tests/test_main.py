@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
+from ssl_vit import formatting
 from ssl_vit.__main__ import main
 from ssl_vit.recipe import recipe_files
 from ssl_vit.recipe.load import resolve
@@ -80,9 +81,11 @@ def test_words_of_another_tool_lead_to_it(
         main(words.split())
     (line,) = capsys.readouterr().err.splitlines()
     assert left.value.code == 2 and line.startswith(f"error: {start}")
-    assert "python tools/study.py" in line and line.endswith(command)
+    assert formatting.typed_command("study") in line and line.endswith(command)
 
 
 def test_a_sweep_in_python_leads_to_study() -> None:
-    with pytest.raises(ssl_vit.UserError, match=r"study\.py recipe=mpp sweep optim\.lr=0\.1,0\.2"):
+    with pytest.raises(
+        ssl_vit.UserError, match=r"study(\.py)? recipe=mpp sweep optim\.lr=0\.1,0\.2"
+    ):
         ssl_vit.pretrain(recipe="mpp", sweep={"optim.lr": [0.1, 0.2]})

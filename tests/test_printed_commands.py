@@ -72,7 +72,11 @@ def test_the_study_of_a_named_data_set_names_no_second_place(tmp_path: Path) -> 
     """Its row has a place on the Hub, which data.path= replaces."""
     words = ["data=cifar10", f"data.path={tmp_path}", "model=vit_p8"]
     command = worth(made := resolve(["recipe=mpp", *words]), made)
-    assert pasted(command, tmp_path)[2:] == ["recipe=study/worth", "objective=mpp", *words]
+    assert pasted(command, tmp_path)[-len(words) - 2 :] == [
+        "recipe=study/worth",
+        "objective=mpp",
+        *words,
+    ]
 
 
 def test_no_study_is_named_where_none_answers() -> None:
@@ -91,11 +95,9 @@ def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     words = ["recipe=evaluate", f"init={AWKWARD}"]
     with pytest.raises(UserError) as caught:
         cli._check_pretrain(Recipe(objective="probe"), words)
-    assert pasted(str(caught.value).partition("type ")[2], tmp_path) == [
-        "python",
-        *formatting.tool_command("evaluate"),
-        *words,
-    ]
+    assert pasted(str(caught.value).partition("type ")[2], tmp_path) == shlex.split(
+        formatting.typed_command("evaluate", *words)
+    )
 
 
 def test_what_pull_says_can_be_pasted(
@@ -125,7 +127,7 @@ def test_what_a_study_says_next_can_be_pasted(
     out = tmp_path / AWKWARD
     study_tool.study(["recipe=study/gap", f"out={out}"])
     words = pasted(after("next", capsys.readouterr().out), tmp_path)
-    assert words == [sys.executable, *formatting.tool_command("report"), f"{out}/gap"]
+    assert words == shlex.split(formatting.typed_command("report", out / "gap"))
 
 
 def test_a_tool_is_found_from_another_folder(

@@ -4,11 +4,9 @@ Pending is whatever the folder has that hub.json does not name. A damaged hub.js
 missing, because the Hub itself knows what it has.
 """
 
-import sys
-
 from pydantic import Field
 
-from ..formatting import option_text, shell_command, some, tool_command
+from ..formatting import option_text, some, typed_command
 from ..recipe import records
 from ..recipe.records.checkpoint import PushedBranch
 from ..runs.files import write_atomically
@@ -75,6 +73,6 @@ def status_lines(run: Run) -> list[tuple[str, str]]:
         chosen = {"repo": hub.repo, "private": hub.private, "state": hub.state}
         chosen |= {"figures": True} if hub.figures else {}
         options = [f"hub.{key}={option_text(value)}" for key, value in chosen.items()]
-        command = shell_command(sys.executable, *tool_command("push"), run.folder, *options)
+        command = typed_command("push", run.folder, *options)
         lines += [("not pushed", f"{some(left)}: {problem(run)}"), ("then type", command)]
     return lines

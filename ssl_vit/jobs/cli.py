@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from ..errors import UserError, report_errors
-from ..formatting import shell_command, tool_command
+from ..formatting import typed_command
 from ..recipe import recipe_files, tool, words
 from ..recipe.check import check_place
 from ..recipe.init_source import CHOICES, DESCRIBED
@@ -155,7 +155,7 @@ def _print(*lines: str | None) -> None:
 
 def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
     if recipe.objective == "probe":
-        command = shell_command("python", *tool_command("evaluate"), *options)
+        command = typed_command("evaluate", *options)
         raise UserError(f"objective=probe trains nothing; type {command}")
     for key in recipe.values().keys() - recipe.sources().keys():
         if key in all_keys() and all_keys()[key].names_weights:

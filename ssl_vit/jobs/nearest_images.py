@@ -1,7 +1,6 @@
 """Show the images nearest to a query, as lines and as a page with the images."""
 
 import io
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from ..data.pixel_values import decoder, shown_image
 from ..data.source import Source, read_file
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
-from ..formatting import shell_command, text_line, tool_command
+from ..formatting import text_line, typed_command
 from ..pages import blocks
 from ..pages.blocks import Block, Commands, Gallery, Section, Text
 from ..recipe import parsing
@@ -97,7 +96,7 @@ def comparison(options: EmbedOptions) -> str:
     settings = options.model_dump(exclude_unset=True, exclude={"name"})
     typed = from_python(EmbedOptions, settings | {"init": f"{BESIDE}{options.init}"}, {})
     typed += [f"{key}={text}" for key, text in options.overrides.items()]
-    return shell_command(sys.executable, *tool_command("embed"), *typed)
+    return typed_command("embed", *typed)
 
 
 def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folder: Path) -> None:

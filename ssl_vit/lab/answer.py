@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .. import stats
-from ..formatting import shell_command, tool_command
+from ..formatting import typed_command
 from .compare import Comparison, Difference, difference, pairs
 from .results import PREDICTED, Results
 from .study import hours, launch
@@ -269,4 +269,4 @@ def _tuned(results: Results, arm: str) -> str:
 
 def _command(tool: str, words: str) -> str:
     """Return the command line of a tool from options that are separated by line breaks."""
-    return shell_command("python", *tool_command(tool), *words.split("\n"))
+    return typed_command(tool, *words.split("\n"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, suggest
-from ..formatting import option_text, shell_command, tool_command
+from ..formatting import option_text, typed_command
 from . import schema
 from .keys import FLAG, Key, Keys, Values, convert, refused
 from .names import NO_CONTROL, has_control
@@ -41,7 +41,7 @@ def parse(words: Iterable[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     words = list(words)
     if SWEEP in words:
-        command = shell_command("python", *tool_command("study"), *words)
+        command = typed_command("study", *words)
         raise UserError(f"{SWEEP}: this tool makes a single run. For a sweep, type {command}")
     for word in words:
         if not isinstance(word, str):

@@ -1,13 +1,12 @@
 """Suggest what to do with a finished run: three commands for each tool that trains. No torch."""
 
-import sys
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
-from ..formatting import TEST_SHARE, option_text, shell_command, tool_command
+from ..formatting import TEST_SHARE, option_text, typed_command
 from ..recipe import declaration, recipe_files
 from ..recipe.images import READING, SPLIT_KEYS
 from ..recipe.schema import Recipe, defaults
@@ -156,4 +155,4 @@ def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
 
 
 def _typed(tool: str, *options: str) -> str:
-    return shell_command(sys.executable, *tool_command(tool), *options)
+    return typed_command(tool, *options)

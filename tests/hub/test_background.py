@@ -20,6 +20,7 @@ from helpers.hub_runs import REPO, histories, pushed
 from helpers.hub_server import READER, STRANGER, WRITER, Fault, Hub
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
+from ssl_vit import formatting
 from ssl_vit.hub import background, manifest, push
 from ssl_vit.jobs import cli
 from ssl_vit.recipe import export_files
@@ -90,7 +91,10 @@ def test_training_ends_with_the_same_weights_whatever_the_hub_does(
         assert (folder / "export" / name).read_bytes() == (finished / "export" / name).read_bytes()
     if says:
         assert lines["not pushed"].startswith("step-000000008, main: ")
-        assert says in lines["not pushed"] and f"push.py {folder} " in lines["then type"]
+        assert (
+            says in lines["not pushed"]
+            and formatting.typed_command("push", folder) in lines["then type"]
+        )
     else:
         assert lines["hub"] == f"{REPO}: pushed main, step-000000008"
         assert "not pushed" not in lines

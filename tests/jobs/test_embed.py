@@ -25,6 +25,7 @@ from helpers.hub_runs import refused
 from helpers.images import NAMED, png
 from helpers.launching import launch, launch_ranks, outcome
 from helpers.options import altered
+from ssl_vit import formatting
 from ssl_vit.data.open import open_splits
 from ssl_vit.evaluation import embedding
 from ssl_vit.jobs import nearest_images
@@ -306,7 +307,7 @@ def test_the_command_that_compares_embeds_fresh_weights_of_the_same_model(
     (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("compare"))
     typed = shlex.split(line.removeprefix("compare"))
     assert f"init=scratch,{export}" in typed
-    made = ssl_vit.embed(typed[typed.index("tools/embed.py") + 1 :])
+    made = ssl_vit.embed(typed[len(shlex.split(formatting.typed_command("embed"))) :])
     assert made.folder != folder and len(made.nearest) == 10
     then, now = record(folder), record(made.folder)
     differ = {key for key in then["settings"] if then["settings"][key] != now["settings"][key]}

@@ -8,6 +8,7 @@ import pytest
 
 import ssl_vit
 from helpers.options import TUNE, altered
+from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, scratch
 from ssl_vit.recipe.records.run import Result
@@ -64,8 +65,10 @@ def test_tries_of_training_from_scratch_are_counted(tmp_path: Path) -> None:
 def test_of_weights_that_no_study_makes_the_run_from_scratch_is_named(tmp_path: Path) -> None:
     """As of a plugin's objective, whose fine-tuning ended without a command; it runs as printed."""
     run = run_at(tmp_path, "tuned", init="timm:vit_tiny_patch16_224")
-    _, tool, *words = shlex.split(beside(run).partition("the same from scratch: ")[2])
-    assert tool == "tools/finetune.py"
+    command = shlex.split(beside(run).partition("the same from scratch: ")[2])
+    start = shlex.split(formatting.typed_command("finetune"))
+    words = command[len(start) :]
+    assert command[: len(start)] == start
     again = ssl_vit.resolve(words)
     assert again.init == "scratch" and again.name == "tuned-scratch"
     assert again.value("optim.lr") == run.recipe.value("optim.lr")

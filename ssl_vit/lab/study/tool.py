@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -17,8 +16,7 @@ from ...formatting import (
     duration,
     process_command,
     process_environment,
-    shell_command,
-    tool_command,
+    typed_command,
 )
 from ...recipe.tool import build, split
 from .. import engine
@@ -64,8 +62,7 @@ def main(words: Sequence[str]) -> int:
             _become_one(words)
         return 1 if study(words).failed else 0
     except KeyboardInterrupt:
-        command = shell_command(sys.executable, *tool_command("study"), *words)
-        print(f"next        {command}", flush=True)
+        print(f"next        {typed_command('study', *words)}", flush=True)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -155,7 +152,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
     if done and not outcome.submitted:
         _print_report(job.folder)
     else:
-        print(f"next        {shell_command(sys.executable, *tool_command('report'), job.folder)}")
+        print(f"next        {typed_command('report', job.folder)}")
     return StudyOutcome(
         done, outcome.failed, outcome.submitted, outcome.left_out, job.name, job.folder
     )
