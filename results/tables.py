@@ -63,6 +63,30 @@ HIDDEN = {  # target=
 }
 FEATURES = {"random": "mean of the patches", "random_token": "class token"}
 RATES = {1e-4: "1e-4", 3e-4: "3e-4", 1e-3: "1e-3", 3e-3: "3e-3", 1e-2: "1e-2"}
+# {row: parts of results/overhead.json}
+OVERHEAD = {
+    "importing torch": ("import torch",),
+    "importing everything else": ("imports",),
+    "reading the recipe and the rest": ("recipe and all else", "banner", "summary"),
+    "opening and fingerprinting images": ("opening images", "fingerprinting images"),
+    "building the network": ("network and optimiser", "untrained network"),
+    "counting operations, timing a step": ("counting operations", "timing a step"),
+    "baselines and held-out images": (
+        *("baselines", "reading held-out images", "held-out evaluation"),
+        "reading images of probes",
+    ),
+    "steps": ("steps",),
+    "k-NN and linear probe, untrained weights too": (
+        "features and probes, untrained weights included",
+    ),
+    "test images": ("test images",),
+    "figures and page": ("figures", "page"),
+    "checkpoints and export": ("checkpoints", "export"),
+    "leaving Python": ("leaving Python",),
+    "**total**": ("total",),
+    "until the first line": ("first line",),
+    "until the first step": ("first step",),
+}
 Try = dict[str, Any]  # a run of a tuning
 
 
@@ -471,10 +495,24 @@ def paid() -> str:
     return table(" | ".join([f"points (95%), n = {n}", *heads]), rows)
 
 
+def overhead() -> str:
+    """Where the CPU time of a short run goes, in CPU seconds."""
+    cases = {name: parts for name, parts in read("overhead").items() if " at " in name}
+    rows = []
+    for row, parts in OVERHEAD.items():
+        cells = []
+        for spent in cases.values():
+            known = [spent[part]["median"] for part in parts if part in spent]
+            cells.append(f"{sum(known):.2f}" if known else "")
+        rows.append(" | ".join([row, *cells]))
+    return table(" | ".join(["CPU s", *cases]), rows)
+
+
 PAGES = {
     "README.md": (choice,),
     "docs/results.md": (arms, primary, objectives, newer, hidden),
     "docs/worth.md": (checks, paid),
+    "docs/speed.md": (overhead,),
 }
 # Of untuned and short studies docs/results.md has a line each, which these tables bear out
 LINES = (targets, curve)
