@@ -91,7 +91,7 @@ def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     words = ["recipe=evaluate", f"init={AWKWARD}"]
     with pytest.raises(UserError) as caught:
         cli._check_pretrain(Recipe(objective="probe"), words)
-    assert pasted(str(caught.value).partition("type ")[2], tmp_path) == [
+    assert pasted(str(caught.value).partition("Type ")[2], tmp_path) == [
         "python",
         *formatting.tool_command("evaluate"),
         *words,

@@ -142,7 +142,7 @@ def test_figures_of_another_network_are_not_mixed_into_a_folder(
     own = [f"init={export}", *place, "images=4"]
     draw_figures.main([*own, "figures=filters"])
     change(export, to_token)
-    with pytest.raises(UserError, match=r"pool.*give another name="):
+    with pytest.raises(UserError, match=r"pool.*another name="):
         draw_figures.main([*own, "figures=image_map"])
 
 

@@ -196,7 +196,7 @@ def test_a_finished_run_is_told_for_its_own_images_only(
     assert found(options_of(place, moved))[1] is not None
     assert "warning" not in capsys.readouterr().out
     assert found(options_of(place, gone))[1] is not None
-    assert "was not checked" in capsys.readouterr().out
+    assert "not compared" in capsys.readouterr().out
     assert "no such file or folder" in refused(found, options_of(place, gone, "name=new"))
 
 
