@@ -104,7 +104,7 @@ def test_what_pull_says_can_be_pasted(
     out = str(tmp_path / AWKWARD)
     monkeypatch.setattr(pull, "pull", lambda place, where, name: Run(Recipe(out=where, name="run")))
     pull.main(["hf-hub:me/run", f"out={out}"])
-    words = pasted(after("go on", capsys.readouterr().out), tmp_path)
+    words = pasted(after("resume", capsys.readouterr().out), tmp_path)
     assert words[3:] == [f"recipe={out}/run/recipe.yaml", "name=run", f"out={out}"]
 
 

@@ -43,7 +43,7 @@ def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None
     assert 0.09 < (interval.high - interval.low) / 2 < 0.1
     assert few_images({"validation": 100, "test": 5_000}) == []
     (text,) = few_images({"test": 5_000}, group="patient")
-    assert text.startswith("data.group=patient: the intervals assume independent images")
+    assert text.startswith("data.group=patient: intervals assume independent images")
     assert [text.partition(":")[0] for text in few_images({"validation": 99, "test": 1})] == [
         "held-out images",
         "test images",
