@@ -181,7 +181,7 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
         sys.exit(getattr(error, "status", UserError.status))
     except KeyboardInterrupt:
         print(
-            "interrupted. To resume from the last checkpoint, repeat the command.",
+            "interrupted. The same command resumes from the last checkpoint, if any.",
             file=sys.stderr,
         )
         sys.exit(130)

@@ -182,7 +182,7 @@ def _check_whose(run: Run, info: Any) -> None:
     compared = counted(flatten(pushed))
     here = computed_values(public_recipe(run.recipe))
     if differ := [difference.key for difference in differences(compared, here)]:
-        text = f"holds a run of another recipe ({', '.join(differ[:5])} differ)"
+        text = f"holds a run of another recipe ({', '.join(differ[:5])})"
         raise UserError(f"{repo}: {text}. {another}")
     for kind, now in identity(run).items():
         before = was.get(kind)

@@ -178,7 +178,9 @@ def restore(job: Job) -> Best | None:
     assert record is not None
     step = record["step"]
     if step is None and job.accelerator.is_main_process:
-        job.run.warn(f"checkpoint.best={metric}: never finite, so the last weights are kept")
+        job.run.warn(
+            f"checkpoint.best={metric}: the metric was never finite, so the last weights stay"
+        )
     if step not in (None, job.state.step):
         distributed.on_main(job.accelerator, lambda: _check_best(job))
         job.state.load_weights(checkpoint.load(checkpoint.folder(job.run.checkpoints, step)))

@@ -150,7 +150,7 @@ def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> s
 def _typical(pairs: PairSimilarity, images: int) -> str:
     drawn = f"{pairs.images:,} of " if pairs.images < images else ""
     measured = f"all pairs of {drawn}{images:,} images"
-    return f"similarity {pairs.mean:.4f} on average, 1% above {pairs.high:.4f} ({measured})"
+    return f"similarity {pairs.mean:.4f} on average, above {pairs.high:.4f} for 1% ({measured})"
 
 
 def _name(neighbour: Neighbor, among: Gathered) -> str:

@@ -100,7 +100,7 @@ def measured_again(run: Run) -> str:
     if not saved or step_of(saved[-1]) != recipe.optim.steps:
         return ""
     names = ", ".join(map(str, changed))
-    return f"again       the run has finished and is measured again, with {names}"
+    return f"again       the run has finished and is measured again with other values: {names}"
 
 
 def finished(run: Run) -> Result | None:

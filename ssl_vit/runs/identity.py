@@ -208,7 +208,7 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         raise UserError(f"resume=false: {folder} already holds a run. {TAKEN}")
     trunk_recipe = _completed_from(folder, recipe)
     if differ := differences(computed_values(trunk_recipe), computed_values(recipe)):
-        text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
+        text = f"{folder} holds a run of another recipe: {', '.join(map(str, differ))}"
         # nobody should remove a folder while it is written
         hint = "Use another name=." if lock.is_held(folder) else TAKEN
         raise UserError(f"name={recipe.name}: {text}. {hint}")

@@ -42,7 +42,7 @@ def sentence(one: SeenImages) -> str:
     if one.labels == one.images:
         how = "with their labels"
     elif any(one.labels.values()):
-        how = f"with the labels of {_counted(one.labels, {})}"
+        how = f"with the labels of {_counted(one.labels, {})} images"
     more = f", and possibly on more{one.unknown}" if one.unknown else ""
     return f"{one.run} was trained on {_counted(one.images, one.of)} images, {how}{more}"
 

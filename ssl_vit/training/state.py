@@ -108,7 +108,7 @@ class State:
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
             raise UserError(
                 f"data.stream=true: the run was stopped on {len(saved['stream'])} processes and"
-                f" cannot be resumed on {accelerator.num_processes}. Start as many as before."
+                f" cannot be resumed on {accelerator.num_processes}. Start {len(saved['stream'])}."
             )
         self._check_device_batch(saved["device_batch"])
         self.load_weights(saved)

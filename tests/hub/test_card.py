@@ -141,7 +141,7 @@ TERMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a copy": (
         {"name": "cifar10", "hub": "uoft-cs/cifar10", "path": "/home/me/cifar10"},
         f"read from {OWN_MACHINE}, not from uoft-cs/cifar10 of the Hub.",
-        "The authors state no licence; they ask to be cited",
+        "The authors state no licence, but ask to be cited",
     ),
     "one's own": (
         {"name": "cifar10", "path": "/home/me/cifar10"},
@@ -212,8 +212,14 @@ def test_the_cost_of_a_run_that_went_on_from_another_is_of_its_own_steps(run: Ru
     trunk = Trunk(run="long", step=8)
     run.finish(result_of(run).model_copy(update=took | {"trunk": trunk}))
     text = card.write(run, run.export)
-    assert "10 steps on 80 images, the first 8 of another run; the rest was 2 exaFLOP" in text
-    assert "The initial weights and the first steps took 4 device-hours before." in text
+    assert (
+        "10 steps on 80 images. Another run made the first 8 steps, and the other steps took"
+        in text
+    )
+    assert (
+        "(2 exaFLOP, 1 device-hours). The initial weights and the first steps took 4 device-hours"
+        in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_best_one_that_could_not_be_saved_is_none(values, tmp_path: Path, monk
 def test_without_a_finite_value_the_last_step_stays(values, tmp_path: Path, capsys) -> None:
     values.update(dict.fromkeys(values, NAN))
     assert_best(run(tmp_path).folder, None, None)
-    assert "checkpoint.best=accuracy: never finite" in capsys.readouterr().out
+    assert "checkpoint.best=accuracy: the metric was never finite" in capsys.readouterr().out
 
 
 def test_of_losses_the_lowest_is_the_best(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_a_finished_run_is_measured_again_and_never_trained_again(
     shutil.rmtree(bare / "checkpoints")
     capsys.readouterr()
     cli.finetune(tested)
-    again = "is measured again: eval.test (False there, True here)"
+    again = "is measured again with other values: eval.test (False there, True here)"
     assert again in capsys.readouterr().out
     now = result(later.folder)
     assert now["metrics"] == result(tuned)["metrics"]  # which was tested at once
