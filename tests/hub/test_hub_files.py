@@ -96,7 +96,7 @@ def test_a_damaged_download_is_named(server: Hub, tmp_path: Path) -> None:
     server.faults = [Fault("GET .*/resolve/.*/model.safetensors", "garbage", 1)]
     line = refused(InitSource(PLACE).fetch_export, *NAMES)
     assert line.startswith(f"init={PLACE}: model.safetensors is damaged. Remove ")
-    Path(line.split("remove ")[1].split(" and ")[0]).unlink()  # as it says
+    Path(line.split("Remove ")[1].split(", then ")[0]).unlink()  # as it says
     assert InitSource(PLACE).fetch_export(*NAMES)
 
 

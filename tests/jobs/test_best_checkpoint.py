@@ -94,7 +94,7 @@ def test_the_first_of_the_best_is_kept_tested_and_exported(values, tmp_path: Pat
     made = run(tmp_path)
     assert_best(made.folder)
     assert kept(made.folder) == [BEST, 9, 12]  # checkpoint.keep=2 and the best one
-    assert f"The weights are those of step {BEST}" in card.write(made, made.export)
+    assert f"The weights come from step {BEST}" in card.write(made, made.export)
 
 
 @pytest.mark.parametrize("at", [BEST, 9])
@@ -179,7 +179,7 @@ def test_a_pushed_state_brings_its_best_one(values, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["checkpoint.best=acuracy"], "no metric of .*, did you mean accuracy?"),
+        (["checkpoint.best=acuracy"], "held-out images has this name, did you mean accuracy?"),
         (["checkpoint.best=chance"], "no metric of held-out images"),
         (["checkpoint.best=probe/knn"], "no metric of held-out images"),
         (["data.test=val"], "data.test=val is also the validation split"),

@@ -112,7 +112,7 @@ def test_an_rgb_encoder_is_adapted(pretrained: Path, words: list[str]) -> None:
         (["target=mean_channels", "data.channels=5"], "data.channels=5: none of"),
         (
             ["target=pixels", "data.range=[0,9999]", "compute.resident=true"],
-            "is of 16 bits",
+            "has 16-bit pixels",
         ),
     ],
 )
