@@ -195,7 +195,7 @@ NOT_A_RUN: dict[str, dict[str, bytes]] = {
         "model.safetensors": b"precious",
     },
     "no run (recipe.yaml)": {"recipe.yaml": b"seed: 0\n"},
-    "recipe.yaml or run.json cannot be read": {"recipe.yaml": b"- bread\n", "run.json": b"{}"},
+    "recipe.yaml or run.json of this repository": {"recipe.yaml": b"- bread\n", "run.json": b"{}"},
     "another recipe (bread, ": {"recipe.yaml": b"bread: butter\n", "run.json": b"{}"},
 }
 
