@@ -41,7 +41,7 @@ class Callbacks:
                 self.callbacks.remove(
                     callback
                 )  # before the warning, which the failed callback would get too
-                self.warn(f"{callback} failed and is left out from here on: {error!r}")
+                self.warn(f"{callback} failed and is no longer used: {error!r}")
 
     def add(self, callback: Callback) -> None:
         self.callbacks.append(callback)

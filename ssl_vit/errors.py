@@ -181,7 +181,7 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
         sys.exit(getattr(error, "status", UserError.status))
     except KeyboardInterrupt:
         print(
-            "interrupted; the same command goes on from the last checkpoint, if there is one",
+            "interrupted. The same command resumes from the last checkpoint, if any.",
             file=sys.stderr,
         )
         sys.exit(130)

@@ -309,8 +309,10 @@ def few_images(
     """
     warnings = []
     if group is not None:
-        text = f"data.group={group}: the intervals assume independent images, so they are too"
-        warnings.append(f"{text} narrow if images of a group are alike")
+        text = (
+            "intervals assume independent images and are too narrow if images of a group are alike"
+        )
+        warnings.append(f"data.group={group}: {text}")
     for split, count in measured_on.items():
         if count < FEW_IMAGES:
             text = f"{SPLIT_NAMES.get(split, split)} images: {count}. An accuracy on fewer than"

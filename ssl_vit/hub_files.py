@@ -18,8 +18,8 @@ SCHEME = "hf-hub:"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 NAME = re.compile(r"(?!.*(--|\.\.|\.git$))\b[\w.-]{1,96}\b/\b[\w.-]{1,96}\b", re.ASCII)
 LONGEST = 96  # characters of a repository's name
-LOGIN = "type hf auth login, or set HF_TOKEN"
-NOT_CACHED = "HF_HUB_OFFLINE is set, and it is not in the cache"
+LOGIN = "Type `hf auth login`, or set HF_TOKEN"
+NOT_CACHED = "HF_HUB_OFFLINE is set, and the files are not in the cache. Unset HF_HUB_OFFLINE"
 SILENCE = 60.0  # seconds without a byte after which a request is abandoned
 # HTTP statuses after which a retry may succeed; 409 and 412 say that another commit came first
 BUSY = (408, 409, 412, 429)
@@ -67,7 +67,7 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
     repository, revision = split(place)
     if not NAME.fullmatch(repository):
-        raise UserError(f"{source}: {repository} is no repository; expected USER/NAME")
+        raise UserError(f"{source}: expected USER/NAME instead of {repository!r}")
     calm()
     try:
         folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(names)))
@@ -91,7 +91,7 @@ def _check(path: Path, listed: Any, source: str) -> None:
         sound = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == listed.blob_id
     if not sound:
         raise UserError(
-            f"{source}: {path.name} is damaged; remove {path.resolve()} and type the same again"
+            f"{source}: {path.name} is damaged. Remove {path.resolve()}, then repeat the command."
         )
 
 
@@ -180,28 +180,26 @@ def why(error: BaseException) -> str:
     error = _under(error)
     status = _status(error)
     if isinstance(error, errors.GatedRepoError):
-        return f"its terms must be accepted first, at {constants.ENDPOINT}/{error.repo_id}"
+        return f"the owner's terms are not accepted. See {constants.ENDPOINT}/{error.repo_id}"
     if isinstance(error, errors.RevisionNotFoundError):
         return "the repository has no such revision (branch, tag or commit)"
     if status == 401 and "Invalid credentials" in str(error):
-        return f"the Hub does not know this token; {LOGIN}"
+        return f"the Hub does not know this token. {LOGIN}"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
-        return (
-            f"there is no such repository, or it is private and this token may not read it; {LOGIN}"
-        )
+        return f"the repository does not exist, or is private and closed to this token. {LOGIN}"
     if status == 403:
         reason = clean(getattr(error, "server_message", None) or "no reason given")
-        text = "one with write access is made at https://huggingface.co/settings/tokens"
-        return f"this token may not write there ({reason}); {text}"
+        text = "Make a token with write access at https://huggingface.co/settings/tokens"
+        return f"this token may not write to the repository ({reason}). {text}"
     if _busy(status):
-        return f"the Hub is busy (HTTP {status}); try later"
+        return f"the Hub is busy (HTTP {status}). Try again later"
     if isinstance(error, errors.OfflineModeIsEnabled) or is_offline():
         return NOT_CACHED
     # the token has characters that no header can carry
     if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":
-        return f"the token is none; {LOGIN}"
+        return f"the token is invalid. {LOGIN}"
     if status is None and _unreachable(error):
-        return clean(f"the Hub cannot be reached at {constants.ENDPOINT}; try later")
+        return clean(f"the Hub cannot be reached at {constants.ENDPOINT}. Try again later")
     return clean(str(error) or repr(error))
 
 

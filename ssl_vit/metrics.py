@@ -54,7 +54,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         if self.unit == LOSS and self.higher:
-            raise ValueError(f"{self.name}: a loss needs higher=False")
+            raise ValueError(f"{self.name}: lower losses are better. Set higher=False.")
 
     @property
     def words(self) -> str:
@@ -130,7 +130,9 @@ def register(*rows: Row) -> None:
     for row in rows:
         before = _metrics.get(row.name) or _baselines.get(row.name)
         if before not in (None, row):
-            raise ValueError(f"{row.name}: another metric or baseline has this name")
+            raise ValueError(
+                f"{row.name}: another metric or baseline has this name. Choose another name."
+            )
         if isinstance(row, Metric):
             _metrics[row.name] = row
         else:

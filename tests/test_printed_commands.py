@@ -95,7 +95,7 @@ def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     words = ["recipe=evaluate", f"init={AWKWARD}"]
     with pytest.raises(UserError) as caught:
         cli._check_pretrain(Recipe(objective="probe"), words)
-    assert pasted(str(caught.value).partition("type ")[2], tmp_path) == shlex.split(
+    assert pasted(str(caught.value).partition("Type ")[2], tmp_path) == shlex.split(
         formatting.typed_command("evaluate", *words)
     )
 
@@ -106,7 +106,7 @@ def test_what_pull_says_can_be_pasted(
     out = str(tmp_path / AWKWARD)
     monkeypatch.setattr(pull, "pull", lambda place, where, name: Run(Recipe(out=where, name="run")))
     pull.main(["hf-hub:me/run", f"out={out}"])
-    words = pasted(after("go on", capsys.readouterr().out), tmp_path)
+    words = pasted(after("resume", capsys.readouterr().out), tmp_path)
     assert words[3:] == [f"recipe={out}/run/recipe.yaml", "name=run", f"out={out}"]
 
 

@@ -61,7 +61,7 @@ class Pusher(Callback):
         if self.process and self.process.poll():
             self.process = None
             left, why = ", ".join(manifest.pending(self.run)), manifest.problem(self.run)
-            self.run.warn(f"the Hub has not got {left}: {why}; training goes on")
+            self.run.warn(f"not uploaded to the Hub yet: {left} ({why}). Training continues")
 
     def finish(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Upload the remaining files, for at most hub.wait seconds or until `should_stop` is true.
@@ -75,7 +75,7 @@ class Pusher(Callback):
                 self.start()
                 self._ended(until, should_stop)
         except OSError as error:
-            self.run.warn(f"the Hub was not reached: {error!r}")
+            self.run.warn(f"the upload to the Hub could not start: {error!r}")
 
     def _ended(self, until: float, should_stop: Callable[[], bool]) -> bool:
         """Wait for the running upload, and return whether the upload ended without being killed.
@@ -114,8 +114,8 @@ class Milestones:
             oldest = waiting[1 if self.pusher.is_running else 0]
             with suppress(OSError):  # an upload may have removed the milestone
                 remove(oldest, export_files.WRITTEN)
-                text = f"the milestone of step {step_of(oldest):,} is given up"
-                self.pusher.run.warn(f"{text}: {MAX_PENDING} wait for the Hub")
+                text = f"the milestone of step {step_of(oldest):,} will not be uploaded"
+                self.pusher.run.warn(f"{text}, because {MAX_PENDING} milestones wait for the Hub")
         self.export(run.outbox / f"step-{step:09d}", objective)
         self.pusher.start()
         return ()

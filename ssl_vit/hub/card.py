@@ -120,10 +120,8 @@ def _cites(recipe: Recipe) -> list[str]:
 
 def _terms(data: Data) -> dict[str, str]:
     """Return the known terms of use of the images (`terms`), and whom to cite (`cite`)."""
-    owner = (
-        f"at https://huggingface.co/datasets/{data.hub}" if data.hub else "for their owner to say"
-    )
-    unknown = f"The terms of these images are not known to ssl_vit; they are {owner}."
+    place = f"See https://huggingface.co/datasets/{data.hub}." if data.hub else "Ask the owner."
+    unknown = f"ssl_vit does not know the terms of use of these images. {place}"
     return {"terms": unknown, "cite": "", **public.find_terms(data)}
 
 

@@ -55,9 +55,9 @@ def problem(run: Run) -> str:
     try:
         lines = (run.outbox / "log.txt").read_text(errors="replace").splitlines()
     except OSError:
-        return "it has not been tried yet"
+        return "no upload has been tried yet"
     told = [line for line in lines if line.startswith((ERROR, WAITING))]
-    return told[-1].partition(": ")[2] if told else "an upload began and has not ended"
+    return told[-1].partition(": ")[2] if told else "an upload has begun and not ended"
 
 
 def status_lines(run: Run) -> list[tuple[str, str]]:

@@ -94,14 +94,14 @@ def about_data(run: Run) -> Iterator[str]:
     """Yield lines on what the uploads tell of the run's images, and on withheld figures."""
     withheld = public.find_figures(run).withheld if run.result() else []
     if withheld:
-        text = "may show images of the data or their names"
-        yield f"kept here   {some(withheld)}: {text}; hub.figures=true pushes them"
+        text = "may show images or names of images. To upload figures, use hub.figures=true"
+        yield f"kept here   {some(withheld)}: {text}"
     if (run.export / "config.json").exists():
         classes = export_files.read_config(run.export).get("label_names") or []
         if classes:
-            yield f"tells       the names of its {len(classes):,} classes: {some(classes)}"
+            yield f"includes    the names of the {len(classes):,} classes: {some(classes)}"
     hashes = "hashes of the data" + (" and of each image" if run.recipe.hub.state else "")
-    yield f"tells       {hashes}, by which somebody who has the images can recognise them"
+    yield f"includes    {hashes}. Anyone who has the images can recognise the images by hash"
 
 
 def _json(content: Any) -> bytes:

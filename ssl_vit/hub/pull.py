@@ -35,16 +35,15 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
         f"{repository}@{revision or 'state'}", place, (*STATE, *BEST, TRAINED_ON, COMPARED)
     )
     if missing := [file for file in STATE if not (source / file).exists()]:
-        raise UserError(
-            f"{place}: it holds no training state: it has no {missing[0]}; hub.state=true "
-            f"pushes one"
-        )
+        text = f"no training state here ({missing[0]} is missing). Push with hub.state=true."
+        raise UserError(f"{place}: {text}")
     try:  # checks the recipe like any other, so that its name cannot lead out of `out`
         run = Run(from_untrusted(source / "recipe.yaml", out, name))
     except UserError as error:
-        raise UserError(f"{place}: its recipe.yaml: {error}") from None
+        raise UserError(f"{place}: recipe.yaml: {error}") from None
     if run.folder.exists():
-        raise UserError(f"{place}: {run.folder} is there already; say name= or remove it")
+        text = f"{run.folder} already exists. Use another name=, or remove the folder."
+        raise UserError(f"{place}: {text}")
     _write(source, run, place)
     return run
 
@@ -80,7 +79,7 @@ def main(arguments: list[str]) -> None:
     """
     options = parse(PullOptions, arguments)
     if not options.repository.startswith(hub_files.SCHEME):
-        raise UserError(f"{options.repository}: expected a place on the Hub, hf-hub:USER/NAME")
+        raise UserError(f"{options.repository}: expected a repository on the Hub, hf-hub:USER/NAME")
     run = pull(options.repository, options.out, options.name)
     recipe = run.recipe
     words = [f"recipe={run.folder}/recipe.yaml", f"name={recipe.name}", f"out={recipe.out}"]
@@ -88,4 +87,4 @@ def main(arguments: list[str]) -> None:
         words.append("data.path=IMAGES")
     tool = formatting.tool_command(recipe.training_tool)
     print(f"pulled      {run.folder}")
-    print(f"go on       {shell_command('accelerate', 'launch', *tool, *words)}")
+    print(f"resume      {shell_command('accelerate', 'launch', *tool, *words)}")

@@ -54,10 +54,10 @@ def push(run: Run, say: Say = lambda line: None) -> None:
     """
     place = f"hub.repo={run.recipe.hub.repo}"
     if hub_files.is_offline():
-        text = "HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it and push again"
+        text = "HF_HUB_OFFLINE is set. Type `unset HF_HUB_OFFLINE`, then push again."
         raise UserError(f"{place}: {text}")
     if hub_files.token() is None:
-        raise UserError(f"{place}: nobody is logged in; {hub_files.LOGIN}")
+        raise UserError(f"{place}: nobody is logged in. {hub_files.LOGIN}.")
     hub_files.calm()
     try:
         _push(run, say)
@@ -154,7 +154,7 @@ def _parent(run: Run, branch: str) -> str:
         api.create_branch(repository, branch=branch, revision=first, exist_ok=True)
         info = api.repo_info(repository, revision=branch)
     if run.recipe.hub.private and info.private is False:
-        text = "it is public; expected hub.private=false to push there all the same"
+        text = "this repository is public. To push anyway, use hub.private=false."
         raise UserError(f"hub.repo={repository}: {text}")
     _check_whose(run, info)
     return str(info.sha)
@@ -166,29 +166,29 @@ def _check_whose(run: Run, info: Any) -> None:
     Raises:
         UserError: the commit holds something else, or the run of another recipe or of other data.
     """
-    repo, another = f"hub.repo={run.recipe.hub.repo}", "say another hub.repo="
+    repo, another = f"hub.repo={run.recipe.hub.repo}", "Use another hub.repo=."
     names = {file.rfilename for file in info.siblings}
     if not names.issuperset(WHOSE):
         if strangers := sorted(names - BLANK):
-            raise UserError(
-                f"{repo}: it holds what is no run ({', '.join(strangers[:3])}); {another}"
-            )
+            names = ", ".join(strangers[:3])
+            raise UserError(f"{repo}: holds files that belong to no run ({names}). {another}")
         return
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, WHOSE)
     try:
         pushed, was = (load_yaml(source / name) for name in WHOSE)
     except UserError:
-        text = f"it holds what is no run (its {' or '.join(WHOSE)} cannot be read)"
-        raise UserError(f"{repo}: {text}; {another}") from None
+        text = f"{' or '.join(WHOSE)} of this repository cannot be read"
+        raise UserError(f"{repo}: {text}. {another}") from None
     compared = counted(flatten(pushed))
     here = computed_values(public_recipe(run.recipe))
     if differ := [difference.key for difference in differences(compared, here)]:
-        text = f"it holds the run of another recipe ({', '.join(differ[:5])})"
-        raise UserError(f"{repo}: {text}; {another}")
+        text = f"holds a run of another recipe ({', '.join(differ[:5])})"
+        raise UserError(f"{repo}: {text}. {another}")
     for kind, now in identity(run).items():
         before = was.get(kind)
         if differences(facts(kind, before if isinstance(before, dict) else {}), facts(kind, now)):
-            raise UserError(f"{repo}: it holds a run of this recipe with another {kind}; {another}")
+            text = f"holds a run of the same recipe, but the hashes of {kind} differ"
+            raise UserError(f"{repo}: {text}. {another}")
 
 
 def _api() -> Any:
@@ -219,10 +219,10 @@ def main(arguments: list[str]) -> None:
     options = parse(PushOptions, arguments)
     run = open_run(options.folder)
     if not run.recipe.trains:
-        text = "holds an evaluation, which made no encoder that could be pushed"
-        raise UserError(f"{options.folder} {text}")
+        text = "this run is an evaluation and has no encoder. Name a training run."
+        raise UserError(f"{options.folder}: {text}")
     run.recipe = build(run.recipe.values() | typed(options.overrides))
     if run.recipe.hub.repo is None:
-        raise UserError("hub.repo= is missing; expected USER/NAME on the Hugging Face Hub")
+        raise UserError("hub.repo= is missing. Use hub.repo=USER/NAME, a repository on the Hub.")
     say = partial(print, flush=True)
     (preview if options.dry else push)(run, say)

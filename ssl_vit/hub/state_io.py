@@ -69,7 +69,9 @@ def pack_newest(
     newest = filter(checkpoint.is_intact, reversed(checkpoint.list_checkpoints(root)))
     path = next(newest, None)
     if path is None:
-        raise UserError(f"{root} holds no intact checkpoint; the next one will be pushed")
+        raise UserError(
+            f"{root}: all checkpoints are damaged. The next push uploads the next checkpoint."
+        )
     states = {"state": checkpoint.load(path)}
     step = _best_step(states["state"])
     if step is not None and checkpoint.is_intact(checkpoint.folder(root, step)):
@@ -124,6 +126,6 @@ def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]
             raise ValueError(f"step {state['step']} of optim.steps={steps}")
     except Exception as error:  # a file written by others may cause any error
         raise UserError(
-            f"{place}: {name}.json or {name}.safetensors holds no training state: {error!r}"[:300]
+            f"{place}: no training state in {name}.json and {name}.safetensors: {error!r}"[:300]
         ) from None
     return cast(dict[str, Any], state)

@@ -191,13 +191,13 @@ def load_encoder(
 def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) -> RunResult | None:
     if isinstance(options, Recipe):
         if keywords:
-            text = "a Recipe is complete; expected its options in place of it"
-            raise UserError(f"{', '.join(keywords)}: {text}")
+            text = "a finished Recipe takes no options. Give all options to ssl_vit.resolve"
+            raise UserError(f"{', '.join(keywords)}: {text}.")
         # a new Recipe, because a run replaces values such as compute.precision=auto in its recipe
         values = options.values()
         if type(options) is not schema.recipe_class(options.objective, values):
-            text = "the Recipe was made for another; resolve it with this one"
-            raise UserError(f"objective={options.objective}: {text}")
+            text = "the Recipe was made for another objective or target. Use ssl_vit.resolve"
+            raise UserError(f"objective={options.objective}: {text}.")
         recipe = schema.build(values)
         check.check(recipe)
         job.check(recipe, [f"init={recipe.init}"])
@@ -213,5 +213,5 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
             raise KeyboardInterrupt(f"stopped with status {stopped.code}") from None
         raise
     if run.signal == "SIGINT":  # else Ctrl-C would be lost, and the script would go on
-        raise KeyboardInterrupt(f"{run.folder} has finished: Ctrl-C came after its last step")
+        raise KeyboardInterrupt(f"{run.folder} has finished: Ctrl-C came after the last step")
     return run_result(run, result) if result else None

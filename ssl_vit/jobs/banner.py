@@ -36,35 +36,35 @@ def print_banner(job: Job) -> None:
     for text in _warnings(job):
         job.run.warn(text)
     left = recipe.optim.steps - job.state.step
-    time = f"about {formatting.duration(seconds * left)} here ({seconds:.3g} s a step)"
+    time = f"about {formatting.duration(seconds * left)} here ({seconds:.3g} s per step)"
     console.table([*_what(job), *_how(job), ("time", time)])
 
 
 def _warnings(job: Job) -> Iterator[str]:
     recipe, splits = job.recipe, job.splits
     if recipe.data.validation == 0:
-        yield "data.validation=0: what is called held out below are images that are trained on"
+        yield "data.validation=0: held-out metrics are measured on training images"
     counts = measured_on(recipe, splits, job.held_out.images)
     chosen, more = schema.chosen_on_held_out(recipe), schema.more_held_out(recipe)
     yield from formatting.few_images(counts, chosen, more, recipe.data.group)
     doubt = label_doubt(splits.train.whole()) if splits.label_source else ""
     if doubt not in ("", DATES) and not schema.learns_labels(recipe):
-        what = "where they are none, start another run with data.labels=false"
-        yield f"folders are taken for classes, but {doubt}: {what}"
+        what = "If the folders are not classes, start a new run with data.labels=false"
+        yield f"folders are used as classes, but {doubt}. {what}"
     if job.online and "knn" in job.online.probe.measures:
         train, _ = job.online.images
         left = train - job.online.chosen_on(train)
         if recipe.probe.neighbors > left:
-            few = f"probes learn from {formatting.count_of_images(left)}: no k-NN accuracy"
-            yield f"probe.neighbors={recipe.probe.neighbors}: {few}"
+            few = f"the probes learn from only {formatting.count_of_images(left)}"
+            yield f"probe.neighbors={recipe.probe.neighbors}: {few}, too few for k-NN accuracy"
     yield from splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
         if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
-            text = f"training patches are almost all of one class (entropy {value:.2g} nats)"
-            yield f"target={recipe.target}: {text}: there is next to nothing to predict"
+            text = f"almost all training patches have the same class (entropy {value:.2g} nats)"
+            yield f"target={recipe.target}: {text}. Use another target="
     batch_bytes = loaders.batch_bytes(recipe.data, job.batch_layout, schema.compared_views(recipe))
     if (fitting := limit_workers(job.workers, batch_bytes)) < job.workers:
-        yield f"/dev/shm has room for {fitting} of {job.workers} data workers"
+        yield f"only {fitting} of {job.workers} data workers start, because /dev/shm is too small"
 
 
 def _what(job: Job) -> Iterator[tuple[str, str]]:
@@ -83,10 +83,10 @@ def _what(job: Job) -> Iterator[tuple[str, str]]:
         yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
     yield from console.rows_under("images", splits.notes)
     counted = costs.work(recipe)
-    why = f"without values a step fails: {counted.uncounted}"  # see docs/extend.md
+    why = f"a step on tensors without values fails: {counted.uncounted}"  # see docs/extend.md
     work = f"multiply-adds {formatting.NOT_COUNTED} ({why})"
     if counted.forward is not None:
-        work = f"{counted.forward / 1e9:.3g}G multiply-adds an image"
+        work = f"{counted.forward / 1e9:.3g}G multiply-adds per image"
     patches = "no patches"
     if isinstance(net, Encoder):
         patches = f"{net.patches} patches of {net.patch_size} px"
@@ -137,7 +137,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     )
     yield (
         "batch",
-        f"{o.batch} = {batch_layout.device_batch} a pass x {batch_layout.processes} processes x "
+        f"{o.batch} = {batch_layout.device_batch} per pass x {batch_layout.processes} processes x "
         f"{batch_layout.accumulation_steps} passes",
     )
     epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
@@ -159,7 +159,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
         group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])
         # guessing among fewer images is easier
         if schema.compared_views(recipe) and group != o.batch:
-            to_beat += f", among {group:,} held-out images, not the {o.batch:,} of a training step"
+            to_beat += f", among {group:,} held-out images (a training step has {o.batch:,} images)"
         yield "to beat", to_beat
     elif job.held_out.images == 1:
-        yield "to beat", "no baseline is measured on 1 image"
+        yield "to beat", "no baseline, because only 1 image is held out"

@@ -19,6 +19,8 @@ from ..recipe.schema import Recipe
 from ..training import checkpoint, distributed
 from .setup import Job
 
+RESUME_WITHOUT = "Use checkpoint.best=null to resume, or another name= for a new run."
+
 
 def check_split(recipe: Recipe) -> None:
     """Check that the best checkpoint is not chosen on the split that the run is tested on.
@@ -34,8 +36,9 @@ def check_split(recipe: Recipe) -> None:
         return
     if role(name) == role(tested):
         raise UserError(
-            f"checkpoint.best={metric}: data.test={tested} is the split that it would be chosen on;"
-            " expected data.validation= with another split, or a share of train such as 0.01"
+            f"checkpoint.best={metric}: data.test={tested} is also the validation split, and a"
+            " checkpoint must not be chosen on test images. Use data.validation=0.01, which holds"
+            " out a share of train, or another split."
         )
 
 
@@ -67,19 +70,19 @@ def _reconcile(job: Job, metric: str, known: list[str]) -> None:
     state, record = job.state, job.state.best
     asked = {"metric": metric, "images": job.recipe.eval.images}
     if metric not in known:
-        reason = "no metric of the held-out images"
-        raise UserError(f"checkpoint.best={metric}: {reason}; {suggest(metric, known)}")
+        reason = "no metric of held-out images has this name"
+        raise UserError(f"checkpoint.best={metric}: {reason}, {suggest(metric, known)}")
     if state.step == 0:
         state.best = asked | {"step": None, "value": None}
     elif record is None:
         raise UserError(
-            f"checkpoint.best={metric}: the run was trained to step {state.step:,} without it, and"
-            f" its earlier weights are gone; {_off()}"
+            f"checkpoint.best={metric}: up to step {state.step:,} the run did not set this key and"
+            f" kept no earlier weights. {RESUME_WITHOUT}"
         )
     elif not asked.items() <= record.items():
         raise UserError(
-            f"checkpoint.best={metric}: the run has chosen by checkpoint.best={record['metric']} on"
-            f" eval.images={record['images']} so far; expected the same, or another name="
+            f"checkpoint.best={metric}: so far the run has used checkpoint.best={record['metric']}"
+            f" and eval.images={record['images']}. Use these values, or another name=."
         )
     else:
         _check_best(job)
@@ -94,12 +97,8 @@ def _check_best(job: Job) -> None:
     assert job.state.best is not None
     step = job.state.best["step"]
     if step is not None and not checkpoint.is_intact(checkpoint.folder(job.run.checkpoints, step)):
-        text = f"the checkpoint of step {step:,} is damaged or gone; {_off()}"
+        text = f"the checkpoint of step {step:,} is damaged or missing. {RESUME_WITHOUT}"
         raise job.recipe.error("checkpoint.best", text)
-
-
-def _off() -> str:
-    return "checkpoint.best=null resumes without it, another name= begins again"
 
 
 class BestSoFar:
@@ -179,7 +178,9 @@ def restore(job: Job) -> Best | None:
     assert record is not None
     step = record["step"]
     if step is None and job.accelerator.is_main_process:
-        job.run.warn(f"checkpoint.best={metric}: it was never finite; the last weights are kept")
+        job.run.warn(
+            f"checkpoint.best={metric}: the metric was never finite, so the last weights stay"
+        )
     if step not in (None, job.state.step):
         distributed.on_main(job.accelerator, lambda: _check_best(job))
         job.state.load_weights(checkpoint.load(checkpoint.folder(job.run.checkpoints, step)))

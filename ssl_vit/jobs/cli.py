@@ -139,8 +139,8 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     except UserError as error:
         if taken is None:
             raise
-        whose = f"the images of init={recipe.init}; {OTHERS}"
-        raise UserError(f"{error}; these are {whose}") from None
+        text = f"The options name no images. For other images, {OTHERS}."
+        raise UserError(f"{error} {text}") from None
     trackers.check_installed(recipe.log.trackers or ())
     _print(f"{'run':<11} {run.folder}")  # before imports that take seconds
     return run, None
@@ -156,10 +156,10 @@ def _print(*lines: str | None) -> None:
 def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
     if recipe.objective == "probe":
         command = typed_command("evaluate", *options)
-        raise UserError(f"objective=probe trains nothing; type {command}")
+        raise UserError(f"objective=probe: pretrain cannot evaluate an encoder. Type {command}")
     for key in recipe.values().keys() - recipe.sources().keys():
         if key in all_keys() and all_keys()[key].names_weights:
-            raise UserError(f"{key}= is missing; choices: {DESCRIBED}")
+            raise UserError(f"{key}= is missing, choices: {DESCRIBED}")
     _check_init_given(recipe, options, only_tested=True)
 
 
@@ -167,13 +167,15 @@ def _check_finetune(recipe: Recipe, options: list[str]) -> None:
     _check_init_given(recipe, options)
     declared = recipe.declared
     if not declared.labels or declared.parts or not recipe.trains:
-        raise recipe.error("objective", "expected objective=supervised, as in recipe=finetune")
+        text = "finetune cannot train this objective. Use objective=supervised."
+        raise recipe.error("objective", text)
 
 
 def _check_evaluate(recipe: Recipe, options: list[str]) -> None:
     _check_init_given(recipe, options)
     if recipe.objective != "probe":
-        raise recipe.error("objective", "expected objective=probe, as in recipe=evaluate")
+        text = "evaluate trains no encoder. Use objective=probe, as in recipe=evaluate."
+        raise recipe.error("objective", text)
 
 
 def _check_init_given(recipe: Recipe, options: list[str], only_tested: bool = False) -> None:
@@ -195,7 +197,7 @@ def _check_init_given(recipe: Recipe, options: list[str], only_tested: bool = Fa
         return
     values = recipe_files.file_values(recipe_files.find_recipe(texts.get("recipe")))
     if "init" not in values and (values.get("eval.test") or not only_tested):
-        raise UserError(f"init= is missing; {CHOICES}")
+        raise UserError(f"init= is missing, {CHOICES}")
 
 
 @contextmanager

@@ -107,9 +107,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
         print(f"encoder     {text}", flush=True)
     drawn = _compute(options, named, images, count)
     try:
-        page = _write_all(
-            folder, encoder, drawn, of, count, [f"Images of {looked_at}.", *described]
-        )
+        page = _write_all(folder, encoder, drawn, of, count, [f"Images: {looked_at}.", *described])
     except OSError as error:
         path = folder.path
         raise UserError(f"out={path.parent}: {path}: {error.strerror or error}") from None
@@ -188,7 +186,8 @@ def _compute(
                 if named_encoder is named[-1]:
                     print(f"left out    {name}: {named_encoder.label}: {error}", flush=True)
         if not drawn:
-            raise UserError(f"init={options.init}: none of these figures can be made")
+            text = "none of the figures can be drawn. The lines that begin with 'left out' say why."
+            raise UserError(f"init={options.init}: {text}")
     return drawn
 
 
@@ -222,12 +221,12 @@ def _known(folder: OutputFolder[FigureRecord], named_encoder: "NamedEncoder") ->
     if record is None:
         return {}
     if folder.run is None and record.encoder != named_encoder.identity:
-        text = f"{folder.path} is of {record.encoder}; give another name="
+        text = f"{folder.path} holds figures of the encoder {record.encoder}. Use another name=."
         raise UserError(f"name={folder.path.name}: {text}")
     differ = differences(facts("init", record.init), facts("init", named_encoder.source.identity()))
     if folder.run is None and differ:
         names = ", ".join(sorted(each.name for each in differ))
-        text = f"{folder.path} is of another encoder there ({names}); give another name="
+        text = f"{folder.path} holds figures of other weights (other {names}). Use another name=."
         raise UserError(f"init={named_encoder.source.place}: {text}")
     return record.figures
 
@@ -298,4 +297,4 @@ def _show(run: Path) -> None:
         if (run / run_page.PAGE).exists():
             run_page.write(run)
     except Exception as error:  # the figures have been written, so this is no error
-        print(f"warning: {run}: the figures are not in its page: {error!r}", flush=True)
+        print(f"warning: {run}: the page was not updated with the figures: {error!r}", flush=True)

@@ -60,7 +60,7 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
             without `query=`, or the folder would lie among the images.
     """
     if options.top is not None and options.query is None:
-        raise UserError(f"top={options.top}: has no use without query=IMAGE")
+        raise UserError(f"top={options.top}: has no effect without query=IMAGE. Add query=.")
     from . import encoders
 
     named = encoders.resolve_one(options.init, options.overrides)
@@ -74,7 +74,7 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     recipe.name = options.name or f"features-{label}-{place}"
     folder = Path(recipe.out) / recipe.name
     if data.path and folder.resolve().is_relative_to(Path(data.path).resolve()):
-        text = "lies in data.path=, where it would be taken for images; give another out="
+        text = "is inside data.path=, where only images may be. Use another out=."
         raise UserError(f"out={recipe.out}: {folder} {text}")
     return options, named, data
 

@@ -108,7 +108,7 @@ def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncode
     named = resolve_one(place, texts)
     if named.recipe.model.convolutional:
         text = f"{named.recipe.model.timm} has no patches and no attention"
-        raise UserError(f"init={place}: expected a Vision Transformer; {text}")
+        raise UserError(f"init={place}: {text}. Use a Vision Transformer.")
     return [named] if named.source.is_scratch else [_scratch(named, texts), named]
 
 
@@ -149,7 +149,8 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     brought = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
     own_texts = {key: text for key, text in texts.items() if key not in brought}
     if of_model and "model.width" in described:
-        raise UserError(f"{of_model}={texts[of_model]}: init={place} describes its own model")
+        text = f"the weights of init={place} describe the model. Leave out model="
+        raise UserError(f"{of_model}={texts[of_model]}: {text}.")
     own_texts.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
     name = own_texts.pop("model.name", None)  # only model= sets this key
     recipe = resolve_encoder(place, own_texts)
@@ -210,7 +211,7 @@ def find_images(
     if split is None:
         source, name, guesses = _tested(data)
     elif data.stream:
-        text = "a stream is not looked at as a whole; expected data.stream=false"
+        text = "data.stream=true cannot read a single split. Use data.stream=false."
         raise UserError(f"split={split}: {text}")
     else:
         opened = open_splits(data)
@@ -255,10 +256,10 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     if chosen is None and layout.role(name) == "test":
         chosen = layout.choose("validation", filled)
     if chosen is None:
-        text = f"split={name}: no such split with images; {suggest(name, filled)}"
+        text = f"split={name}: no split with images has this name, {suggest(name, filled)}"
         roles = {layout.role(name) for name in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
-            text += "; without one a run holds out a share of train"
+            text += ". Without this split, a run holds out a share of train."
         raise UserError(text)
     return chosen
 
@@ -283,8 +284,8 @@ def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
             data = schema.build(changed).data
         notice = images_taken(named.source, data)
         if named.source.is_scratch:
-            text = f"no images are named; data={data.name} is used"
-            notice = f"warning: init={named.source.place}: {text}; for others {OTHERS}"
+            text = f"the options name no images, so data={data.name} is used"
+            notice = f"warning: init={named.source.place}: {text}. For other images, {OTHERS}."
         if notice and os.environ.get("RANK", "0") == "0":
             print(notice, flush=True)
     check_place(data)
@@ -322,7 +323,7 @@ def load_subject(named: NamedEncoder, images: ImageSet, count: int, shown: int) 
     seen = sum(len(batch.key) for batch in batches) + len(unreadable)
     check_unreadable(len(unreadable), seen, recipe.data, unreadable)
     for text in unreadable:
-        print(f"warning: left out: {text}", flush=True)
+        print(f"warning: an image is left out: {text}", flush=True)
     network.to(device).eval()
     if objective is not None:
         objective.to(device).eval()

@@ -220,8 +220,8 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
         trained = name == ENCODER
         objective = heads.load_classifier(init, net, "probe.feature=hidden", trained)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
-        text = f"init={init.place} learned labels with supervised.hidden=false, by one linear layer"
-        raise UserError(f"probe.feature=hidden: {text}")
+        text = f"init={init.place} was trained with supervised.hidden=false"
+        raise UserError(f"probe.feature=hidden: {text}. Use probe.feature=encoder.")
     hidden = objective.hidden.to(next(net.parameters()).device).eval()
     pool = objective.pool
     return lambda image_B3HW: hidden(net.feature(image_B3HW, pool)), pool
@@ -347,7 +347,7 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     recipe, data = run.recipe, run.recipe.data
     feature = feature_text(pool, recipe.probe.layer)
     if recipe.probe.feature == "hidden":
-        feature += " and the head's hidden tanh layer"
+        feature += " and the hidden tanh layer of the head"
     assert splits.test is not None
     named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
     images = ", ".join(f"{_counted(source)} {name}" for name, source in named.items())

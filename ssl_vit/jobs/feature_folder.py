@@ -181,11 +181,13 @@ class FeatureFolder:
         if not isinstance(network, Encoder):
             named.pool = "its own pooling"
             if self.options.patches:
-                raise UserError(f"patches=true: init={init} is convolutional and has no patches")
+                text = f"the network of init={init} has no patches. Use patches=false."
+                raise UserError(f"patches=true: {text}")
         elif network.has_class_token:
             named.pool = self.recipe.probe.pool or named.pool
         elif self.recipe.probe.pool == "token":
-            raise UserError(f"probe.pool=token: init={init} has no class token; expected avg")
+            text = f"the encoder of init={init} has no class token. Use probe.pool=avg."
+            raise UserError(f"probe.pool=token: {text}")
         else:
             named.pool = "avg"
         return network.to(self.accelerator.device), digest
@@ -239,7 +241,7 @@ class FeatureFolder:
         for name, source in self.splits.items():
             print(f"split       {name}: {count_of_images(len(source))}", flush=True)
         if done := len(self.shards) - len(missing):
-            print(f"shards      {done} of {len(self.shards)} are there already", flush=True)
+            print(f"shards      {done} of {len(self.shards)} exist already", flush=True)
         return missing, compute.precision
 
     def _settings(self, weights_hash: str) -> dict[str, Any]:
@@ -262,16 +264,16 @@ class FeatureFolder:
         if difference.kind:
             option, others = (
                 f"data={self.data.place}",
-                f"other images in its split {difference.name}",
+                f"of other images of split {difference.name}",
             )
         elif difference.key == "init":
-            option, others = f"init={self.options.init}", "other weights"
+            option, others = f"init={self.options.init}", "of other weights"
         else:
             here, was = (
                 json.dumps(value).strip('"') for value in (difference.here, difference.there)
             )
-            option, others = f"{difference.key}={here}", f"{difference.key}={was}"
-        raise UserError(f"{option}: {self.folder} holds features of {others}; give another name=")
+            option, others = f"{difference.key}={here}", f"made with {difference.key}={was}"
+        raise UserError(f"{option}: {self.folder} holds features {others}. Use another name=.")
 
     def _describe(self) -> str:
         """Describe the encoder and how the features are computed, in words."""
@@ -324,7 +326,7 @@ class FeatureFolder:
         record.shards |= {name: file_hash(self.folder / name) or "" for name in new}
         self.output.write(record)
         for text in unreadable:
-            print(f"warning: left out: {text_line(text)}", flush=True)
+            print(f"warning: an image is left out: {text_line(text)}", flush=True)
         total = images + len(unreadable)
         check_unreadable(len(unreadable), total, self.recipe.data, unreadable)
         print(f"finished    features of {images:,} of {total:,} images: {self.folder}", flush=True)

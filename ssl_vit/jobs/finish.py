@@ -66,7 +66,7 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
             return None
         if unreadable:
             text = f"{count_of_images(len(unreadable))} of the training split could not be read"
-            job.run.warn(f"{text}: the next were learned from in their places")
+            job.run.warn(f"{text}. The run trained on the next readable images instead")
         result = _write(job, trained, held_out, tested, best)
         if job.pusher:
             job.pusher.finish(consensus.is_requested)
@@ -100,7 +100,7 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> dict
             predictions = classify.predict(trained, images.batches(source), job.accelerator)
     except NonFiniteError as error:  # no reason to lose the weights, which are exported later
         if job.accelerator.is_main_process:
-            job.run.warn(f"the test images are not measured: {error}")
+            job.run.warn(f"no accuracy was measured on the test images: {error}")
         return {}
     if job.accelerator.is_main_process:
         predictions.save(job.run.predictions, source)
@@ -270,7 +270,7 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        run.warn(f"no {what}: {error!r}")
+        run.warn(f"{what} could not be written: {error!r}")
 
 
 def _held_out(job: Job) -> dict[str, Measured]:

@@ -51,8 +51,8 @@ def load_classifier(
     """
     objective, unknown = load_trained(source, network, lambda part: part.labels, trained)
     if objective is None:
-        reason = unknown or "is no run that learned labels"
-        raise UserError(f"{option}: init={source.place} {reason}")
+        reason = unknown or "no classifier was trained on labels. Use a run that learned labels."
+        raise UserError(f"{option}: init={source.place}: {reason}")
     return objective
 
 
@@ -92,21 +92,19 @@ def load_trained(
     export_files.check_digest(path.parent, path.name, f"init={source.place}")
     made = recipe_files.read(run / "recipe.yaml")
     if made.objective not in declaration.objectives():
-        text = "a figure of its predictions, if it has one, needs plugin=FILE"
-        return None, f"objective={made.objective} is a plugin's; {text}"
+        return None, f"objective={made.objective} comes from a plugin. Add plugin=FILE.py."
     part = next((candidate for candidate in made.declared.trained(made) if wanted(candidate)), None)
     if part is None:
         return None, ""
     if part.predicts_patches and made.target not in declaration.targets():
-        text = "figures=reconstruction with plugin=FILE shows its predictions"
-        return None, f"target={made.target} is a plugin's; {text}"
+        return None, f"target={made.target} comes from a plugin. Add plugin=FILE.py."
     now = {
         content_of(type(candidate))
         for candidate in (made.declared, declaration.targets().get(made.target))
     }
     was = (read(run / "environment.json", Environment).plugin or {}).get("file")
     if was and now - {"", was}:
-        return None, "the plugin's file differs from what the run was made with"
+        return None, "the plugin's file has changed since the run began. Restore the file."
     with _damaged(f"init={source.place}: {path}"):
         heads = _of_part(_finite(load_file(path)), part.name)
         classes = made.data.classes
@@ -142,7 +140,7 @@ def _of_export(
     pool = config["global_pool"]
     made = build({"objective": LABELS, f"{LABELS}.hidden": False, f"{LABELS}.pool": pool})
     state = load_file(folder / "model.safetensors")
-    with _damaged(f"init={source.place}: {folder}: no head of its classes"):
+    with _damaged(f"init={source.place}: the classifier in {folder}"):
         built = building.build(building.Settings.of(made), network, config["num_classes"])
         built.load_heads(_finite({name: state[name] for name in ("head.weight", "head.bias")}))
     return built
@@ -155,7 +153,7 @@ def _damaged(prefix: str) -> Iterator[None]:
         yield
     except Exception as error:
         text = " ".join(str(error.args[0] if error.args else error).split())[:200]
-        raise UserError(f"{prefix}: {text}") from None
+        raise UserError(f"{prefix} cannot be read: {text}") from None
 
 
 def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -227,9 +225,9 @@ def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured
         predictions = classify.predict(objective, images.batches(test), accelerator)
     predictions = predictions._replace(label=renumber(predictions.label, head.number_C))
     if predictions.label.max() >= predictions.classes:
-        known = f"the head of init={recipe.init} knows {predictions.classes} classes"
+        known = f"the classifier of init={recipe.init} has {predictions.classes} classes"
         labels = f"data={recipe.data.name} has labels up to {predictions.label.max()}"
-        raise UserError(f"probe.measures=top1: {known}, {labels}")
+        raise UserError(f"probe.measures=top1: {known}, and {labels}. Use images of these classes.")
     metrics = classify.accuracies(predictions, predictions.classes, paired)
     if recipe.eval.real:
         metrics |= classify.real_accuracy(predictions, test, recipe.eval.real)

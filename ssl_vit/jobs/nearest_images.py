@@ -74,7 +74,7 @@ def read_query(text: str, data: Data) -> Query:
     try:
         return Query(text, path, decoder(data)(read_file(path)))
     except ValueError as error:
-        below = ", also below data.path=" if data.path else ""
+        below = " (or a path below data.path=)" if data.path else ""
         raise UserError(f"query={text}: expected an image file{below}: {error}") from None
 
 
@@ -113,8 +113,8 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
     if among.pairs:
         print(f"any two     {_typical(among.pairs, among.images)}")
     for query, neighbours in answers:
-        left_out = "its own file left out, copies are not"
-        print(f"nearest     {text_line(query.text)}: cosine similarity, image; {left_out}")
+        left_out = "without the query's file, but with copies of the file"
+        print(f"nearest     {text_line(query.text)}: cosine similarity, image ({left_out})")
         for neighbour in neighbours:
             print(f"{neighbour.similarity:11.4f} {_name(neighbour, among)}")
         if text := no_nearer(neighbours, among.pairs):
@@ -141,17 +141,15 @@ def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> s
     )
     if pairs is None or above == len(neighbours):
         return ""
-    level = f"{pairs.high:.4f}, which 1% of all pairs of images exceed"
-    exceed = "exceed" if above > 1 else "exceeds"
-    others = "the others" if above else "them"
-    text = f"of these {len(neighbours):,} images {above or 'none'} {exceed} {level}"
-    return f"{text}; being the nearest does not make {others} alike"
+    level = f"99% of all pairs of images (similarity above {pairs.high:.4f})"
+    text = f"only {above:,} of these {len(neighbours):,} images are more similar than {level}"
+    return f"{text}. The rest may look different from the query"
 
 
 def _typical(pairs: PairSimilarity, images: int) -> str:
     drawn = f"{pairs.images:,} of " if pairs.images < images else ""
     measured = f"all pairs of {drawn}{images:,} images"
-    return f"similarity {pairs.mean:.4f} on average, 1% above {pairs.high:.4f} ({measured})"
+    return f"similarity {pairs.mean:.4f} on average, above {pairs.high:.4f} for 1% ({measured})"
 
 
 def _name(neighbour: Neighbor, among: Gathered) -> str:
@@ -171,14 +169,18 @@ def _name(neighbour: Neighbor, among: Gathered) -> str:
 def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> str:
     left = sum(map(len, among.splits.values())) - among.images
     gone = f" ({left:,} more could not be read)" if left else ""
-    text = f"Of {among.images:,} images{gone} those with the highest cosine similarity of their"
-    text += " features; the query's own file is left out, copies of it are not."
+    text = "This page shows the images whose features have the highest cosine similarity to the"
+    text += f" features of the query, among {among.images:,} images{gone}. The query's file is left"
+    text += " out, but copies of the file are not."
     intro: list[Block] = [Text(text), Text(among.about)]
     if among.pairs:
-        text = f"For comparison, any two of these images: {_typical(among.pairs, among.images)}."
+        text = f"For comparison, any two images have {_typical(among.pairs, among.images)}."
         intro.append(Text(text))
     if among.command:
-        intro += [Text("The same with random weights of this model:"), Commands([among.command])]
+        intro += [
+            Text("To compare with random weights of the same model, type:"),
+            Commands([among.command]),
+        ]
     sections = [Section("", intro)]
     for query, neighbours in answers:
         sections.append(Section(text_line(query.text), list(_nearest(query, neighbours, among))))

@@ -49,7 +49,7 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     of_one_label = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
     if of_one_label and (probing or recipe.probe.every):
         measures = f"probe.measures=[{','.join(of_one_label)}]"
-        raise UserError(f"{measures}: {text}; expected a column of one label")
+        raise UserError(f"{measures}: {text}. Use a data.label_column= with single labels.")
 
 
 def largest_sizes(recipe: Recipe) -> str:
@@ -137,17 +137,17 @@ def resident_images(
         return None
     try:
         if compared_views(recipe):
-            raise NotResident(f"objective={recipe.objective} compares views, whose colours change")
+            raise NotResident(f"objective={recipe.objective} compares views in random colours")
         if pixel_type(data) != torch.uint8:
-            raise NotResident(f"data.range={option_text(data.range)} is of 16 bits")
+            raise NotResident(f"data.range={option_text(data.range)} has 16-bit pixels")
         if data.stream:
-            raise NotResident("data.stream=true reads images in parts")
+            raise NotResident("data.stream=true reads the images in parts")
         share = 0.5 if wanted else AUTO_RESIDENT
         room = share * host_memory() * len(train) / (images or len(train))
         return decode_split(train, data, room, torch.get_num_threads())
     except NotResident as error:
         if wanted:
-            raise UserError(f"compute.resident=true: {error}; expected false or null") from None
+            raise UserError(f"compute.resident=true: {error}. Use compute.resident=null.") from None
         return None
 
 

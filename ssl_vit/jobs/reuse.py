@@ -16,6 +16,7 @@ from ..runs import identity
 from ..runs.checkpoint_files import list_checkpoints, step_of
 from ..runs.folder import Run
 
+NOT_COMPARED = "the images were not compared with the images of the finished run"
 MEASURED_LAST = {"eval.test", "eval.real"}  # keys of measurements after the last step
 
 
@@ -42,7 +43,7 @@ def check(run: Run) -> list[str]:
     images, warning = _images(recipe)
     identity.check_facts(recipe, folder, {"data": images})
     warnings = [warning] if warning else []
-    text = "is not here, so whether the weights are the same was not checked"
+    text = "not found, so the weights were not compared with the finished run"
     gone = [source.option for source, digest in weights.items() if source.is_local and not digest]
     return [*(f"{option}: {text}" for option in gone), *warnings]
 
@@ -62,9 +63,7 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
     """
     began_at, here = (began["run"], began["step"]) if began else None, recipe.trunk
     if began_at and here and began_at != (here.folder.name, here.step):
-        text = (
-            f"the run began at step {began_at[1]} of {began_at[0]}; expected that, or leave it out"
-        )
+        text = f"the run began at step {began_at[1]} of run {began_at[0]}. Leave out resume=."
         raise recipe.error("resume", text)
 
 
@@ -101,7 +100,7 @@ def measured_again(run: Run) -> str:
     if not saved or step_of(saved[-1]) != recipe.optim.steps:
         return ""
     names = ", ".join(map(str, changed))
-    return f"again       the run has finished and is measured again: {names}"
+    return f"again       the run has finished and is measured again with other values: {names}"
 
 
 def finished(run: Run) -> Result | None:
@@ -132,12 +131,11 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
     """
     data = recipe.data
     if data.hub and not data.path:
-        text = "is not read again, so whether its images are the same was not checked"
-        return {}, f"data.hub={data.hub}: {text}"
+        return {}, f"data.hub={data.hub}: {NOT_COMPARED}"
     try:
         check_place(data)
     except UserError as error:
-        return {}, f"{error}; whether the images are the same was not checked"
+        return {}, f"{error} ({NOT_COMPARED})"
     # fingerprints are of whole splits, even if a run uses only a part
     place = {key.removeprefix("data."): recipe.values()[key] for key in (*SPLIT_KEYS, *READING)}
     test = recipe.eval.test or recipe.objective == "probe"

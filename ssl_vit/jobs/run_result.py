@@ -67,7 +67,7 @@ class RunResult(Result):
     def _lines(self) -> Iterator[str]:
         recipe = recipe_files.read(self.folder / "recipe.yaml")
         page = self.folder / "report.html"
-        began = f"from step {self.trunk.step:,} of {self.trunk.run} on, " if self.trunk else ""
+        began = f"(step {self.trunk.step:,} by run {self.trunk.run}) " if self.trunk else ""
         took = f"{began}in {duration(self.seconds)}, {self.finished}: "
         took += str(page if page.exists() else self.folder)
         yield f"finished    {f'{self.steps:,} steps ' if self.steps else ''}{took}{self._chosen()}"
@@ -79,10 +79,11 @@ class RunResult(Result):
                 yield f"{reading.row.words:<11} {metric_tables.beside_text(reading)}"
         if recipe.fine_tunes:
             said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
-            yield f"scratch     {said}{'; ' if command else ''}{command}"
+            yield f"scratch     {said}{'. To measure this, type ' if command else ''}{command}"
         if self.not_compared:
             command = next_steps.evaluation(self.folder, self.folder.parent, recipe, self._labelled)
-            yield f"features    not compared with fresh weights; on images with labels: {command}"
+            text = "not compared with fresh weights. To compare on images with labels, type"
+            yield f"features    {text} {command}"
         yield from self._seen()
         if recipe.fine_tunes and (said := metric_tables.classifier_verdict(readings)):
             yield f"verdict     {said}"
@@ -146,16 +147,17 @@ class RunResult(Result):
         The line ends with what was not measured, and the command to measure it.
         """
         if said:
-            unknown = f"features not compared: {self.not_compared}. " if self.not_compared else ""
+            why = self.not_compared
+            unknown = f"The features were not compared: {why}. " if why else ""
             said = f"verdict     {unknown}{said} "
         learned = recipe.trains and all(part.labels for part in recipe.declared.trained(recipe))
         if not learned and (recipe.trains or not recipe.init_source.is_scratch):
             init = self.folder if recipe.trains else recipe.init
             worth = self._worth(recipe)
-            how = f"compares: {worth}"
+            how = f"To compare, type {worth}"
             if not worth:
-                how = f"only fine-tunes: {next_steps.fine_tuning(init, recipe)}"
-            said = f"{said}fine-tuning not compared with training from scratch; this {how}"
+                how = f"To only fine-tune, type {next_steps.fine_tuning(init, recipe)}"
+            said = f"{said}Fine-tuning was not compared with training from scratch. {how}"
         if said:
             yield said.rstrip()
 

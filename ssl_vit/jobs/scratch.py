@@ -71,7 +71,7 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         why = _other_pooling(neighbours, recipe)
         made = made_by(recipe)
         if not why and (made is None or made.plugin):
-            why = f"; the same from scratch: {next_steps.from_scratch(folder)}"
+            why = f". To train from scratch, type {next_steps.from_scratch(folder)}"
         return f"{NOT_KNOWN}{why}"
     # prefer the run with the same seed
     nearest = min(
@@ -79,7 +79,7 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     )
     top1, value = result.metrics[MEASURE].value, nearest.result.metrics[MEASURE].value
     work, all_work = nearest.result.total_exaflop, result.total_exaflop
-    less = "its compute is not compared"
+    less = "compute that was not compared"
     if made_by(recipe) and work is not None and all_work is not None and work < all_work:
         less = "less compute"
     tries = _tries(neighbours, SCRATCH)
@@ -89,8 +89,9 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         for count, exaflop in ((tries, work), (_tries(neighbours, recipe.init), all_work))
     )
     return (
-        f"{NOT_KNOWN}, as training from scratch had {tuning} and {less}: {MEASURE} {value:.1%}"
-        f" ({nearest.folder.name}: {start}), here {top1:.1%} ({here} with its pre-training)"
+        f"{NOT_KNOWN}, because training from scratch had {tuning} and {less}: {MEASURE} {value:.1%}"
+        f" from scratch ({nearest.folder.name}: {start}), {top1:.1%} fine-tuned ({here} including"
+        " pre-training)"
     )
 
 
@@ -103,7 +104,8 @@ def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
     for run in neighbours:
         if run.recipe.init == SCRATCH and run.differ - {"init", "seed"} == {POOL}:
             pool, here = run.recipe.value(POOL), recipe.value(POOL)
-            return f", as {run.folder.name} has {POOL}={pool}; with {POOL}={here} it compares"
+            text = f"run {run.folder.name} from scratch has {POOL}={pool}"
+            return f", because {text}. Train from scratch with {POOL}={here}"
     return ""
 
 

@@ -29,9 +29,9 @@ from ..runs.folder import TRAINED_ON, Run
 from ..training.distributed import WatchedAccelerator, on_main
 
 LIMIT = 1_000_000  # largest number of images in a record
-NO_RECORD = ": it has no record of its images"
-NOT_HERE = ": it or its recipe is not here"
-FIRST_STEPS = " for all: it has no record of its first steps"
+NO_RECORD = ": the run has no record of images"
+NOT_HERE = ": the run or the recipe is missing"
+FIRST_STEPS = ": the run has no record of the first steps"
 
 
 class Record(NamedTuple):
@@ -197,7 +197,7 @@ class MeasuredImages:
         )
         unknown = "" if record.complete else FIRST_STEPS
         if len(record.images) >= LIMIT and not record.complete:
-            unknown = f" for all: it has more than {LIMIT:,}"
+            unknown = f": the record ends after {LIMIT:,} images"
         return [SeenImages(run=run, of=of, images=images, labels=labels, unknown=unknown)]
 
 

@@ -206,11 +206,11 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
         return
     each = recipe.optim.batch // batch_layout.processes
-    text = f"objective={recipe.objective} compares all images of a step, so it is one pass"
+    text = f"objective={recipe.objective} needs all images of a step in a single pass"
     if recipe.compute.batch is None:
-        text += f", and {batch_layout.device_batch} of {each} are estimated to fit into memory"
-    choices = f"expected {each}, more processes or a smaller optim.batch="
-    raise recipe.error("compute.batch", f"{text}; {choices}")
+        text += f", and an estimated {batch_layout.device_batch} of {each} images fit into memory"
+    remedy = f"Use compute.batch={each}, more processes or a smaller optim.batch=."
+    raise recipe.error("compute.batch", f"{text}. {remedy}")
 
 
 def _build_state(
@@ -289,7 +289,7 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
         source = run.recipe.sources()[key]
         known = run.recipe.value(source.network_key)
         if known | source.network_values() != known:  # the recipe describes another network
-            text = f"is not what {source.option} is of; leave it out"
+            text = f"{source.option} describes another network. Leave out {source.network_key}."
             raise UserError(f"{source.network_key}: {text}")
         facts["before"] = upstream_cost(run.recipe)
         loaded = weights.load_weights(network, source)
@@ -334,12 +334,12 @@ def _begin_at_trunk(job: Job) -> None:
         return
     path = checkpoint.folder(trunk.folder / run.checkpoints.name, trunk.step)
     if not checkpoint.is_intact(path):
-        raise job.recipe.error("resume", f"{path} is damaged; expected another step")
+        raise job.recipe.error("resume", f"{path} is damaged. Name another step.")
     made = {kind: recorded(run.folder, kind) for kind in FACTS}
     check_facts(job.recipe, trunk.folder, made)
     saved = checkpoint.load(path)
     if saved["recipe"] != read_record(trunk.folder / "environment.json", RunEnvironment).recipe:
-        raise job.recipe.error("resume", f"{path} is another run's; remove it")
+        raise job.recipe.error("resume", f"{path} belongs to another run. Name another step.")
     for name in (TRAINED_ON, COMPARED, run.metrics.name):
         if (stored := trunk.folder / name).exists():
             write_atomically(run.folder / name, stored.read_bytes())
@@ -362,9 +362,9 @@ def _newest(job: Job) -> str | None:
     for path in reversed(known):
         if checkpoint.is_intact(path):
             return path.name
-        job.run.warn(f"{path} is damaged; using the one before it")
+        job.run.warn(f"the checkpoint {path} is damaged and is skipped")
     if known:
-        text = f"every checkpoint in {job.run.checkpoints} is damaged; remove them to begin again"
+        text = f"all checkpoints are damaged. To start again, remove {job.run.checkpoints}."
         raise UserError(f"name={job.recipe.name}: {text}")
     return None
 
@@ -380,12 +380,12 @@ def _restore(job: Job, path: Path) -> None:
     try:
         saved = checkpoint.load(path)
         if saved["recipe"] != recipe_hash(job.recipe):
-            raise UserError(f"{prefix} is another run's; remove it")
+            raise UserError(f"{prefix} belongs to another run. Remove the checkpoint.")
         job.state.load(saved)
         reuse.check_start(job.recipe, job.state.trunk)
     except UserError:
         raise
     except Exception as error:  # torch, pickle and parts of the state raise many kinds
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        text = f"holds no training state of this run ({why}); remove it"
+        text = f"holds no training state of this run ({why}). Remove the checkpoint."
         raise UserError(f"{prefix} {text}") from None

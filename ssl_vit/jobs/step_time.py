@@ -66,7 +66,7 @@ def measure(recipe: Recipe) -> StepTime:
             fail.
     """
     if not recipe.trains:
-        raise UserError("--probe: an evaluation takes no steps to be measured; leave it out")
+        raise UserError("--probe: an evaluation has no training steps. Leave out --probe.")
     load = os.getloadavg()[0]
     recipe = copy.deepcopy(recipe)
     recipe.name = "probe"

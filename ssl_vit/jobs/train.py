@@ -117,7 +117,7 @@ def _measure_baselines(job: Job) -> None:
             rows = declared.metrics if is_plugins(type(declared)) else ()
             for row in rows if job.accelerator.is_main_process else ():
                 if isinstance(row, Baseline) and row.name not in measured:
-                    text = "is declared and not measured: what it is compared with has none"
+                    text = "is declared, but baselines() did not return a value"
                     job.run.warn(f"baseline {row.name} {text}")
     # loaded weights are probed now, before the first step changes them; without loaded weights, the
     # first evaluation measures the baselines
@@ -146,11 +146,10 @@ def _try_plugin(job: Job) -> None:
         model.train()
     unsaid = is_plugins(type(recipe.declared)) and not recipe.declared.says_pool
     if recipe.pool not in pools and (pools or unsaid) and accelerator.is_main_process:
-        text = f"the loss is of encoder.feature by {', '.join(pools)}"
+        text = f"the loss uses encoder.feature with pool={', '.join(pools)}"
         if not pools:
-            text = "the loss is not of encoder.feature, and the plugin declares no pool"
-        probed = f"probed and exported is that by {recipe.pool}, the declaration's pool"
-        job.run.warn(f"{text}; {probed}")
+            text = "the loss does not use encoder.feature, and the plugin declares no pool"
+        job.run.warn(f"{text}. The probes and the export use pool={recipe.pool}")
     trained = any(weight.requires_grad for weight in job.objective.encoder.parameters())
     if not trained and accelerator.is_main_process:
         job.run.warn(f"{own_place(job.objective)}: no weight of the encoder is trained")
@@ -201,8 +200,8 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
             distributed.on_main(accelerator, best.drop_unsaved)
         whole = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather(accelerator) and accelerator.is_main_process:
-            beyond = f"of the images beyond {seen_images.LIMIT:,}"
-            callbacks.note(f"{beyond}, which it trains on is not recorded")
+            text = f"this run has trained on more than {seen_images.LIMIT:,} images"
+            callbacks.note(f"{text}. Evaluations do not know which later images were seen")
         distributed.on_main(accelerator, lambda: _save(job, saver, whole, callbacks))
 
     def finish_saving() -> None:
@@ -262,9 +261,9 @@ def _stop(job: Job, where: str, saved: int) -> None:
     lost = saved < job.state.step
     what = "saved" if saved else "nothing to save yet"
     if lost:
-        what = f"not saved, but step {saved:,}" if saved else "not saved"
+        what = f"saved only up to step {saved:,}" if saved else "not saved"
     again = "resumes" if saved else "starts again"
-    job.accelerator.print(f"stopped     {where}, {what}; the same command {again}")
+    job.accelerator.print(f"stopped     {where}, {what}. The same command {again} the run.")
     raise SystemExit(preemption.NOT_SAVED if lost else preemption.STOPPED)
 
 

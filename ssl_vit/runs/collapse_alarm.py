@@ -53,13 +53,16 @@ class CollapseAlarm(Callback):
         rank, first = row[RANK], self.first[RANK]
         bounds = {}
         if not rank >= LEAST_RANK * first:  # true for NaN too
-            under = f"under {LEAST_RANK:.0%} of that at step {self.first['step']}, {first:.1f}"
+            under = f"under {LEAST_RANK:.0%} of {first:.1f}, the rank at step {self.first['step']}"
             bounds[RANK] = f"effective rank {rank:.1f}, {under}"
         if not row[COSINE] <= MOST_COSINE:
-            bounds[COSINE] = f"mean cosine of two images {row[COSINE]:.4f}, over {MOST_COSINE:g}"
+            over = f"over {MOST_COSINE:g}"
+            bounds[COSINE] = f"mean cosine {row[COSINE]:.4f} between features of two images, {over}"
         for name, what in INFORMATION.items():
             share = row.get(name)
             if share is not None and not share >= LEAST_INFORMATION:
                 under = f"under {LEAST_INFORMATION:.0%}"
-                bounds[name] = f"{what} tells {share:.1%} of what its prototype could, {under}"
+                bounds[name] = (
+                    f"the prototype of {what} has {share:.1%} of the possible information, {under}"
+                )
         return bounds

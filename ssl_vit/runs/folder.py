@@ -47,7 +47,7 @@ def open_run(folder: Path) -> "Run":
         UserError: the folder holds no run, or recipe.yaml cannot be read.
     """
     if not (folder / "recipe.yaml").is_file():
-        raise UserError(f"{folder} is no run: it holds no recipe.yaml")
+        raise UserError(f"{folder}: no run here, because recipe.yaml is missing. Check the path.")
     recipe, place = recipe_files.read(folder / "recipe.yaml"), folder.resolve()
     recipe.out, recipe.name = str(place.parent), place.name
     return Run(recipe)
@@ -261,9 +261,9 @@ class Run:
             UserError: the folder was moved or removed.
         """
         if self.is_moved:
-            text = f"{self.folder} was moved or removed while the run wrote it"
-            hint = "with name= and out= of its new place it resumes from its last checkpoint"
-            raise UserError(f"name={self.recipe.name}: {text}; {hint}")
+            text = f"{self.folder} was moved or removed during the run"
+            hint = "To resume a moved run, use name= and out= of the new place."
+            raise UserError(f"name={self.recipe.name}: {text}. {hint}")
 
     @property
     def is_moved(self) -> bool:
@@ -277,6 +277,6 @@ class Run:
             OSError: the folder was moved or removed, and another folder may have its path.
         """
         if self.is_moved:
-            self.on_lost(f"the loss of its folder {self.folder}")
-            text = "moved or removed while the run wrote it"
+            self.on_lost(f"the loss of the folder {self.folder}")
+            text = "moved or removed during the run"
             raise FileNotFoundError(errno.ENOENT, text, str(self.folder))

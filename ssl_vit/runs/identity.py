@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from .. import hub_files
 from ..errors import UserError
+from ..formatting import option_text
 from ..recipe import records
 from ..recipe.check import check_stable
 from ..recipe.identity import (
@@ -37,7 +38,7 @@ from . import lock
 from .checkpoint_files import list_checkpoints, step_of
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
-TAKEN = "take another name= or remove that folder"  # what to do about a folder of another run
+TAKEN = "Use another name=, or remove this folder."  # what to do about a folder of another run
 LENGTH = ("optim.steps", "optim.decay")  # keys that may differ between runs with the same beginning
 
 
@@ -95,8 +96,8 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     Raises:
         UserError: the record is missing or damaged.
     """
-    remove = "remove it, or " if path.exists() else ""
-    return records.require(path, kind, f"{remove}take another name=")
+    remedy = "Remove the file, or use another name=." if path.exists() else "Use another name=."
+    return records.require(path, kind, remedy)
 
 
 def recorded(folder: Path, key: str) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         _check_unedited(recipe, folder)
     if recipe.trunk and not (_checkpoints(folder) or (folder / "result.json").exists()):
         if not (recipe.trunk.folder / "recipe.yaml").exists():
-            raise recipe.error("resume", f"{recipe.trunk.folder}: expected a run's folder")
+            raise recipe.error("resume", f"{recipe.trunk.folder} holds no run. Check the path.")
         _check_unedited(recipe, recipe.trunk.folder)
         trunk_recipe = _completed_from(recipe.trunk.folder, recipe)
         check_trunk(recipe, trunk_recipe)
@@ -204,13 +205,13 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         _pin(recipe)
         return recipe
     if not recipe.resume:
-        raise UserError(f"resume=false: {folder} holds a run already; {TAKEN}")
+        raise UserError(f"resume=false: {folder} already holds a run. {TAKEN}")
     trunk_recipe = _completed_from(folder, recipe)
     if differ := differences(computed_values(trunk_recipe), computed_values(recipe)):
-        text = f"{folder} holds another recipe: {', '.join(map(str, differ))}"
+        text = f"{folder} holds a run of another recipe: {', '.join(map(str, differ))}"
         # nobody should remove a folder while it is written
-        hint = "take another name=" if lock.is_held(folder) else TAKEN
-        raise UserError(f"name={recipe.name}: {text}; {hint}")
+        hint = "Use another name=." if lock.is_held(folder) else TAKEN
+        raise UserError(f"name={recipe.name}: {text}. {hint}")
     return recipe
 
 
@@ -239,8 +240,8 @@ def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
         UserError: the recipes differ, or the other run decays before that step.
     """
     if differ := differences(computed_values(trunk), computed_values(recipe), LENGTH):
-        text = f"is of another recipe: {', '.join(map(str, differ))}"
-        raise recipe.error("resume", f"{text}; expected the same but for {' and '.join(LENGTH)}")
+        text = f"this run has another recipe: {', '.join(map(str, differ))}"
+        raise recipe.error("resume", f"{text}. Only {' and '.join(LENGTH)} may differ.")
     check_stable(recipe, trunk)
 
 
@@ -255,9 +256,9 @@ def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
     saved = [step_of(path) for path in _checkpoints(folder)]
     if step not in saved:
         keys = keeping(trunk_recipe, step)
-        kept = f"; {keys} of that run would have kept it" if keys else ""
-        text = f"expected a step of its checkpoints: {', '.join(map(str, saved)) or 'none'}"
-        raise recipe.error("resume", text + kept)
+        kept = f" To keep this step, the run needed {keys}." if keys else ""
+        steps = ", ".join(map(str, saved)) or "none"
+        raise recipe.error("resume", f"no checkpoint of this step. Choose from: {steps}.{kept}")
 
 
 def keeping(trunk: Recipe, step: int) -> str:
@@ -301,8 +302,8 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
             continue
         expected = read_record(record, WithRecipe).recipe
         if not path.exists() or expected not in (None, written_hash(flatten(load_yaml(path)))):
-            text = f"{path} is missing or not the recipe that {record.name} was made with"
-            raise UserError(f"name={recipe.name}: {text}; restore it, or take another name=")
+            text = f"{path} is missing or has changed since {record.name} was written"
+            raise UserError(f"name={recipe.name}: {text}. Restore the file, or use another name=.")
 
 
 def _pin(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
@@ -356,10 +357,10 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         text = {
             "data": f"{images}: the images of {', '.join(names)} differ",
             **{key: f"{option}: {weights} differ" for key, option in options.items()},
-            "plugin": f"plugin={recipe.plugin}: the file differs",
+            "plugin": f"plugin={option_text(recipe.plugin)}: the file differs",
             "real": f"eval.real={recipe.eval.real}: the labels differ",
         }[kind]
-        raise UserError(f"{text} from what {folder} was made with; {TAKEN}")
+        raise UserError(f"{text} from the run in {folder}. {TAKEN}")
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
@@ -380,5 +381,5 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     """
     if differ := changed_options(recipe, folder):
         names = ", ".join(map(str, differ))
-        text = f"{folder} has finished with other values: {names}; {TAKEN}"
-        raise UserError(f"name={recipe.name}: {text}")
+        text = f"the run in {folder} has finished with other values: {names}"
+        raise UserError(f"name={recipe.name}: {text}. {TAKEN}")

@@ -57,7 +57,7 @@ def check_outside(name: str, folder: Path) -> None:
         # (pages.run_record.is_run). Here both are needed: a user's recipe.yaml next to runs/ must
         # keep no run from starting
         if all((above / name).is_file() for name in ("recipe.yaml", "environment.json")):
-            text = f"lies inside another run's folder, {above}; take another name= or out="
+            text = f"is inside {above}, the folder of another run. Use another name= or out=."
             raise UserError(f"name={name}: {folder} {text}")
 
 
@@ -168,11 +168,11 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
         try:
             stack.enter_context(lock)
         except Timeout:
-            text = f"{folder} is being written by {_named(folder)}; wait, or take another name="
+            text = f"{folder} is being written by {_named(folder)}. Wait, or use another name=."
             raise UserError(f"name={folder.name}: {text}") from None
         except OSError as error:
-            text = "expected a folder that may be written, on a file system that has locks"
-            raise UserError(f"out={out}: {path}: {error.strerror}; {text}") from None
+            text = "Use a writable folder, on a file system with locks."
+            raise UserError(f"out={out}: {path}: {error.strerror}. {text}") from None
         real = folder.resolve()
         OURS.add(real)
         stack.callback(OURS.discard, real)

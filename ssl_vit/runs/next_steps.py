@@ -44,17 +44,17 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
     if recipe.training_tool == "finetune":
         return [
-            NextCommand("look at what it has learned", _typed("figures", init, *plugin)),
+            NextCommand("draw what the encoder has learned", _typed("figures", init, *plugin)),
             NextCommand("write the features of all images", _typed("embed", init, f"out={out}")),
-            NextCommand("compare it with the other runs", _typed("report", str(out))),
+            NextCommand("compare the run with other runs", _typed("report", str(out))),
         ]
     tested = _tested(folder, recipe, labelled)
     tuned = _typed("finetune", "recipe=finetune", init, *tested, f"out={out}")
     measured = evaluation(folder, out, recipe, labelled)
     helps = worth(recipe, recipe if labelled else None)
-    steps = [NextCommand("whether pre-training helps these images", helps)] if helps else []
+    steps = [NextCommand("measure whether pre-training helps", helps)] if helps else []
     steps.append(NextCommand("measure the frozen encoder on labels", measured))
-    return [*steps, NextCommand("fine-tune it on labels", tuned)]
+    return [*steps, NextCommand("fine-tune the encoder on labels", tuned)]
 
 
 def has_labels(not_compared: str | None) -> bool:

@@ -75,7 +75,7 @@ class OutputFolder(Generic[Content]):
         except OSError as error:
             raise UserError(f"{option}: {self.path}: {error.strerror}") from None
         if self.record not in names and any(not name.startswith(".") for name in names):
-            raise UserError(f"{option}: {self.path} holds something else; give another name=")
+            raise UserError(f"{option}: {self.path} holds other files. Use another name=.")
 
     def read(self) -> Content | None:
         """Return the record, or None if there is no record.
@@ -91,7 +91,7 @@ class OutputFolder(Generic[Content]):
         except (OSError, ValueError) as error:
             if self.run is not None:
                 return None
-            raise UserError(f"{path} is damaged ({error}); give another name=") from None
+            raise UserError(f"{path} is damaged ({error}). Use another name=.") from None
 
     def write(self, content: Content) -> None:
         """Write the record.
@@ -119,6 +119,6 @@ class OutputFolder(Generic[Content]):
             if not path.exists():
                 del kept[name]
             elif file_hash(path) != recorded[name]:
-                text = "is not the file that was written; remove it, and give the command again"
-                raise UserError(f"{path} {text}")
+                text = "the file has changed. Remove the file, then repeat the command."
+                raise UserError(f"{path}: {text}")
         return kept

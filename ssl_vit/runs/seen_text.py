@@ -35,22 +35,22 @@ def sentence(one: SeenImages) -> str:
     """Describe what a run has seen, without a full stop."""
     if not any(one.images.values()):
         if one.unknown:
-            return f"which images {one.run} was trained on is not known{one.unknown}"
+            return f"the images that {one.run} was trained on are unknown{one.unknown}"
         named = " and ".join(SPLIT_NAMES[split] for split in one.of)
         return f"{one.run} was trained on none of the {named} images"
     how = "without labels"
     if one.labels == one.images:
         how = "with their labels"
     elif any(one.labels.values()):
-        how = f"with the labels of {_counted(one.labels, {})}"
-    more = f"; on which others is not known{one.unknown}" if one.unknown else ""
+        how = f"with the labels of {_counted(one.labels, {})} images"
+    more = f", and possibly on more{one.unknown}" if one.unknown else ""
     return f"{one.run} was trained on {_counted(one.images, one.of)} images, {how}{more}"
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
     """Return cautions for results on test images with labels that a run has learned."""
-    caution = "what is measured on the test images is no measure of images that it has not seen"
-    return [f"{sentence(images)}: {caution}" for images in seen if learned_labels([images])]
+    caution = "Results on the test images do not hold for unseen images"
+    return [f"{sentence(images)}. {caution}" for images in seen if learned_labels([images])]
 
 
 def _counted(images: dict[str, int], of: dict[str, int]) -> str:

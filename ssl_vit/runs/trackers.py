@@ -110,7 +110,7 @@ class Trackers(Callback):
             self._add(name, methodcaller("finish"))
         self.worker.end(END)
         if busy := self.worker.busy:
-            self._drop(busy[0], TimeoutError(f"not done {END:.0f} s after the run's end"))
+            self._drop(busy[0], TimeoutError(f"still busy {END:.0f} s after the end of the run"))
         self._drop_failed()
         self.names = []
 
@@ -131,7 +131,7 @@ class Trackers(Callback):
         if name in self.names:
             self.names.remove(name)
             if not self.run.is_moved:  # otherwise the run reports the move itself
-                self.warn(f"log.trackers=[{name}] failed and is left out from here on: {error!r}")
+                self.warn(f"log.trackers=[{name}] failed and is no longer used: {error!r}")
 
 
 class _Worker:
@@ -190,7 +190,7 @@ def check_installed(names: Sequence[str]) -> None:
         module = importlib.util.find_spec(name)
         # a folder of that name in the working directory is no library
         if module is None or module.origin is None:
-            text = f"expected an installed library; pip install {TRACKERS[name]}"
+            text = f"not installed. Type `pip install {TRACKERS[name]}`."
             raise UserError(f"log.trackers={name}: {text}")
 
 

@@ -107,8 +107,8 @@ class State:
         accelerator = self.accelerator
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
             raise UserError(
-                f"data.stream=true: the run was stopped on {len(saved['stream'])} processes and"
-                f" cannot be resumed on {accelerator.num_processes}. Start as many as before."
+                f"data.stream=true: the run was stopped on {len(saved['stream'])} processes, not on"
+                f" {accelerator.num_processes}. Start {len(saved['stream'])} processes."
             )
         self._check_device_batch(saved["device_batch"])
         self.load_weights(saved)

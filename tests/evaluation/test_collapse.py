@@ -110,9 +110,12 @@ def test_the_alarm_needs_two_checks_in_a_row_after_warm_up() -> None:
 @pytest.mark.parametrize(
     ("measured", "says"),
     [
-        ({"features/mean_cosine": 0.995}, "mean cosine of two images 0.9950, over 0.99"),
+        (
+            {"features/mean_cosine": 0.995},
+            "mean cosine 0.9950 between features of two images, over 0.99",
+        ),
         ({"features/information": 0.03}, "3.0%"),
-        ({"features/patch_information": 0.02}, "a patch tells 2.0%"),
+        ({"features/patch_information": 0.02}, "of a patch has 2.0%"),
     ],
 )
 def test_the_alarm_of_other_measures(measured: dict[str, float], says: str) -> None:

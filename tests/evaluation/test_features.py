@@ -212,7 +212,7 @@ def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(
 
 @pytest.mark.parametrize(
     ("made", "says"),
-    [("mpp", "no run that learned labels"), ("linear", "supervised.hidden=false")],
+    [("mpp", "no classifier"), ("linear", "supervised.hidden=false")],
 )
 def test_a_run_without_a_hidden_layer_is_named(
     runs: dict[str, Run], made: str, says: str, tmp_path: Path

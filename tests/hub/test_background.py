@@ -61,7 +61,7 @@ def after_trouble(says: str) -> Callable[[background.Pusher, Callable[[], bool]]
 HUB: dict[str, tuple[list[Fault], dict[str, str], str]] = {
     "nothing odd": ([], {}, ""),
     "refuses": ([], {"HF_TOKEN": NOBODY}, "does not know this token"),
-    "hangs": ([Fault("/", "hang")], {}, "an upload began and has not ended"),
+    "hangs": ([Fault("/", "hang")], {}, "an upload has begun and not ended"),
 }
 
 
@@ -113,7 +113,7 @@ def test_what_is_pending_is_pushed_by_the_line_that_is_told(
     shutil.copytree(finished, folder)
     cli.pretrain(words(folder.parent, "hub.private=false"))
     lines = told(capsys)
-    assert lines["not pushed"] == "main: it has not been tried yet"
+    assert lines["not pushed"] == "main: no upload has been tried yet"
     options = [f"hub.repo={REPO}", "hub.private=false", "hub.state=false"]
     assert shlex.split(lines["then type"])[2:] == [str(folder), *options]
     subprocess.run(lines["then type"], shell=True, cwd=ROOT, timeout=600, check=True)
@@ -132,7 +132,7 @@ def test_a_push_that_failed_is_told_once_while_training_goes_on(
     pusher.on_step(1)
     pusher.on_step(2)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("warning: the Hub has not got main: the Hub is busy")
+    assert line.startswith("warning: not uploaded to the Hub yet: main (the Hub is busy")
 
 
 HELD = """
@@ -208,7 +208,7 @@ def test_an_upload_that_is_stopped_leaves_the_whole_or_the_former(
     server.requests.clear()
     stopped(run, lambda: any(re.search(match, request) for request in server.requests))
     assert pushed(server) == former and manifest.pending(run) == ["main"]
-    assert "began and has not ended" in dict(manifest.status_lines(run))["not pushed"]
+    assert "has begun and not ended" in dict(manifest.status_lines(run))["not pushed"]
     server.faults = []
     push.push(run)
     whole = {path.name: path.read_bytes() for path in run.export.iterdir()}
@@ -226,7 +226,9 @@ def test_of_milestones_that_cannot_be_pushed_the_newest_are_kept(
         assert milestones(step, {}, nn.Linear(2, 2)) == ()
     kept = sorted(path.name for path in run.outbox.iterdir())
     assert kept == [f"step-{step:09d}" for step in range(4, 8)]
-    warned = [line for line in capsys.readouterr().out.splitlines() if "is given up" in line]
+    warned = [
+        line for line in capsys.readouterr().out.splitlines() if "will not be uploaded" in line
+    ]
     assert [int(re.findall(r"step (\d)", line)[0]) for line in warned] == [1, 2, 3]
 
 

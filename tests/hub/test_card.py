@@ -130,7 +130,7 @@ def test_a_card_repeats_what_its_run_needs_and_tells_no_place_of_this_machine(ru
     assert recipe.data.path == "/home/me/images"
 
 
-OWN_MACHINE = "a copy on the trainer's own machine"
+OWN_MACHINE = "a copy on the trainer's machine"
 TERMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "drawn": ({}, "drawn by ssl_vit from a seed.", "Apache-2.0"),
     "the Hub's": (
@@ -141,22 +141,22 @@ TERMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a copy": (
         {"name": "cifar10", "hub": "uoft-cs/cifar10", "path": "/home/me/cifar10"},
         f"read from {OWN_MACHINE}, not from uoft-cs/cifar10 of the Hub.",
-        "The authors state no licence; they ask to be cited",
+        "The authors state no licence, but ask to be cited",
     ),
     "one's own": (
         {"name": "cifar10", "path": "/home/me/cifar10"},
         f"read from {OWN_MACHINE}. Split `validation` was held out",
-        "not known to ssl_vit; they are for their owner to say.",
+        "does not know the terms of use of these images. Ask the owner.",
     ),
     "shares": (
         {"share": 0.1, "test": 0.2},
-        "from a seed; 10.0% of it was trained on; 20.0% of it was kept for testing.",
+        "from a seed; 10.0% of the images were used for training; 20.0% of the images were kept for",
         "Apache-2.0",
     ),
     "another's": (
         {"name": "me--pics", "hub": "me/pics"},
         "me/pics of the Hub",
-        "are at https://huggingface.co/datasets/me/pics.",
+        "See https://huggingface.co/datasets/me/pics.",
     ),
 }
 
@@ -212,8 +212,14 @@ def test_the_cost_of_a_run_that_went_on_from_another_is_of_its_own_steps(run: Ru
     trunk = Trunk(run="long", step=8)
     run.finish(result_of(run).model_copy(update=took | {"trunk": trunk}))
     text = card.write(run, run.export)
-    assert "10 steps on 80 images, the first 8 of another run; the rest was 2 exaFLOP" in text
-    assert "1 device-hours, after 4 for those steps and" in text
+    assert (
+        "10 steps on 80 images. Another run made the first 8 steps, and the other steps took"
+        in text
+    )
+    assert (
+        "(2 exaFLOP, 1 device-hours). The initial weights and the first steps took 4 device-hours"
+        in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def test_initial_weights_from_the_hub_bring_their_model_and_are_pinned(
 
 
 PLACES: dict[str, str] = {
-    "someone/nothing": "there is no such repository, or it is private",
-    "another/vit": "there is no such repository, or it is private",
+    "someone/nothing": "the repository does not exist, or is private",
+    "another/vit": "the repository does not exist, or is private",
     f"{REPO}@nowhere": "no such revision",
     "someone/words": "no config.json",
     "someone/pickled": "no model.safetensors",
@@ -95,8 +95,8 @@ def test_a_damaged_download_is_named(server: Hub, tmp_path: Path) -> None:
     exported(server, tmp_path)
     server.faults = [Fault("GET .*/resolve/.*/model.safetensors", "garbage", 1)]
     line = refused(InitSource(PLACE).fetch_export, *NAMES)
-    assert line.startswith(f"init={PLACE}: model.safetensors is damaged; remove ")
-    Path(line.split("remove ")[1].split(" and ")[0]).unlink()  # as it says
+    assert line.startswith(f"init={PLACE}: model.safetensors is damaged. Remove ")
+    Path(line.split("Remove ")[1].split(", then ")[0]).unlink()  # as it says
     assert InitSource(PLACE).fetch_export(*NAMES)
 
 

@@ -118,7 +118,7 @@ def test_a_push_tells_nothing_of_private_photographs(
     drawn = "predictions" if kind == "pretraining" else "attention_rollout"
     assert "hub.figures=true" in withheld
     assert f"main: figures/{drawn}.png" not in "".join(lines)
-    named = [line for line in lines if line.startswith("tells") and CLASSES[1] in line]
+    named = [line for line in lines if line.startswith("includes") and CLASSES[1] in line]
     assert len(named) == (kind == "fine-tuning")
 
     push.main([str(made.folder), *STATE])

@@ -67,8 +67,8 @@ def test_a_pulled_state_goes_on_as_the_run_would_have(
     words = [PLACE, f"out={tmp_path}/my runs", "name=again"]
     pull.main(words)
     folder = tmp_path / "my runs" / "again"
-    printed = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("go on"))
-    assert "is there already" in refused(pull.main, words)
+    printed = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("resume"))
+    assert "already exists" in refused(pull.main, words)
     assert json.loads((folder / "hub.json").read_text()) == {"pulled": f"{PLACE}@{commit}"}
     assert printed[:3] == ["accelerate", "launch", "tools/pretrain.py"]
     cli.pretrain(printed[3:])
@@ -144,9 +144,9 @@ def test_a_state_is_packed_and_unpacked_as_it_was() -> None:
 
 
 STATES: dict[str, dict[str, Any]] = {
-    "it holds no training state: it has no": {"recipe.yaml": "ITS OWN"},
-    "its recipe.yaml: ": dict.fromkeys(payload.STATE, b"\x80\x04N."),  # a pickle
-    "holds no training state": {
+    "no training state here": {"recipe.yaml": "ITS OWN"},
+    ": recipe.yaml: ": dict.fromkeys(payload.STATE, b"\x80\x04N."),  # a pickle
+    "no training state in": {
         **dict.fromkeys(payload.STATE, b""),
         "recipe.yaml": "ITS OWN",
         "state.json": b"[1, 2]",

@@ -79,7 +79,7 @@ def test_finetune_and_evaluate_are_their_tools(made: Any, tmp_path: Path) -> Non
     own |= {"eval": {"test": False, "images": 8}}
     tuned = ssl_vit.finetune([one for one in TUNE if "eval" not in one], name="tuned", **own)
     assert {"folder": str(tmp_path / "tuned"), **result(tmp_path / "tuned")} == tuned.content()
-    with pytest.raises(ssl_vit.UserError, match="expected objective=probe"):
+    with pytest.raises(ssl_vit.UserError, match=r"^objective=.*objective=probe"):
         ssl_vit.evaluate(recipe="finetune", init=made.folder)
 
 
@@ -135,7 +135,7 @@ def test_ctrl_c_after_the_last_step_is_not_lost(
         return written(*given)
 
     monkeypatch.setattr(finish, "_write", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="after its last step"):
+    with pytest.raises(KeyboardInterrupt, match="after the last step"):
         ssl_vit.pretrain(OPTIONS, out=tmp_path, name="run")
     assert ssl_vit.pretrain(OPTIONS, out=tmp_path, name="run").steps == 2  # as it has finished
 

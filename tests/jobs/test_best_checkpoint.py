@@ -94,7 +94,7 @@ def test_the_first_of_the_best_is_kept_tested_and_exported(values, tmp_path: Pat
     made = run(tmp_path)
     assert_best(made.folder)
     assert kept(made.folder) == [BEST, 9, 12]  # checkpoint.keep=2 and the best one
-    assert f"The weights are those of step {BEST}" in card.write(made, made.export)
+    assert f"The weights come from step {BEST}" in card.write(made, made.export)
 
 
 @pytest.mark.parametrize("at", [BEST, 9])
@@ -131,7 +131,7 @@ def test_a_best_one_that_could_not_be_saved_is_none(values, tmp_path: Path, monk
 def test_without_a_finite_value_the_last_step_stays(values, tmp_path: Path, capsys) -> None:
     values.update(dict.fromkeys(values, NAN))
     assert_best(run(tmp_path).folder, None, None)
-    assert "checkpoint.best=accuracy: it was never finite" in capsys.readouterr().out
+    assert "checkpoint.best=accuracy: the metric was never finite" in capsys.readouterr().out
 
 
 def test_of_losses_the_lowest_is_the_best(tmp_path: Path) -> None:
@@ -143,17 +143,19 @@ def test_of_losses_the_lowest_is_the_best(tmp_path: Path) -> None:
 
 def test_what_a_resumed_run_cannot_choose_among_is_an_error(values, tmp_path: Path) -> None:
     folder = cut_off(tmp_path)
-    with pytest.raises(UserError, match=r"^checkpoint.best=loss: the run has chosen by checkpoint"):
+    with pytest.raises(UserError, match=r"^checkpoint.best=loss: .*checkpoint.best=accuracy"):
         run(tmp_path, "checkpoint.best=loss")
     with pytest.raises(UserError, match=r"^checkpoint.best=accuracy: .* eval.images=24 so far"):
         run(tmp_path, "eval.images=20")
     shutil.rmtree(checkpoint.folder(folder / "checkpoints", BEST))
-    with pytest.raises(UserError, match=r"checkpoint of step 6 is damaged or gone; checkpoint.bes"):
+    with pytest.raises(
+        UserError, match=r"checkpoint of step 6 is damaged or missing.*checkpoint.bes"
+    ):
         run(tmp_path)
     off = run(tmp_path, "checkpoint.best=null")  # as that error says
     assert "best" not in result(off.folder)
     (off.folder / "result.json").unlink()
-    with pytest.raises(UserError, match=r"trained to step 12 without it, .*; checkpoint.best=null"):
+    with pytest.raises(UserError, match=r"up to step 12 .*checkpoint.best=null"):
         run(tmp_path)
 
 
@@ -177,10 +179,10 @@ def test_a_pushed_state_brings_its_best_one(values, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["checkpoint.best=acuracy"], "no metric of the held-out images; did you mean accuracy?"),
-        (["checkpoint.best=chance"], "no metric of the held-out images"),
-        (["checkpoint.best=probe/knn"], "no metric of the held-out images"),
-        (["data.test=val"], "data.test=val is the split that it would be chosen on"),
+        (["checkpoint.best=acuracy"], "held-out images has this name, did you mean accuracy?"),
+        (["checkpoint.best=chance"], "no metric of held-out images"),
+        (["checkpoint.best=probe/knn"], "no metric of held-out images"),
+        (["data.test=val"], "data.test=val is also the validation split"),
     ],
 )
 def test_what_cannot_be_chosen_on_is_one_line(tmp_path: Path, options, message: str) -> None:

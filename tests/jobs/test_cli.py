@@ -29,9 +29,9 @@ MISTAKES = {
     "no init": ("finetune", ["recipe=finetune"], "init= is missing"),
     "no init for pre-training": ("pretrain", ["recipe=finetune"], "init= is missing"),
     "no init for evaluation": ("evaluate", ["recipe=evaluate"], "init= is missing"),
-    "an objective without labels": ("finetune", ["init=scratch"], "expected objective=supervised"),
-    "an evaluation that trains": ("evaluate", ["init=scratch"], "expected objective=probe"),
-    "training an evaluation": ("pretrain", ["recipe=evaluate"], "objective=probe trains nothing"),
+    "an objective without labels": ("finetune", ["init=scratch"], "objective=supervised"),
+    "an evaluation that trains": ("evaluate", ["init=scratch"], "objective=probe"),
+    "training an evaluation": ("pretrain", ["recipe=evaluate"], "objective=probe: "),
     "training's words": ("evaluate", [*SCRATCH, "optim.lr=1"], "optim.lr=1: "),
     "no such measure": ("evaluate", [*SCRATCH, "probe.measures=[knnn]"], "did you mean knn"),
 }

@@ -200,7 +200,7 @@ def test_the_heads_of_a_joint_run_are_those_of_its_mpp(tiny: list[str], tmp_path
         (["init=scratch", "model=bit_r50x1"], "resnetv2_50x1_bit has no patches"),
         (["init=timm:resnet18"], "expected a Vision Transformer or an Eva, not a ResNet"),
         (["init=scratch", "name=../up"], "name=../up: expected a folder's name"),
-        (["init=scratch", "figures=reconstruction", "images=2"], "none of these figures"),
+        (["init=scratch", "figures=reconstruction", "images=2"], "none of the figures"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(
@@ -282,7 +282,7 @@ def test_figures_of_another_encoder_are_not_written_over(
     own = [*place, f"name={name}", "figures=filters"]
     draw(f"init={still}", *own)
     before = (tmp_path / name / "filters.npz").read_bytes()
-    assert f"is of {still}; give another name=" in refused(
+    assert f"the encoder {still}. Use another name=" in refused(
         draw, "init=scratch", "model=vit_n8", *own
     )
     assert (tmp_path / name / "filters.npz").read_bytes() == before

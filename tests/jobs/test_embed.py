@@ -186,7 +186,7 @@ def test_a_shard_that_is_not_the_one_that_was_written_is_not_finished(
     flipped[len(written) // 2] ^= 1
     for content in (flipped, written[:-9], other.read_bytes()):
         shard.write_bytes(content)
-        assert re.search(rf"{shard} is not the file .*; remove it", refused(ssl_vit.embed, words))
+        assert re.search(rf"{shard}: the file has changed. Remove", refused(ssl_vit.embed, words))
         assert shard.read_bytes() == content
     shard.unlink()
     ssl_vit.embed(words)
@@ -205,7 +205,7 @@ def test_names_of_files_reach_the_terminal_without_control_characters(
     ssl_vit.embed(altered(words, f"data.path={data}", f"query={query}", "top=1"))
     printed = capsys.readouterr().out
     assert not {"\x1b", "\x07"} & set(printed)
-    assert "warning: left out: " in printed and ".npy" in printed
+    assert "warning: an image is left out: " in printed and ".npy" in printed
     assert "1.0000 train/a/\ufffd[31m\ufffd0.png\n" in printed
 
 
@@ -381,19 +381,19 @@ def test_other_images_and_folders_of_others_are_refused(
     other = shutil.copytree(images, tmp_path / "other")
     shutil.copy(images / "test" / "a" / "0.png", other / "test" / "a" / "1.png")
     changed = altered(words, f"data.path={other}", "split=test")
-    assert "other images in its split test" in refused(ssl_vit.embed, changed)
+    assert "other images of split test" in refused(ssl_vit.embed, changed)
     mine = tmp_path / "mine"
     mine.mkdir()
     for name in ("mine.txt", ".train-00000-of-00001.parquet.12"):
         (mine / name).write_text("{}")
-    assert "holds something else" in refused(ssl_vit.embed, altered(words, "name=mine"))
+    assert "holds other files" in refused(ssl_vit.embed, altered(words, "name=mine"))
     (mine / "embed.json").write_text("{}")
     assert re.search(
-        r"embed\.json is damaged \(.*\); give another name=",
+        r"embed\.json is damaged \(.*\). Use another name=",
         refused(ssl_vit.embed, altered(words, "name=mine")),
     )
     assert len([path for path in mine.iterdir() if path.name != "lock"]) == 3
-    assert "would be taken for images" in refused(ssl_vit.embed, altered(words, f"out={images}"))
+    assert "is inside data.path=" in refused(ssl_vit.embed, altered(words, f"out={images}"))
 
 
 def test_splits_whose_classes_differ_are_not_written_under_one_list_of_names(

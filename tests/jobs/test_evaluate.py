@@ -139,9 +139,7 @@ def test_a_run_that_learned_no_labels_has_no_head(
     if labels:
         short = ["recipe=joint", "joint.supervised=0", "optim.steps=2", "optim.warmup=1"]
         folder = run(altered(tiny, *short, "name=run")).folder
-    with pytest.raises(
-        UserError, match=r"probe\.measures=top1: init=.* no run that learned labels"
-    ):
+    with pytest.raises(UserError, match=r"probe\.measures=top1: init=.* no classifier"):
         ssl_vit.evaluate(measured(folder, tmp_path, "probe.measures=[top1]", "data.share=0.01"))
 
 

@@ -170,7 +170,7 @@ def test_images_that_cannot_be_read_are_named_once_whatever_is_measured(
     both = ["probe.measures=[knn,top1]", "probe.neighbors=3"]
     measured(classifier, place, tmp_path, *both)
     (line,) = [one for one in capsys.readouterr().out.splitlines() if "left out" in one]
-    assert line.startswith("warning: left out: ") and broken.name in line
+    assert line.startswith("warning: an image is left out: ") and broken.name in line
     with pytest.raises(UserError, match=r"data\.unreadable=0\.0: 1 of "):
         measured(classifier, place, tmp_path, *both, "data.unreadable=0", "name=none")
 

@@ -142,7 +142,7 @@ def test_figures_of_another_network_are_not_mixed_into_a_folder(
     own = [f"init={export}", *place, "images=4"]
     draw_figures.main([*own, "figures=filters"])
     change(export, to_token)
-    with pytest.raises(UserError, match=r"pool.*give another name="):
+    with pytest.raises(UserError, match=r"pool.*another name="):
         draw_figures.main([*own, "figures=image_map"])
 
 
@@ -196,7 +196,7 @@ def test_a_finished_run_is_measured_again_and_never_trained_again(
     shutil.rmtree(bare / "checkpoints")
     capsys.readouterr()
     cli.finetune(tested)
-    again = "is measured again: eval.test (False there, True here)"
+    again = "is measured again with other values: eval.test (False there, True here)"
     assert again in capsys.readouterr().out
     now = result(later.folder)
     assert now["metrics"] == result(tuned)["metrics"]  # which was tested at once

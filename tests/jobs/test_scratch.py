@@ -65,7 +65,7 @@ def test_tries_of_training_from_scratch_are_counted(tmp_path: Path) -> None:
 def test_of_weights_that_no_study_makes_the_run_from_scratch_is_named(tmp_path: Path) -> None:
     """As of a plugin's objective, whose fine-tuning ended without a command; it runs as printed."""
     run = run_at(tmp_path, "tuned", init="timm:vit_tiny_patch16_224")
-    command = shlex.split(beside(run).partition("the same from scratch: ")[2])
+    command = shlex.split(beside(run).partition("To train from scratch, type ")[2])
     start = shlex.split(formatting.typed_command("finetune"))
     words = command[len(start) :]
     assert command[: len(start)] == start
@@ -73,7 +73,7 @@ def test_of_weights_that_no_study_makes_the_run_from_scratch_is_named(tmp_path: 
     assert again.init == "scratch" and again.name == "tuned-scratch"
     assert again.value("optim.lr") == run.recipe.value("optim.lr")
     run_at(tmp_path, "other")
-    assert " (other: " in beside(run) and "the same from scratch" not in beside(run)
+    assert " (other: " in beside(run) and "To train" not in beside(run)
 
 
 def test_a_run_from_scratch_of_another_pooling_is_named(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_run_from_scratch_of_another_pooling_is_named(tmp_path: Path) -> None:
     run = run_at(tmp_path, "tuned", "supervised.pool=avg", init="runs/mae")
     run_at(tmp_path, "plain")
     assert beside(run).endswith(
-        "plain has supervised.pool=token; with supervised.pool=avg it compares"
+        "plain from scratch has supervised.pool=token. Train from scratch with supervised.pool=avg"
     )
 
 

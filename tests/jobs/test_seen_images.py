@@ -229,7 +229,7 @@ def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
     fine_tune(second, tmp_path)
     lines = "".join(told(capsys))
     assert f"{second} was trained on none" in lines
-    assert f"which images {first} was trained on is not known" in lines
+    assert f"the images that {first} was trained on are unknown" in lines
     seen = json.loads((third / "environment.json").read_text())["seen"]
     assert [one["run"] for one in seen] == ["second", "first"]
     assert seen[1]["unknown"] == seen_images.NO_RECORD
@@ -283,7 +283,7 @@ def test_a_run_whose_record_was_lost_says_that_not_all_is_known(
     assert not seen_images.read(folder).complete
     capsys.readouterr()
     fine_tune(folder, tmp_path)
-    line = f"which images {folder} was trained on is not known{seen_images.FIRST_STEPS}"
+    line = f"the images that {folder} was trained on are unknown{seen_images.FIRST_STEPS}"
     assert any(line in one for one in told(capsys))
 
 
@@ -294,9 +294,9 @@ def test_beyond_the_limit_images_are_not_recorded_and_that_is_said(
     folder = run(altered(words, *SUPERVISED, "data.validation=0")).folder
     record = seen_images.read(folder)
     assert len(record.images) == len(record.labels) == 20 and not record.complete
-    assert (folder / "log.txt").read_text().count("is not recorded") == 1
+    assert (folder / "log.txt").read_text().count("Evaluations do not know") == 1
     found = seen_of(fine_tune(folder, tmp_path, "data.test=0.5"))["run"]
-    assert 0 < found.images["test"] < 15 and "more than 20" in found.unknown
+    assert 0 < found.images["test"] < 15 and "after 20 images" in found.unknown
 
 
 def test_two_processes_record_what_both_have_trained_on(words: list[str]) -> None:

@@ -353,7 +353,7 @@ WRONG = {
     "recipe=study/worth": "Use --check",
     "recipe=study/ga": "no such study and no .yaml file; did you mean study/gap?",
     "recipe=evaluate epochs=3": "an evaluation has no epochs",
-    "recipe=evaluate --probe": "an evaluation takes no steps",
+    "recipe=evaluate --probe": "an evaluation has no training steps",
 }
 
 

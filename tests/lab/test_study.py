@@ -403,7 +403,7 @@ def test_lengths_that_share_a_trunk_are_pairs_of_it_and_take_its_steps_once(
 NO_LENGTHS: dict[str, dict[str, Any]] = {
     "run length, steps 4: resume=trunk-0@3: trunk does not keep that checkpoint; expected its"
     " checkpoint.every=3 checkpoint.keep=": {"4": {"resume": "{trunk}@3", "optim.decay": 0.1}},
-    "run length, steps 8: resume=trunk-0@4: is of another recipe: optim.lr (": {
+    "run length, steps 8: resume=trunk-0@4: this run has another recipe: optim.lr (": {
         "8": {"optim.lr": 0.1}
     },
     "run length, steps 8: is the same run as at 4; give it": {
@@ -517,7 +517,9 @@ def test_images_that_have_changed_since_end_the_study(ended: Path, serial: list[
     """Nothing is trained again for a folder that may have changed by mistake."""
     path = ended / "tiny" / "pretrain-mpp-0" / "environment.json"
     alter(path, data=json.loads(path.read_text())["data"] | {"train": "other"})
-    with pytest.raises(UserError, match=r"the images of train differ from what .*pretrain-mpp-0 "):
+    with pytest.raises(
+        UserError, match=r"the images of train differ from the run in .*pretrain-mpp-0\."
+    ):
         tool.study(written(ended, STUDY))
     assert serial == []
 

@@ -248,7 +248,7 @@ def test_an_examples_sweep_is_read_where_its_file_is_gone(example: Form, tmp_pat
     pages = [launch("tools/report.py", str(one)) for one in (folder, tmp_path / "study")]
     codes, outputs = outcome([figures, *pages])
     assert codes == [0, 0, 0], outputs
-    assert "objective=teacher is a plugin's; " in outputs[0]
+    assert "objective=teacher comes from a plugin" in outputs[0]
     assert not (folder / "figures" / "predictions.png").exists()
     assert "teacher" in (folder / "report.html").read_text()
     assert "teacher.rate" in (tmp_path / "study" / "report.md").read_text()

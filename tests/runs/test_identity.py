@@ -196,7 +196,7 @@ def test_a_finished_run_is_told_for_its_own_images_only(
     assert found(options_of(place, moved))[1] is not None
     assert "warning" not in capsys.readouterr().out
     assert found(options_of(place, gone))[1] is not None
-    assert "was not checked" in capsys.readouterr().out
+    assert "not compared" in capsys.readouterr().out
     assert "no such file or folder" in refused(found, options_of(place, gone, "name=new"))
 
 
@@ -236,7 +236,7 @@ def test_a_recipe_that_was_edited_or_taken_away_is_refused(made: Copy, finished:
     assert text.count("  lr: 0.001\n") == 1
     path.write_text(text.replace("  lr: 0.001\n", "  lr: 0.5\n"))
     for options in (made.options, altered(made.options, "optim.lr=0.5")):
-        assert f"{path} is missing or not the recipe that" in refused(found, options)
+        assert f"{path} is missing or has changed" in refused(found, options)
     path.unlink()
     assert f"{path} is missing" in refused(found, made.options)
     path.write_text(text)
@@ -249,8 +249,8 @@ def test_nobody_is_told_to_remove_what_is_being_written(made: Copy) -> None:
     others = altered(made.options, "optim.lr=0.5")
     with lock.hold(made.folder, "runs"):
         line = refused(found, others)
-        assert "take another name=" in line and "or remove" not in line
-    assert "remove that folder" in refused(found, others)
+        assert "another name=" in line and "remove" not in line
+    assert "remove this folder" in refused(found, others)
 
 
 def test_another_may_write_the_run_while_this_one_waits_for_the_lock(

@@ -172,7 +172,7 @@ def test_a_folder_that_is_moved_is_noticed_and_not_written(run: Run, tmp_path: P
         run.folder.mkdir()  # another run's
         with pytest.raises(FileNotFoundError):
             run.append({"step": 2})
-        assert reasons == [f"the loss of its folder {run.folder}"]
+        assert reasons == [f"the loss of the folder {run.folder}"]
         line = refused(run.check_not_moved)
         assert line.startswith(f"name=it: {run.folder} was moved or removed")
     assert [row["step"] for row in Run(Recipe(name="new", out=str(tmp_path))).rows()] == [1]

@@ -124,7 +124,7 @@ def test_the_end_of_a_run_says_what_was_compared_and_what_was_not(
     assert len(lines) <= 8 and lines[0].endswith("/report.html")
     for begins in ("held out ", "verdict ", says):
         assert len([line for line in lines if line.startswith(begins)]) == 1, begins
-    command = shlex.split(lines[-1].partition("; this compares: ")[2])
+    command = shlex.split(lines[-1].partition("To compare, type ")[2])
     assert "recipe=study/worth" in command
 
 
@@ -144,11 +144,13 @@ def test_a_fine_tuned_figure_stands_beside_scratch_without_a_verdict(
         return next(line for line in printed if line.startswith("scratch "))
 
     alone = scratch_line("name=tuned")
-    assert "is not known; " in alone and "study/worth" in alone
+    assert "is not known. To measure this, type " in alone and "study/worth" in alone
     kept = [one for one in recipe_words(tmp_path / "tuned") if one.startswith(PIXELS)]
     run(altered(tune, *model, *kept, "init=scratch", "name=scratch"))
     both = scratch_line("name=again", "seed=1")
-    assert "is not known, as training from scratch had no tuning and less compute: top1 " in both
+    assert (
+        "is not known, because training from scratch had no tuning and less compute: top1 " in both
+    )
 
 
 PIXELS = ("data.mean=", "data.std=", "supervised.pool=")

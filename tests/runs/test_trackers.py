@@ -119,7 +119,7 @@ def test_a_tracker_gets_rows_and_recipe_and_continues(fake: type[Fake], tmp_path
         ("finish", "RuntimeError('no finish')"),
         ("hang in start", "TimeoutError('no answer for 120 s')"),
         ("hang in log", "TimeoutError('no answer for 120 s')"),
-        ("hang in finish", 'TimeoutError("not done 30 s after the run\'s end")'),
+        ("hang in finish", "TimeoutError('still busy 30 s after the end of the run')"),
     ],
 )
 def test_a_tracker_that_fails_is_left_out_with_one_warning(
@@ -147,7 +147,7 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
     found.finish(4, {"top1": 0.5})
     found.end()
     fake.hold.set()
-    assert warnings == [f"log.trackers=[wandb] failed and is left out from here on: {says}"]
+    assert warnings == [f"log.trackers=[wandb] failed and is no longer used: {says}"]
     assert [(one.step, one.value) for one in board_of(run).Scalars("train/loss")] == [
         (step, float(step)) for step in range(1, 5)
     ]

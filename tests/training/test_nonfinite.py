@@ -164,7 +164,7 @@ def test_a_signal_on_a_full_disk_does_not_say_that_the_run_was_saved(
             run([*tiny, "name=run"])
     assert left.value.code == 74
     assert (
-        "stopped     at step 6 by SIGTERM, not saved, but step 4; the same command resumes"
+        "stopped     at step 6 by SIGTERM, saved only up to step 4. The same command resumes"
         in capsys.readouterr().out
     )
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)

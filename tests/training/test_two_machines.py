@@ -70,7 +70,7 @@ def test_two_machines_train_as_one_process_does(config: str, tmp_path: Path) -> 
     pair = [launch(number, config, [*options, "name=two", "compute.batch=8"]) for number in (1, 2)]
     said = [one.communicate(timeout=300)[0] for one in pair]
     assert [one.returncode for one in pair] == [0, 0], said
-    assert "8 a pass x 2 processes" in said[0]
+    assert "8 per pass x 2 processes" in said[0]
     one, two = (
         [row["loss"] for row in rows(tmp_path / name) if "loss" in row] for name in ("one", "two")
     )

@@ -126,7 +126,7 @@ def require(path: Path, kind: type[Kind], hint: str) -> Kind:
         state = f"cannot be read: {error.strerror}"
     except ValueError as error:
         state = f"is damaged ({error})"
-    raise UserError(f"{path} {state}; {hint}")
+    raise UserError(f"{path} {state}. {hint[0].upper()}{hint[1:]}")
 
 
 def _first_mistake(errors: Sequence[Any]) -> str:
