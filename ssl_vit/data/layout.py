@@ -141,9 +141,7 @@ def inspect(place: Path) -> Contents:
             raise UserError(f"data.path={place}: not a regular file or folder. Use another path.")
         kind = place.suffix[1:].lower()
         if kind not in SHARDS:
-            text = (
-                "not a folder, parquet file or tar. Use a folder of images, parquet files or tars."
-            )
+            text = "not a folder, parquet file or tar. Put the images into a folder."
             raise UserError(f"data.path={place}: {text}")
         named = [split for split in splits_in_file(place.name) if ROLE[split] != "train"]
         guesses = [f"{place.name} is the only file and is used as train"] if named else []
@@ -234,9 +232,7 @@ def walk(root: Path) -> Tree:
             known = os.stat(root / path)  # noqa: PTH116
             inside = around | {(known.st_dev, known.st_ino)}
             if len(inside) == len(around):
-                raise UserError(
-                    f"data.path={root}: the link {path} leads in a circle. Remove the link."
-                )
+                raise UserError(f"data.path={root}: the link {path} is circular. Remove the link.")
             with os.scandir(root / path) as entries:
                 ordered = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:

@@ -53,7 +53,7 @@ def training_share(train: Source, data: Data) -> Source:
     if data.share_seed is None:
         return train.subset(permuted(train, count, SHARE_KEY))
     if not _one_label(train):
-        text = "a share of each class needs one label per training image"
+        text = "a share of each class needs a single label per training image"
         raise UserError(f"data.share_seed={data.share_seed}: {text}. Leave out data.share_seed=.")
     return train.subset(stratified_rows(train, rng.key(SHARE_KEY, data.share_seed))[:count])
 
@@ -109,9 +109,7 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> C
     inside_N = np.array([inside[name] for name in names])
     if inside_N.all() or not inside_N.any():
         side = "testing" if inside_N.any() else "training"
-        text = (
-            f"file names decide, and put all {len(names):,} images of {data.location} into {side}"
-        )
+        text = f"all {len(names):,} images of {data.location} are for {side}, because names decide"
         raise UserError(f"data.test={share:g}: {text}. Use another share, or more images.")
     if whole.groups is not None and data.labels and _one_label(whole):
         _check_classes(whole, whole.label_of(np.arange(len(whole))), inside_N, data)
@@ -189,7 +187,7 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
         whole.group_of(rows_N), return_inverse=True, return_counts=True
     )
     if len(number_G) < 2:
-        text = f"all {len(whole):,} images belong to one group. Use at least 2 groups."
+        text = f"all {len(whole):,} images belong to a single group. Use at least 2 groups."
         raise UserError(f"data.group={data.group}: {text}")
     label_N = np.full(len(whole), UNLABELLED)
     if _one_label(whole):
@@ -250,7 +248,7 @@ def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, dat
     if not gone:
         return
     text = f"no training images would be left of {class_names(whole, gone)}, which have too few"
-    hint = "Use smaller groups, or data.labels=false if these are no classes."
+    hint = "Use smaller groups, or data.labels=false if the labels are no classes."
     raise UserError(f"data.group={data.group}: {text} groups. {hint}")
 
 
