@@ -239,8 +239,8 @@ class ImageDataset(Dataset):
             except ValueError as error:
                 text = f"{self.source.name(next_row)}: {error}"
         raise UserError(
-            f"{self.data.location}: {tries} images in a row cannot be read. Repair or remove these"
-            f" images. The last is {text}"
+            f"{self.data.location}: {tries} images in a row cannot be read. Repair or remove"
+            f" unreadable images. The last is {text}"
         )
 
 
@@ -267,9 +267,9 @@ def check_unreadable(
         finding = f"{unreadable} of {seen} images cannot be read"
         if different is not None:
             finding += f" ({different} different images)"
-        remedy = "Repair or remove these images"
+        remedy = "Repair or remove the images"
         if not none:
             finding += f", and at most {int(allowed)} may be unreadable"
-            remedy = "Allow a larger share with data.unreadable=, or repair or remove these images"
+            remedy = "Allow a larger share with data.unreadable=, or repair or remove the images"
         names_text = some([*names])
         raise UserError(f"data.unreadable={data.unreadable}: {finding}. {remedy}: {names_text}")

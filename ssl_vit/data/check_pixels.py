@@ -178,7 +178,7 @@ def _changed(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
         hint = "" if of_bytes else f". To read pages as channels, use data.channels={pages}"
         yield f"{len(several):,} {checked} {text}{hint}"
     if transparent := [name for name, file in stored.items() if file.is_transparent]:
-        text = f"have transparent pixels (such as {transparent[0]}) and are put on white"
+        text = f"have transparent pixels (such as {transparent[0]}) and get a white background"
         hint = "" if of_bytes else ". To read transparency as a channel, use data.channels=4"
         yield f"{len(transparent):,} {checked} {text}{hint}"
 

@@ -21,8 +21,8 @@ from .source import Source
 # classifier a billion outputs
 MOST_BY_HIGHEST = 2**16
 
-TO_NUMBERS = "Use these numbers as folder names, or as a column named with data.label_column=."
-TO_NAMES = "Use these names as folder names, or as a column named with data.label_column=."
+TO_NUMBERS = "Use these numbers as folder names, or in a column named with data.label_column=."
+TO_NAMES = "Use these names as folder names, or in a column named with data.label_column=."
 
 
 class ClassList(NamedTuple):
@@ -101,7 +101,7 @@ def pair_classes(
     trained, tested = ClassList(names, outputs - 1), ClassList.of(images)
     are_named = bool(names and images.classes)
     if not are_named and not (trained.are_numbers and tested.are_numbers):
-        text = f"the images have the classes {tested}, and init={init} has the classes {trained}"
+        text = f"the classes of the images are {tested}, and those of init={init} are {trained}"
         hint = TO_NAMES if names else TO_NUMBERS
         raise UserError(f"{place}: {text}. Numbers cannot be matched with names. {hint}")
     if not names:
@@ -168,8 +168,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         if high < 0:
             raise UserError(
                 f"objective={objective}: the {split} split of {data.location} has no labels. Use a"
-                " folder for each class, a column of labels named with data.label_column=, or other"
-                f" images (data=, data.path=, data.hub=).{source.labels.columns}"
+                " folder for each class, a column of labels named with data.label_column=, or"
+                f" different images (data=, data.path=, data.hub=).{source.labels.columns}"
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:

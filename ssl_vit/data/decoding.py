@@ -79,10 +79,8 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     """
     if isinstance(raw, np.ndarray):
         if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
-            text = f"an array of {raw.dtype} {raw.shape}. Expected uint8 (H, W, 3)"
-            raise ValueError(
-                f"{text}. For another type or shape, set data.channels= or data.range="
-            )
+            text = f"an array of type {raw.dtype} and shape {raw.shape}. Expected uint8 (H, W, 3)"
+            raise ValueError(f"{text}. To read a different array, set data.channels=")
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     return whole(_rgb, raw)
 

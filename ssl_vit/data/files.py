@@ -278,7 +278,7 @@ def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses:
     }
     if several:
         text = f"the metadata has several labels for {count_of_images(len(several))}"
-        guesses.append(f"{text}, such as {min(several)}. The last label counts")
+        guesses.append(f"{text}, such as {min(several)}. The last label is used")
     paths = {composed(image.path) for image in images}
     unknown = sum(path not in metadata.row_of for path in paths)
     gone = [path for path in metadata.row_of if path not in paths]

@@ -184,7 +184,7 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
     captions = len(together) >= CAPTIONS and 2 * len(names) > len(together)
     if captions and reading.captions and not (reading.asked or mixed):
         text = f"labels are not used, because {count_of_images(len(together))} have"
-        text += f" {len(names):,} different texts"
+        text += f" {len(names):,} different texts as labels"
         guesses.append(f"{text}. To use texts as classes, name the column with data.label_column=")
         return _none(stored)
     labels = {}
@@ -262,7 +262,7 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
         number = {value: _whole(value, where) for value in distinct}
         if any(abs(value) >= LIMIT for value in number.values()):
             largest = max(number.values(), key=abs)
-            raise UserError(f"{where} holds {largest}. Use class numbers of at most 64 bits.")
+            raise UserError(f"{where} holds {largest}. Use class numbers below 2^63.")
         return np.array([number.get(value, UNLABELLED) for value in values], np.int64), []
     name_of = {
         value: composed(value if isinstance(value, str) else str(_whole(value, where)))
@@ -301,7 +301,7 @@ def _whole(value: Any, where: str) -> int:
 
 def _no_label(value: Any, where: str) -> UserError:
     text = f"{str(value)[:100]}, which is neither a whole number nor the name of a class"
-    return UserError(f"{where} holds {text}. If these are no labels, use data.labels=false.")
+    return UserError(f"{where} holds {text}. If the values are no labels, use data.labels=false.")
 
 
 def _lists(stored: Stored, reading: Reading) -> Labels:

@@ -66,7 +66,9 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
             return torch.from_numpy(decoding.upright(image).astype(np.int32))
     except Exception as error:  # a file written by others may cause any error in a decoder
         raise ValueError(f"cannot read the mask: {' '.join(str(error).split())[:200]}") from None
-    raise ValueError(f"the mask has pixels of type {image.mode}. Expected one channel of classes")
+    raise ValueError(
+        f"the mask has pixels of type {image.mode}. Expected a single channel of classes"
+    )
 
 
 class MaskedImages(ImageDataset):
@@ -125,9 +127,9 @@ class MaskedImages(ImageDataset):
         most = self.classes or MOST_CLASSES
         if low < 0 or high >= most:
             beyond = low if low < 0 else high
-            text = f"the mask has the class {beyond:,}. Use 0 to {most - 1:,}, or {ignore} for"
-            hint = "pixels to ignore. To change these limits, use data.mask_classes= and"
-            raise UserError(f"{prefix}: {name}: {text} {hint} data.mask_ignore=.")
+            text = f"the mask has the class {beyond:,}. Use 0 to {most - 1:,} (data.mask_classes=)"
+            hint = f"or {ignore} for pixels to ignore (data.mask_ignore=)"
+            raise UserError(f"{prefix}: {name}: {text}, {hint}.")
 
 
 def loader(

@@ -78,7 +78,7 @@ def open_splits(data: Data) -> Found:
 
         return Found(tables.open_tables(tables.load_hub(data), data, {}, guesses), [], guesses)
     if data.channels != 3:
-        text = f"data={EMBEDDED} has 3 channels. For other images, use data.path= or data.hub=."
+        text = f"data={EMBEDDED} has 3 channels. Use data.channels=3, data.path= or data.hub=."
         raise UserError(f"data.channels={data.channels}: {text}")
     return Found({split: _drawn(split, data.size) for split in synthetic.SIZES}, [], [])
 

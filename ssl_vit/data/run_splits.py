@@ -121,7 +121,7 @@ def every_part(data: Data) -> Found:
     """
     opened = open_splits(data)
     if not opened.splits:
-        raise UserError(f"{data.location}: found no images. Use other images.")
+        raise UserError(f"{data.location}: found no images. Use a place with images.")
     splits = dict(opened.splits)
     if not isinstance(data.test, str):
         train = _roles(data, False, splits).train
@@ -204,19 +204,19 @@ def _split(
         UserError: there is no such split, or it is the split of data.train.
     """
     if not splits:
-        raise UserError(f"{data.location}: found no images. Use other images.")
+        raise UserError(f"{data.location}: found no images. Use a place with images.")
     chosen = layout.choose(name, splits)
-    share = f"a share of train such as {key}=0.1"
+    share = "data.validation=0" if data.stream else f"a share of train such as {key}=0.1"
     if chosen is None:
         text = f"{key}={name}: no split with this name has images ({suggest(name, splits)})"
         if key == "data.test":
             raise _no_test_split(text, splits[str(train)], data)
-        more = f" or {share}" if key == "data.validation" and not data.stream else ""
+        more = f" or {share}" if key == "data.validation" else ""
         raise UserError(f"{text}. Use another split{more}.")
     if chosen == train:
-        others = [split for split in splits if split != chosen]
-        choices = " or ".join([*others, share])
-        raise UserError(f"{key}={name}: this run trains on this split. Use {choices}.")
+        choices = " or ".join([*(split for split in splits if split != chosen), share])
+        text = f"this is the training split (data.train={data.train})"
+        raise UserError(f"{key}={name}: {text}. Use {choices}.")
     return chosen
 
 
@@ -233,7 +233,7 @@ def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
     remedy = f"Use a share of train with data.test={TEST_SHARE}, or add {add}"
     if not labelled:  # a share of train would have no labels either
         remedy = f"Add labels, such as a folder for each class, and {add}"
-    return NoTestSplit(f"{text}. {data.place} has no test split. {remedy}.", labelled)
+    return NoTestSplit(f"{text}. {remedy}.", labelled)
 
 
 def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
@@ -278,14 +278,14 @@ def _missing_classes(
             continue
         unknown = class_names(source, sorted(known - trained))
         if name == "test" and not known & trained:
-            text = f"the test images have the classes {unknown}, but the training images"
-            trained_names = class_names(train, sorted(trained))
-            raise UserError(f"data.test={data.test}: {text} have {trained_names}. Use one list.")
-        text = f"no training image has a class of some {name} images: {unknown}"
+            text = f"test images have the classes {unknown}, and training images"
+            text += f" {class_names(train, sorted(trained))}"
+            raise UserError(f"data.test={data.test}: {text}. Use the same classes.")
+        text = f"the training images lack classes of the {name} images: {unknown}"
         warnings.append(f"{data.location}: {text}")
     tested = others.get("test")
     if share and tested is not None and (gone := sorted(trained - _classes_of(tested))):
-        text = f"no test image has one of the classes {class_names(train, gone)}"
+        text = f"the test images lack the classes {class_names(train, gone)}"
         warnings.append(f"data.test={data.test}: {text}")
     return warnings
 
@@ -343,8 +343,8 @@ def _notes(
 
     notes = [f"train: {split(roles.train)}"]
     if data.share != 1:
-        rest = "" if data.validation_from == "share" else " without held-out images"
-        notes[0] += f", reduced by data.share={data.share:g}{rest}"
+        rest = "" if data.validation_from == "share" else " after images are held out"
+        notes[0] += f", reduced to data.share={data.share:g}{rest}"
     if roles.validation is not None:
         notes.append(f"validation: {split(roles.validation)}")
     elif data.validation == 0:

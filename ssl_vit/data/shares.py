@@ -109,7 +109,7 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> C
     inside_N = np.array([inside[name] for name in names])
     if inside_N.all() or not inside_N.any():
         side = "testing" if inside_N.any() else "training"
-        text = f"all {len(names):,} images of {data.location} are for {side}, because names decide"
+        text = f"the names put all {len(names):,} images of {data.location} on the {side} side"
         raise UserError(f"data.test={share:g}: {text}. Use another share, or more images.")
     if whole.groups is not None and data.labels and _one_label(whole):
         _check_classes(whole, whole.label_of(np.arange(len(whole))), inside_N, data)
@@ -247,7 +247,7 @@ def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, dat
     gone = sorted({*label_N[inside_N].tolist()} - {*label_N[~inside_N].tolist()} - {UNLABELLED})
     if not gone:
         return
-    text = f"no training images would be left of {class_names(whole, gone)}, which have too few"
+    text = f"no training images would be left of {class_names(whole, gone)}, which are in too few"
     hint = "Use smaller groups, or data.labels=false if the labels are no classes."
     raise UserError(f"data.group={data.group}: {text} groups. {hint}")
 

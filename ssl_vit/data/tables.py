@@ -232,16 +232,14 @@ def split_files(
         parsed = [datasets.Features.from_arrow_schema(schema) for schema in different.values()]
         kinds = {f"({', '.join(sorted(features))})" for features in parsed}
         if len(kinds) > 1:
-            text = (
-                f"files of the split {split} have different columns, {' and '.join(sorted(kinds))}"
-            )
+            text = f"files of split {split} have different columns, {' and '.join(sorted(kinds))}"
             raise UserError(f"{data.location}: {text}. Use the same columns in all files.")
         labels_of = [columns.find(features, data)[1] for features in parsed]
         classes = list(map(columns.class_names, parsed, labels_of))
         longest = max(classes, key=len, default=[])
         agree = same_numbers(classes) and (not longest or all(classes))
         if not agree:
-            guesses.append(f"labels of the split {split} are not used: {DIFFERENT_CLASSES}")
+            guesses.append(f"labels of split {split} are not used: {DIFFERENT_CLASSES}")
         splits[split] = Parquet(list(filled), longest, "" if agree else DIFFERENT_CLASSES)
     return splits
 
@@ -324,7 +322,7 @@ def _refused(error: Exception, data: Data) -> UserError:
     # "An error occurred while generating the dataset" alone says nothing
     text = reason(error.__cause__ or error)
     if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-        text = f"the split {empty[1]} has no images. Unpack or remove the files of this split."
+        text = f"split {empty[1]} has no images. Unpack or remove the files of this split."
     if "OfflineModeIsEnabled" in text:
         text = hub_files.NOT_CACHED
     return UserError(f"{data.location}: {text}")
