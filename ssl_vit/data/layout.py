@@ -368,9 +368,7 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
         splits = some(sorted(name for name, split in named.items() if split))
         others = sorted(name for name, split in named.items() if not split)
         outside = f"{some(others)} could not" if others else "some images are in none of the splits"
-        guesses.append(
-            f"{splits} could name a split, but {outside}. All folders are used as classes"
-        )
+        guesses.append(f"{splits} could name a split, but {outside}. All folders count as classes")
     return None, guesses
 
 

@@ -66,9 +66,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
             return torch.from_numpy(decoding.upright(image).astype(np.int32))
     except Exception as error:  # a file written by others may cause any error in a decoder
         raise ValueError(f"cannot read the mask: {' '.join(str(error).split())[:200]}") from None
-    raise ValueError(
-        f"the mask has pixels of type {image.mode}. Expected a single channel of classes"
-    )
+    raise ValueError(f"the mask has pixels of type {image.mode}. Use a single channel of classes")
 
 
 class MaskedImages(ImageDataset):
