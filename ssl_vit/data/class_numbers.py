@@ -101,7 +101,7 @@ def pair_classes(
     trained, tested = ClassList(names, outputs - 1), ClassList.of(images)
     are_named = bool(names and images.classes)
     if not are_named and not (trained.are_numbers and tested.are_numbers):
-        text = f"the images have the classes {tested}, and init={init} has {trained}"
+        text = f"the images have {tested} as classes, and init={init} has {trained}"
         hint = TO_NAMES if names else TO_NUMBERS
         raise UserError(f"{place}: {text}. Numbers cannot be matched with names. {hint}")
     if not names:

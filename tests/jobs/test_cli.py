@@ -123,7 +123,7 @@ def bad_held_out_images(own: Path) -> Path:
 
 
 IMAGES = {
-    "no labels": (lambda own: table(own / "t.parquet", None), [], "has no labels in its train"),
+    "no labels": (lambda own: table(own / "t.parquet", None), [], "train split of data.path="),
     "unreadable held-out images": (
         bad_held_out_images,
         ["data.validation=validation", "eval.images=20", "data.unreadable=0.01"],
