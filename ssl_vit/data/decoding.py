@@ -80,7 +80,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     if isinstance(raw, np.ndarray):
         if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
             text = f"an array of type {raw.dtype} and shape {raw.shape}. Expected uint8 (H, W, 3)"
-            raise ValueError(f"{text}. To read a different array, set data.channels=")
+            raise ValueError(f"{text}, unless data.channels= or data.range= is set")
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     return whole(_rgb, raw)
 
@@ -376,7 +376,7 @@ def _values_of_tiff(raw: bytes) -> Values:
         _check_series(file.series)
         if page.photometric == PALETTE or page.bitspersample < 8:
             if len(series.pages) > 1:
-                text = f"a TIFF of {len(series.pages)} images with a palette or less than 8 bits"
+                text = f"a TIFF of {len(series.pages)} images with a palette or fewer than 8 bits"
                 raise ValueError(f"{text}. Expected a single image")
             return _values_of_pillow(raw)
         array, last = _placed(series)

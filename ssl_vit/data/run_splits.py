@@ -121,7 +121,7 @@ def every_part(data: Data) -> Found:
     """
     opened = open_splits(data)
     if not opened.splits:
-        raise UserError(f"{data.location}: found no images. Use a place with images.")
+        raise UserError(f"{data.location}: found no images. Use a folder or data set with images.")
     splits = dict(opened.splits)
     if not isinstance(data.test, str):
         train = _roles(data, False, splits).train
@@ -204,7 +204,7 @@ def _split(
         UserError: there is no such split, or it is the split of data.train.
     """
     if not splits:
-        raise UserError(f"{data.location}: found no images. Use a place with images.")
+        raise UserError(f"{data.location}: found no images. Use a folder or data set with images.")
     chosen = layout.choose(name, splits)
     share = "data.validation=0" if data.stream else f"a share of train such as {key}=0.1"
     if chosen is None:
