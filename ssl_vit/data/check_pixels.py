@@ -47,8 +47,10 @@ def complete(data: Data, train: Source) -> None:
         return
     count_CV, bits, unreadable = _histogram(train, data.channels, MEASURED)
     if not bits:
-        text = f"none of {len(unreadable)} training images can be read. The last is"
-        raise UserError(f"data.channels={data.channels}: {text} {unreadable[-1]}")
+        raise UserError(
+            f"data.channels={data.channels}: none of {len(unreadable)} training images can be read."
+            f" The last is {unreadable[-1]}"
+        )
     if data.range is None and 16 in bits.values():
         raise UserError(_proposed_range(count_CV.sum(0), f"{len(bits):,} training images"))
     lowest, highest = data.pixel_range

@@ -116,8 +116,10 @@ def pair_classes(
     output_of = {name: output for output, name in enumerate(names)}
     used = [name_of.get(label, str(label)) for label in labels]
     if unknown := [name for name in used if name not in output_of]:
-        text = f"the head of init={init} does not know the test classes {some(unknown)}"
-        raise UserError(f"probe.measures=top1: {text}, {suggest(unknown[0], names)}")
+        raise UserError(
+            f"probe.measures=top1: the head of init={init} does not know the test classes"
+            f" {some(unknown)}, {suggest(unknown[0], names)}"
+        )
     number_C = np.full(max(name_of, default=-1) + 1, -1, np.int64)
     for label, name in name_of.items():
         number_C[label] = output_of.get(name, -1)

@@ -31,8 +31,9 @@ def find(features: Features, data: Data) -> tuple[str, str | None]:
         ("data.label_column", data.label_column),
     ):
         if name is not None and name not in features:
-            text = f"{key}={name}: {data.location} has no such column"
-            raise UserError(f"{text}, {suggest(name, features)}")
+            raise UserError(
+                f"{key}={name}: {data.location} has no such column, {suggest(name, features)}"
+            )
     images = [name for name, f in features.items() if isinstance(f, datasets.Image)]
     images.sort(key=lambda name: name == data.mask_column or name in MASK_NAMES)
     images += [name for name, feature in features.items() if array_shape(feature)]
@@ -44,15 +45,19 @@ def find(features: Features, data: Data) -> tuple[str, str | None]:
             " column of images with data.image_column=."
         )
     if not (_holds_images(features[image]) or array_shape(features[image])):
-        text = f"this column of {data.location} holds {features[image]}, not images"
-        raise UserError(f"data.image_column={image}: {text}. Name a column of images.")
+        raise UserError(
+            f"data.image_column={image}: this column of {data.location} holds {features[image]},"
+            " not images. Name a column of images."
+        )
     classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
     usual = [name for name in classes if name.lower() in LABEL_NAMES]
     named = [name for name in usual_columns(features) if _holds_labels(features[name])]
     label = data.label_column or next(iter(usual + classes + named), None)
     if label is not None and not _holds_labels(features[label]) and not _is_named(features[label]):
-        text = f"this column of {data.location} holds {features[label]}"
-        raise UserError(f"data.label_column={label}: {text}. Name a column of {LABEL_KINDS}.")
+        raise UserError(
+            f"data.label_column={label}: this column of {data.location} holds {features[label]}."
+            f" Name a column of {LABEL_KINDS}."
+        )
     return image, label
 
 
@@ -70,12 +75,15 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
     if wanted is None:
         return Masks(next((name for name in MASK_NAMES if name in choices), ""), text)
     if wanted not in features:
-        text = f"data.mask_column={wanted}: {data.location} has no such column"
-        raise UserError(f"{text}, {suggest(wanted, choices)}")
+        raise UserError(
+            f"data.mask_column={wanted}: {data.location} has no such column,"
+            f" {suggest(wanted, choices)}"
+        )
     if wanted not in choices:
         content = "the images" if wanted == image else features[wanted]
-        reason = f"this column of {data.location} holds {content}"
-        raise UserError(f"data.mask_column={wanted}: {reason}. {text}.")
+        raise UserError(
+            f"data.mask_column={wanted}: this column of {data.location} holds {content}. {text}."
+        )
     return Masks(wanted, text)
 
 
@@ -87,12 +95,15 @@ def check_group(features: Features, data: Data) -> None:
     """
     group = str(data.group)
     if group not in features:
-        text = f"data.group={group}: {data.location} has no such column"
-        raise UserError(f"{text}, {suggest(group, features)}")
+        raise UserError(
+            f"data.group={group}: {data.location} has no such column, {suggest(group, features)}"
+        )
     feature = features[group]
     if not isinstance(feature, datasets.Value | datasets.ClassLabel) or _holds_images(feature):
-        text = f"this column of {data.location} holds {feature}"
-        raise UserError(f"data.group={group}: {text}. Name a column of texts or whole numbers.")
+        raise UserError(
+            f"data.group={group}: this column of {data.location} holds {feature}. Name a column of"
+            " texts or whole numbers."
+        )
 
 
 def array_shape(feature: Any) -> tuple[int | None, ...] | None:

@@ -79,8 +79,10 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     """
     if isinstance(raw, np.ndarray):
         if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
-            text = f"an array of type {raw.dtype} and shape {raw.shape}. Expected uint8 (H, W, 3)"
-            raise ValueError(f"{text}, unless data.channels= or data.range= is set")
+            raise ValueError(
+                f"an array of type {raw.dtype} and shape {raw.shape}. Expected uint8 (H, W, 3),"
+                " unless data.channels= or data.range= is set"
+            )
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     return whole(_rgb, raw)
 
@@ -376,8 +378,10 @@ def _values_of_tiff(raw: bytes) -> Values:
         _check_series(file.series)
         if page.photometric == PALETTE or page.bitspersample < 8:
             if len(series.pages) > 1:
-                text = f"a TIFF of {len(series.pages)} images with a palette or fewer than 8 bits"
-                raise ValueError(f"{text}. Expected a single image")
+                raise ValueError(
+                    f"a TIFF of {len(series.pages)} images with a palette or fewer than 8 bits."
+                    " Expected a single image"
+                )
             return _values_of_pillow(raw)
         array, last = _placed(series)
     if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
@@ -397,8 +401,10 @@ def _check_series(series: Sequence[Any]) -> None:
     others = [page for page in series[1:] if not page.keyframe.subfiletype & REDUCED_OR_MASK]
     if others:
         shapes = " and ".join(str(page.shape) for page in (series[0], others[0]))
-        text = f"a TIFF of {1 + len(others)} images of the shapes {shapes}"
-        raise ValueError(f"{text}. Expected a single image whose samples or pages are the channels")
+        raise ValueError(
+            f"a TIFF of {1 + len(others)} images of the shapes {shapes}. Expected a single image"
+            " whose samples or pages are the channels"
+        )
 
 
 def _placed(series: Any) -> Values:

@@ -350,6 +350,8 @@ def padded(values: Sequence[Any], where: str) -> np.ndarray:
         elif all(type(number) is int and 0 <= number < LIMIT for number in labels_of_row):
             label_NL[row, : len(labels_of_row)] = labels_of_row
         else:
-            text = f"{where} holds {str(values[row])[:100]}"
-            raise UserError(f"{text}. Use lists of class numbers, starting with 0.")
+            raise UserError(
+                f"{where} holds {str(values[row])[:100]}. Use lists of class numbers, starting with"
+                " 0."
+            )
     return label_NL

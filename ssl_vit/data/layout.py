@@ -141,8 +141,10 @@ def inspect(place: Path) -> Contents:
             raise UserError(f"data.path={place}: not a regular file or folder. Use another path.")
         kind = place.suffix[1:].lower()
         if kind not in SHARDS:
-            text = "not a folder, parquet file or tar. Put the images into a folder."
-            raise UserError(f"data.path={place}: {text}")
+            raise UserError(
+                f"data.path={place}: not a folder, parquet file or tar. Put the images into a"
+                " folder."
+            )
         named = [split for split in splits_in_file(place.name) if ROLE[split] != "train"]
         guesses = [f"{place.name} is the only file and is used as train"] if named else []
         return Contents(kind, {"train": [place]}, nothing, [], guesses)
@@ -154,8 +156,9 @@ def inspect(place: Path) -> Contents:
     if not kinds:
         inside = f", only {', '.join(skipped)}" if skipped else ""
         remedy = "Unpack the .zip files" if ".zip files" in tree.skipped else "Use another folder"
-        text = f"no images, parquet files or tars in this folder{inside}"
-        raise UserError(f"data.path={place}: {text}. {remedy}.")
+        raise UserError(
+            f"data.path={place}: no images, parquet files or tars in this folder{inside}. {remedy}."
+        )
     kind = kinds[0]
     folders: dict[str, list[Path]] = {}
     guesses = []
@@ -236,8 +239,9 @@ def walk(root: Path) -> Tree:
             with os.scandir(root / path) as entries:
                 ordered = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
-            text = f"cannot read the folder {path or '.'}: {error.strerror}"
-            raise UserError(f"data.path={root}: {text}") from None
+            raise UserError(
+                f"data.path={root}: cannot read the folder {path or '.'}: {error.strerror}"
+            ) from None
         files: dict[str, list[str]] = {}
         for entry in ordered:
             if is_hidden(entry.name):
@@ -299,8 +303,9 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
     """
     with suppress(OSError):
         if not entry.is_file() and Path(entry.path).exists():
-            text = "is a pipe, socket or device. Use a regular file."
-            raise UserError(f"data.path={root}: {entry.path} {text}")
+            raise UserError(
+                f"data.path={root}: {entry.path} is a pipe, socket or device. Use a regular file."
+            )
 
 
 def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:

@@ -34,8 +34,10 @@ def check(splits: Splits, data: Data) -> None:
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     for split, source in named.items():
         if source is not None and not source.masks.column:
-            text = f"the {split} split of {data.place} has no masks"
-            raise UserError(f"data.mask_column=null: {text}. {source.masks.choices}.")
+            raise UserError(
+                f"data.mask_column=null: the {split} split of {data.place} has no masks."
+                f" {source.masks.choices}."
+            )
 
 
 def known_classes(splits: Splits, data: Data) -> int | None:
@@ -115,8 +117,10 @@ class MaskedImages(ImageDataset):
         prefix = f"data.mask_column={self.source.masks.column}"
         if image.shape[1:] != mask_HW.shape:
             sizes = [f"{side.shape[-1]} x {side.shape[-2]}" for side in (mask_HW, image)]
-            text = f"the mask has {sizes[0]} pixels and the image {sizes[1]}. Use the same size."
-            raise UserError(f"{prefix}: {name}: {text}")
+            raise UserError(
+                f"{prefix}: {name}: the mask has {sizes[0]} pixels and the image {sizes[1]}. Use"
+                " the same size."
+            )
         ignore = self.data.mask_ignore
         shown = mask_HW[mask_HW != ignore]
         if not len(shown):
@@ -126,8 +130,9 @@ class MaskedImages(ImageDataset):
         if low < 0 or high >= most:
             beyond = low if low < 0 else high
             text = f"the mask has the class {beyond:,}. Use 0 to {most - 1:,} (data.mask_classes=)"
-            hint = f"or {ignore} for pixels to ignore (data.mask_ignore=)"
-            raise UserError(f"{prefix}: {name}: {text}, {hint}.")
+            raise UserError(
+                f"{prefix}: {name}: {text}, or {ignore} for pixels to ignore (data.mask_ignore=)."
+            )
 
 
 def loader(

@@ -78,8 +78,10 @@ def open_splits(data: Data) -> Found:
 
         return Found(tables.open_tables(tables.load_hub(data), data, {}, guesses), [], guesses)
     if data.channels != 3:
-        text = f"data={EMBEDDED} has 3 channels. Use data.channels=3, data.path= or data.hub=."
-        raise UserError(f"data.channels={data.channels}: {text}")
+        raise UserError(
+            f"data.channels={data.channels}: data={EMBEDDED} has 3 channels. Use data.channels=3,"
+            " data.path= or data.hub=."
+        )
     return Found({split: _drawn(split, data.size) for split in synthetic.SIZES}, [], [])
 
 
@@ -133,8 +135,10 @@ def open_streams(data: Data) -> Found:
     contents = layout.inspect(Path(data.path))
     if contents.kind != "parquet":
         what = layout.OTHERS.get(contents.kind, "tables of save_to_disk")
-        text = f"{data.location} holds {what}, which are read in place"
-        raise UserError(f"data.stream=true: {text}. Use data.stream=false.")
+        raise UserError(
+            f"data.stream=true: {data.location} holds {what}, which are read in place. Use"
+            " data.stream=false."
+        )
     guesses += contents.guesses
     known = tables.split_files(contents.files, data, guesses)
     streams = {
@@ -159,8 +163,10 @@ def _of_table(
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, about, _ = tables.find_columns(rows.features, data, known)
     if columns.array_shape(rows.features[image]):
-        text = f"column {image} holds arrays, which a stream cannot read"
-        raise UserError(f"data.stream=true: {text}. Use data.stream=false.")
+        raise UserError(
+            f"data.stream=true: column {image} holds arrays, which a stream cannot read. Use"
+            " data.stream=false."
+        )
     if label and data.labels and columns.holds_texts(rows.features[label]):
         text = f"column {label} holds texts as labels, which a stream cannot number"
         if data.label_column:
@@ -168,8 +174,10 @@ def _of_table(
         guesses.append(f"labels are not used, because {text}. To use labels, set data.stream=false")
         label = None
     if label and data.labels and columns.holds_lists(rows.features[label]):
-        text = f"column {label} holds lists of labels, which a stream does not read"
-        raise UserError(f"data.label_column={label}: {text}. Use data.stream=false.")
+        raise UserError(
+            f"data.label_column={label}: column {label} holds lists of labels, which a stream does"
+            " not read. Use data.stream=false."
+        )
     if not data.labels:
         label = None
     below = [root.resolve() for root in tables.roots(data)]

@@ -215,8 +215,9 @@ def _split(
         raise UserError(f"{text}. Use another split{more}.")
     if chosen == train:
         choices = " or ".join([*(split for split in splits if split != chosen), share])
-        text = f"this is the training split (data.train={data.train})"
-        raise UserError(f"{key}={name}: {text}. Use {choices}.")
+        raise UserError(
+            f"{key}={name}: this is the training split (data.train={data.train}). Use {choices}."
+        )
     return chosen
 
 
@@ -307,8 +308,9 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     if held_out is None:
         others = [f"data.validation={split}" for split in opened.splits if split != name]
         choices = " or ".join([*others, "data.validation=0 to hold out no images"])
-        text = f"{data.location} has no validation split"
-        raise UserError(f"data.validation=null: {text}. Use {choices}.")
+        raise UserError(
+            f"data.validation=null: {data.location} has no validation split. Use {choices}."
+        )
     train = opened.splits[name](seed)
     used = [name]
     guesses = [f"{data.location}: {text}" for text in dict.fromkeys(opened.guesses)]

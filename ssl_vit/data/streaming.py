@@ -219,14 +219,17 @@ class Stream:
             rows = self.rows.shard(self.shards, shard)
             return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]
         except Exception as error:  # a network, or a file written by others, may cause any error
-            text = f"shard {shard} of {self.shards} cannot be read: {reason(error)}"
-            raise UserError(f"{self.where}: {text}") from None
+            raise UserError(
+                f"{self.where}: shard {shard} of {self.shards} cannot be read: {reason(error)}"
+            ) from None
 
     def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
         label = cell[self.label] if self.label else None
         if label is not None and self.classes is not None and not -1 <= label < self.classes:
-            text = f"row {row} has label {label}, but {self.classes} classes have the labels 0 to"
-            raise ValueError(f"{text} {self.classes - 1}. Set data.classes=")
+            raise ValueError(
+                f"row {row} has label {label}, but {self.classes} classes have the labels 0 to"
+                f" {self.classes - 1}. Set data.classes="
+            )
         image = cell[self.image] or {"bytes": None, "path": None}
         raw = image if isinstance(image, bytes) else image["bytes"]
         raw = self.read_file(image["path"]) if raw is None else raw

@@ -99,8 +99,10 @@ class TableStore(Store):
         gone = [image for image in images if isinstance(image, Missing)]
         if len(gone) == len(images):
             text = f"cannot read the files that column {self.column} names, such as"
-            hint = "Use images in the table, or files below data.path="
-            raise UserError(f"{where}: {text} {self._path_of(0)} ({gone[0].reason}). {hint}.")
+            raise UserError(
+                f"{where}: {text} {self._path_of(0)} ({gone[0].reason}). Use images in the table,"
+                " or files below data.path=."
+            )
 
     def _path_of(self, row: int) -> str | None:
         """Return the file that a row names, or None."""
@@ -232,8 +234,10 @@ def split_files(
         parsed = [datasets.Features.from_arrow_schema(schema) for schema in different.values()]
         kinds = {f"({', '.join(sorted(features))})" for features in parsed}
         if len(kinds) > 1:
-            text = f"files of split {split} have different columns, {' and '.join(sorted(kinds))}"
-            raise UserError(f"{data.location}: {text}. Use the same columns in all files.")
+            raise UserError(
+                f"{data.location}: files of split {split} have different columns,"
+                f" {' and '.join(sorted(kinds))}. Use the same columns in all files."
+            )
         labels_of = [columns.find(features, data)[1] for features in parsed]
         classes = list(map(columns.class_names, parsed, labels_of))
         longest = max(classes, key=len, default=[])
@@ -265,8 +269,10 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
         for file in files:
             _check_whole(file)
         if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
-            text = f"cannot write to {datasets.config.HF_DATASETS_CACHE} ({error.strerror})"
-            raise UserError(f"{data.location}: {text}. Set HF_HOME to another folder.") from None
+            raise UserError(
+                f"{data.location}: cannot write to {datasets.config.HF_DATASETS_CACHE}"
+                f" ({error.strerror}). Set HF_HOME to another folder."
+            ) from None
         raise _refused(error, data) from None
 
 

@@ -102,8 +102,9 @@ class TarStore(Store):
                         size, offset = int(self.size_N[row]), int(self.offset_N[row])
                         images[place] = os.pread(file.fileno(), size, offset)
             except OSError as error:
-                text = f"cannot be read: {reason(error)}"
-                raise UserError(f"data.path={self.files[number]}: {text}") from None
+                raise UserError(
+                    f"data.path={self.files[number]}: cannot be read: {reason(error)}"
+                ) from None
         return images
 
     def sizes(self) -> np.ndarray:
@@ -135,8 +136,10 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     """
     for key in ("image_column", "group"):
         if (column_name := getattr(data, key)) is not None:
-            text = f"{data.location} holds tars, which have no columns"
-            raise UserError(f"data.{key}={column_name}: {text}. Leave out data.{key}=.")
+            raise UserError(
+                f"data.{key}={column_name}: {data.location} holds tars, which have no columns."
+                f" Leave out data.{key}=."
+            )
     files = [file for some in contents.files.values() for file in some]
     with ThreadPoolExecutor(READERS) as pool:
         made = pool.map(lambda file: _members(file, data.label_column), files)
@@ -146,8 +149,10 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     ]
     for file, of_file in read.items():
         if not of_file.images.get(kinds[0] if kinds else ""):
-            text = "this tar has no images such as 0001.jpg or 0001.png. Remove the tar."
-            raise UserError(f"data.path={file}: {text}")
+            raise UserError(
+                f"data.path={file}: this tar has no images such as 0001.jpg or 0001.png. Remove the"
+                " tar."
+            )
     _count_skipped(read.values(), kinds, contents, guesses)
     images = {
         split: [read[file].images[kinds[0]] for file in some]
@@ -169,8 +174,10 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
         value is None for split_values in stored.values() for value in split_values.values
     ):
         text = f"no image in {data.location} has this label"
-        choices = "Use cls for the .cls files, or a key of the .json files."
-        raise UserError(f"data.label_column={column}: {text}. {choices}")
+        raise UserError(
+            f"data.label_column={column}: {text}. Use cls for the .cls files, or a key of the .json"
+            " files."
+        )
     source = (
         f"{data.label_column} of the tars" if data.label_column else ".cls and .json of the tars"
     )
@@ -223,8 +230,10 @@ def _members(file: Path, column: str | None) -> Members:
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
                 raise ValueError(f"the tar is cut off or damaged at byte {tar.offset}")
     except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
-        text = f"the tar is damaged, after {count_of_images(count)}: {type(error).__name__}"
-        raise UserError(f"data.path={file}: {text}") from None
+        raise UserError(
+            f"data.path={file}: the tar is damaged, after {count_of_images(count)}:"
+            f" {type(error).__name__}"
+        ) from None
     except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
         after = f", after {count_of_images(count)}" if isinstance(error, ValueError) else ""
         raise UserError(f"data.path={file}: {reason(error)}{after}") from None
