@@ -271,5 +271,4 @@ def check_unreadable(
         if not none:
             finding += f", and at most {int(allowed)} may be unreadable"
             remedy = "Allow a larger share with data.unreadable=, or repair or remove the images"
-        names_text = some([*names])
-        raise UserError(f"data.unreadable={data.unreadable}: {finding}. {remedy}: {names_text}")
+        raise UserError(f"data.unreadable={data.unreadable}: {finding}. {remedy}: {some([*names])}")

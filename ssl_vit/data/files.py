@@ -120,8 +120,10 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         reading = Reading("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
         values = {name: [image.label for image in some] for name, some in of_split.items()}
         if data.labels and are_dates({image.label for image in images} - {""}):
-            what = "If the folders are no classes, accuracies mean nothing"
-            guesses.append(f"the folders are used as classes, but {DATES}. {what}")
+            guesses.append(
+                f"the folders are used as classes, but {DATES}. If the folders are no classes,"
+                " accuracies mean nothing"
+            )
     else:
         _compare(images, metadata, column, guesses)
         where = f"the metadata in data.path={root}"
@@ -277,17 +279,23 @@ def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses:
         if row.get(column) != metadata.row_of[path].get(column)
     }
     if several:
-        text = f"the metadata has several labels for {count_of_images(len(several))}"
-        guesses.append(f"{text}, such as {min(several)}. The last label is used")
+        guesses.append(
+            f"the metadata has several labels for {count_of_images(len(several))}, such as"
+            f" {min(several)}. The last label is used"
+        )
     paths = {composed(image.path) for image in images}
     unknown = sum(path not in metadata.row_of for path in paths)
     gone = [path for path in metadata.row_of if path not in paths]
     if unknown:
-        text = f"the metadata has no row for {count_of_images(unknown)}"
-        guesses.append(f"{text}. Images without a row have no label")
+        guesses.append(
+            f"the metadata has no row for {count_of_images(unknown)}. Images without a row have no"
+            " label"
+        )
     if gone:
-        text = f"the metadata names {count_of(len(gone), 'files')} not found among the images"
-        guesses.append(f"{text}: {some(gone)}")
+        guesses.append(
+            f"the metadata names {count_of(len(gone), 'files')} not found among the images:"
+            f" {some(gone)}"
+        )
 
 
 def _about(metadata: Metadata) -> str:

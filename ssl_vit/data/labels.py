@@ -165,14 +165,18 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
     if count and reading.asked:
         return {name: _lists(column, reading) for name, column in stored.items()}
     if count:
-        text = f"labels are not used, because {count_of_images(count)} have lists of labels"
-        guesses.append(f"{text}. To use the lists, set data.label_column={reading.column}")
+        guesses.append(
+            f"labels are not used, because {count_of_images(count)} have lists of labels. To use"
+            f" the lists, set data.label_column={reading.column}"
+        )
         return _none(stored)
     texts = [label for label in together if isinstance(label, str) and label]
     list_text = next((label for label in texts if label.startswith("[")), None)
     if list_text is not None:
-        text = f"the text {list_text[:40]} is used as the name of a class"
-        guesses.append(f"{text}. To store lists of labels, use .jsonl, .json or .parquet")
+        guesses.append(
+            f"the text {list_text[:40]} is used as the name of a class. To store lists of labels,"
+            " use .jsonl, .json or .parquet"
+        )
     # if the classes are numbers in some splits and texts in others, all splits share one list of
     # names, so that no number means two classes
     mixed = reading.typed and bool(texts) and any(type(label) is int for label in together)
@@ -183,9 +187,11 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
     number, names = encode(together, reading.prefix, reading.typed)
     captions = len(together) >= CAPTIONS and 2 * len(names) > len(together)
     if captions and reading.captions and not (reading.asked or mixed):
-        text = f"labels are not used, because {count_of_images(len(together))} have"
-        text += f" {len(names):,} different texts as labels"
-        guesses.append(f"{text}. To use texts as classes, name the column with data.label_column=")
+        guesses.append(
+            f"labels are not used, because {count_of_images(len(together))} have {len(names):,}"
+            " different texts as labels. To use texts as classes, name the column with"
+            " data.label_column="
+        )
         return _none(stored)
     labels = {}
     first = 0

@@ -321,8 +321,10 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
             if not named:
                 unnamed.append(place)
             elif len({ROLE[split] for split in named}) > 1:
-                text = f"{place} names the splits {' and '.join(dict.fromkeys(named))}"
-                guesses.append(f"{text}, and is used as {named[0]}")
+                guesses.append(
+                    f"{place} names the splits {' and '.join(dict.fromkeys(named))}, and is used as"
+                    f" {named[0]}"
+                )
             splits.setdefault(named[0] if named else "train", []).append(root / place)
     if unnamed and (set(splits) != {"train"} or len(unnamed) < len(splits["train"])):
         guesses.append(f"files that name no split are used as train: {some(unnamed)}")
@@ -344,8 +346,10 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
         if outside:
             count = sum(len(folder.of(kind)) for _, folder in outside)
             names = some(sorted({"/".join(path[: level + 1]) or TOP for path, _ in outside}))
-            text = f"Left out: {count_of_images(count)} in {names}"
-            guesses = [f"only folders with the name of a split are used. {text}"]
+            guesses = [
+                "only folders with the name of a split are used. Left out:"
+                f" {count_of_images(count)} in {names}"
+            ]
         paths = [path[:level] + path[level + 1 :] for path in paths]
     kept = [path for path, name in zip(paths, split, strict=True) if name is not None]
     label, more = _classes(kept)
@@ -425,6 +429,8 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
         places = some(["/".join(path) or TOP for path in loose])
         guesses.append(f"images in {places} are outside the folders of classes and have no label")
     if named := sorted(name for name in set(label.values()) if NO_LABEL.fullmatch(name)):
-        text = "Images without a label belong next to the folders of classes"
-        guesses.append(f"{some(named)} is used as a class. {text}")
+        guesses.append(
+            f"{some(named)} is used as a class. Images without a label belong next to the folders"
+            " of classes"
+        )
     return label, guesses

@@ -129,9 +129,9 @@ class MaskedImages(ImageDataset):
         most = self.classes or MOST_CLASSES
         if low < 0 or high >= most:
             beyond = low if low < 0 else high
-            text = f"the mask has the class {beyond:,}. Use 0 to {most - 1:,} (data.mask_classes=)"
             raise UserError(
-                f"{prefix}: {name}: {text}, or {ignore} for pixels to ignore (data.mask_ignore=)."
+                f"{prefix}: {name}: the mask has the class {beyond:,}. Use 0 to {most - 1:,}"
+                f" (data.mask_classes=), or {ignore} for pixels to ignore (data.mask_ignore=)."
             )
 
 

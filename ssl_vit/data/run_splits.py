@@ -97,8 +97,10 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         named = {"held-out": held_out.part, "test": tested}
         guesses += _missing_classes(rest, named, share is not None, data)
     if test and roles.test is not None and roles.test == roles.validation:
-        what = "the test images are also the held-out images, so choices may depend on them"
-        guesses.append(f"data.test={data.test}: {what}")
+        guesses.append(
+            f"data.test={data.test}: the test images are also the held-out images, so choices may"
+            " depend on them"
+        )
     return Splits(
         _shown(train, data),
         _shown(held_out.part, data),
@@ -282,12 +284,14 @@ def _missing_classes(
             text = f"test images have the classes {unknown}, and training images"
             text += f" {class_names(train, sorted(trained))}"
             raise UserError(f"data.test={data.test}: {text}. Use the same classes.")
-        text = f"the training images lack classes of the {name} images: {unknown}"
-        warnings.append(f"{data.location}: {text}")
+        warnings.append(
+            f"{data.location}: the training images lack classes of the {name} images: {unknown}"
+        )
     tested = others.get("test")
     if share and tested is not None and (gone := sorted(trained - _classes_of(tested))):
-        text = f"the test images lack the classes {class_names(train, gone)}"
-        warnings.append(f"data.test={data.test}: {text}")
+        warnings.append(
+            f"data.test={data.test}: the test images lack the classes {class_names(train, gone)}"
+        )
     return warnings
 
 
@@ -315,8 +319,9 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     used = [name]
     guesses = [f"{data.location}: {text}" for text in dict.fromkeys(opened.guesses)]
     if data.validation is None and held_out == split_to_test(data, opened.splits, name):
-        text = f"there is no test split, so {held_out} is both held out and tested on"
-        guesses.append(f"{data.location}: {text}")
+        guesses.append(
+            f"{data.location}: there is no test split, so {held_out} is both held out and tested on"
+        )
     seen = preview = train.take(first, WINDOW_BYTES)
     if isinstance(held_out, str):
         seen = opened.splits[held_out](0).take(first)

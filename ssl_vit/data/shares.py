@@ -255,10 +255,10 @@ def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, dat
     gone = sorted({*label_N[inside_N].tolist()} - {*label_N[~inside_N].tolist()} - {UNLABELLED})
     if not gone:
         return
-    text = f"no training images would be left of {class_names(whole, gone)}, which are in too few"
     raise UserError(
-        f"data.group={data.group}: {text} groups. Use smaller groups, or data.labels=false if the"
-        " labels are no classes."
+        f"data.group={data.group}: no training images would be left of {class_names(whole, gone)},"
+        " which are in too few groups. Use smaller groups, or data.labels=false if the labels are"
+        " no classes."
     )
 
 

@@ -98,10 +98,10 @@ class TableStore(Store):
         images = self.fetch(first)
         gone = [image for image in images if isinstance(image, Missing)]
         if len(gone) == len(images):
-            text = f"cannot read the files that column {self.column} names, such as"
             raise UserError(
-                f"{where}: {text} {self._path_of(0)} ({gone[0].reason}). Use images in the table,"
-                " or files below data.path=."
+                f"{where}: cannot read the files that column {self.column} names, such as"
+                f" {self._path_of(0)} ({gone[0].reason}). Use images in the table, or files below"
+                " data.path=."
             )
 
     def _path_of(self, row: int) -> str | None:

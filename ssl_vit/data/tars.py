@@ -173,10 +173,9 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     if data.label_column and all(
         value is None for split_values in stored.values() for value in split_values.values
     ):
-        text = f"no image in {data.location} has this label"
         raise UserError(
-            f"data.label_column={column}: {text}. Use cls for the .cls files, or a key of the .json"
-            " files."
+            f"data.label_column={column}: no image in {data.location} has this label. Use cls for"
+            " the .cls files, or a key of the .json files."
         )
     source = (
         f"{data.label_column} of the tars" if data.label_column else ".cls and .json of the tars"
@@ -207,8 +206,10 @@ def _count_skipped(
         f"{count_of(count, what)} of the tars" for what, count in sorted(skipped.items())
     )
     if beside:
-        text = f"tars hold several images with the same key. Left out: {len(beside):,}"
-        guesses.append(f"{text}, such as {beside[0]}")
+        guesses.append(
+            f"tars hold several images with the same key. Left out: {len(beside):,}, such as"
+            f" {beside[0]}"
+        )
 
 
 def _members(file: Path, column: str | None) -> Members:
