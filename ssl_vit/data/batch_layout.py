@@ -35,12 +35,15 @@ class BatchLayout(NamedTuple):
             UserError: the processes or the wanted device batch do not divide the global batch.
         """
         if batch % processes:
-            raise UserError(f"optim.batch={batch}: not divisible by {processes} processes")
+            raise UserError(
+                f"optim.batch={batch}: {processes} processes cannot share {batch} images equally."
+                f" Use a multiple of {processes}."
+            )
         per_process = batch // processes
         if wanted and per_process % wanted:
             raise UserError(
-                f"compute.batch={wanted}: {processes} processes x {wanted} do not divide "
-                f"optim.batch={batch}"
+                f"compute.batch={wanted}: optim.batch={batch} gives each process {per_process}"
+                f" images, which is no multiple of {wanted}. Use a divisor of {per_process}."
             )
         divisors = (n for n in range(1, min(per_process, limit) + 1) if per_process % n == 0)
         return cls(batch, wanted or max(divisors), rank, processes)

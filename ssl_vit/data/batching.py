@@ -239,7 +239,8 @@ class ImageDataset(Dataset):
             except ValueError as error:
                 text = f"{self.source.name(next_row)}: {error}"
         raise UserError(
-            f"{self.data.location}: {tries} images in a row cannot be read, the last {text}"
+            f"{self.data.location}: {tries} images in a row cannot be read. Repair or remove"
+            f" unreadable images. The last is {text}"
         )
 
 
@@ -264,11 +265,10 @@ def check_unreadable(
     allowed = data.unreadable * max(seen, 1000)
     if unreadable > allowed or none:
         finding = f"{unreadable} of {seen} images cannot be read"
+        if different is not None:
+            finding += f" ({different} different images)"
+        remedy = "Repair or remove the images"
         if not none:
             finding += f", and at most {int(allowed)} may be unreadable"
-        if different is not None:
-            finding += f" (different ones since the start: {different})"
-        remedy = "repair or remove them"
-        if not none:
-            remedy += ", or allow a larger share by data.unreadable="
-        raise UserError(f"data.unreadable={data.unreadable}: {finding}; {remedy}; {some([*names])}")
+            remedy = "Allow a larger share with data.unreadable=, or repair or remove the images"
+        raise UserError(f"data.unreadable={data.unreadable}: {finding}. {remedy}: {some([*names])}")

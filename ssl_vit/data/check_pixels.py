@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ..errors import UserError
-from ..formatting import text_line
+from ..formatting import count_of_images, text_line
 from ..recipe.images import BYTES, Data, unmeasured
 from . import decoding
 from .batching import samples_at
@@ -30,7 +30,7 @@ USUAL = (0.01, 0.99)  # quantiles from which a proposed range tells outliers
 # Shares of clipped values that lead to a warning and to an error. A window of computed tomography
 # clips most of an image; reading 12 bits as 16, or 16 as 12, clips 15 of 16 values
 WARNED, REFUSED = 0.01, 0.9
-OF_ENCODER = "the encoder knows values from 0 to 255"  # for a frozen encoder
+OF_ENCODER = "The encoder expects values from 0 to 255"  # for a frozen encoder
 
 
 def complete(data: Data, train: Source) -> None:
@@ -47,8 +47,10 @@ def complete(data: Data, train: Source) -> None:
         return
     count_CV, bits, unreadable = _histogram(train, data.channels, MEASURED)
     if not bits:
-        text = f"none of {len(unreadable)} training images can be read, the last {unreadable[-1]}"
-        raise UserError(f"data.channels={data.channels}: {text}")
+        raise UserError(
+            f"data.channels={data.channels}: none of {len(unreadable)} training images can be read."
+            f" The last is {unreadable[-1]}"
+        )
     if data.range is None and 16 in bits.values():
         raise UserError(_proposed_range(count_CV.sum(0), f"{len(bits):,} training images"))
     lowest, highest = data.pixel_range
@@ -147,10 +149,10 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
     last = max(int(usual_S[-1]), first + 1)
     clipped, total = count_V[:first].sum() + count_V[last + 1 :].sum(), count_V.sum()
     return (
-        f"data.range=null: {images} have 16 bits, and which values stand for 0 and 1 has to be"
-        f" given; the lowest value is {seen_S[0]:,}, 1% are up to {low:,}, 99% up to {high:,}, the"
-        f" highest is {seen_S[-1]:,}; add data.range=[{first},{last}], which clips {clipped:,} of"
-        f" {total:,} values ({clipped / total:.2%})"
+        f"data.range=null: {images} have up to 16 bits, with values from {seen_S[0]:,} to"
+        f" {seen_S[-1]:,} (1% quantile {low:,}, 99% quantile {high:,}). Use"
+        f" data.range=[{first},{last}], which maps {first} to 0 and {last} to 1 and clips"
+        f" {clipped:,} of {total:,} values ({clipped / total:.2%}), or another range."
     )
 
 
@@ -165,19 +167,22 @@ class _Stored(NamedTuple):
 def _changed(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
     """Warn that images of a split lose bits, pages or transparency when read as RGB of 8 bits."""
     stored, _ = _read(source, LOOKED_AT, _stored)
-    looked_at = f"of {len(stored):,} images of {split} that were looked at"
+    checked = f"of {len(stored):,} checked images of {split}"
     # images of more than 16 bits cannot be read
     if deep := [name for name, file in stored.items() if 8 < file.bits <= 16]:
-        hint = "data.range=[LOWEST,HIGHEST] keeps all bits of TIFF and .npy, and of grey images"
-        text = f"have more than 8 bits ({stored[deep[0]].bits} in {deep[0]}): the upper 8 are used"
-        yield f"{len(deep):,} {looked_at} {text}; {of_bytes or f'{hint} with data.channels=1'}"
+        text = f"have more than 8 bits ({stored[deep[0]].bits} in {deep[0]})"
+        hint = "To keep all bits of TIFF and .npy files, use data.range=[LOWEST,HIGHEST]. For other"
+        hint = of_bytes or f"{hint} grey images, add data.channels=1"
+        yield f"{len(deep):,} {checked} {text}. Only the upper 8 bits are used. {hint}"
     if several := [name for name, file in stored.items() if file.pages > 1]:
-        text = f"have several pages ({stored[several[0]].pages} in {several[0]}): the first is used"
-        yield f"{len(several):,} {looked_at} {text}; data.channels=N takes pages as channels"
+        pages = stored[several[0]].pages
+        text = f"have several pages ({pages} in {several[0]}). Only the first page is used"
+        hint = "" if of_bytes else f". To read pages as channels, use data.channels={pages}"
+        yield f"{len(several):,} {checked} {text}{hint}"
     if transparent := [name for name, file in stored.items() if file.is_transparent]:
-        text = f"are transparent in places (such as {transparent[0]})"
-        hint = "" if of_bytes else "; data.channels=4 takes alpha as a channel"
-        yield f"{len(transparent):,} {looked_at} {text}: they are composed over white{hint}"
+        text = f"have transparent pixels (such as {transparent[0]}) and get a white background"
+        hint = "" if of_bytes else ". To read transparency as a channel, use data.channels=4"
+        yield f"{len(transparent):,} {checked} {text}{hint}"
 
 
 def _stored(raw: bytes | np.ndarray) -> _Stored:
@@ -198,7 +203,7 @@ def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
     if not bits:
         return
     count_V = count_CV.sum(0)
-    images = f"{len(bits):,} images of {split}"
+    images = f"{count_of_images(len(bits))} of {split}"
     if data.range is None and 16 in bits.values() and not of_bytes:
         raise UserError(_proposed_range(count_V, images))
     lowest, highest = data.pixel_range
@@ -206,15 +211,16 @@ def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
     below, above = count_V[:lowest].sum(), count_V[highest + 1 :].sum()
     share, low, high = (float(part / count_V.sum()) for part in (below + above, below, above))
     text = (
-        f"data.range=[{lowest},{highest}]: clips {share:.1%} of the values of {images} that were"
-        f" looked at ({low:.1%} below it, {high:.1%} above); {MOST[1] - MOST[0]:.1%} of them lie"
+        f"data.range=[{lowest},{highest}]: clips {share:.1%} of the values of {images}"
+        f" ({low:.1%} below the range, {high:.1%} above). {MOST[1] - MOST[0]:.1%} of the values lie"
         f" from {first} to {last}"
     )
     if share > REFUSED:
-        raise UserError(f"{text}: expected images of this range, or another range")
+        raise UserError(f"{text}. Use a range that contains most values.")
     if share > WARNED:
         yield text
     named = {number: name for name, number in bits.items()}
     if len(named) > 1 and highest > BYTES[1]:
-        text = f"some have 8 bits, such as {named[8]}, others 16, such as {named[16]}"
-        yield f"data.range=[{lowest},{highest}]: of {images} {text}, and one range is used for both"
+        text = f"some have 8 bits, such as {named[8]}, and some 16 bits, such as {named[16]}"
+        hint = "The images of 8 bits do not fit this range and count as unreadable"
+        yield f"data.range=[{lowest},{highest}]: of {images}, {text}. {hint}"

@@ -21,8 +21,8 @@ from .source import Source
 # classifier a billion outputs
 MOST_BY_HIGHEST = 2**16
 
-TO_NUMBERS = "Name the class folders by these numbers, or give a column of them: data.label_column="
-TO_NAMES = "Name the class folders by these names, or give a column of them: data.label_column="
+TO_NUMBERS = "Use these numbers as folder names, or in a column named with data.label_column=."
+TO_NAMES = "Use these names as folder names, or in a column named with data.label_column=."
 
 
 class ClassList(NamedTuple):
@@ -71,9 +71,9 @@ def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
     are_counted = all(name == str(number) for number, name in enumerate(longest))
     if same_numbers(names) and (are_counted or all(names)):
         return list(longest)
-    described = "; ".join(f"{split}: {classes}" for split, classes in known.items())
-    hint = "" if all(names) else f". {TO_NUMBERS}"
-    raise UserError(f"{place}: its splits name different classes; {described}{hint}")
+    described = " ".join(f"Split {split} has {classes}." for split, classes in known.items())
+    hint = "Use the same class names in all splits." if all(names) else TO_NUMBERS
+    raise UserError(f"{place}: the splits have different classes. {described} {hint}")
 
 
 def pair_classes(
@@ -101,9 +101,9 @@ def pair_classes(
     trained, tested = ClassList(names, outputs - 1), ClassList.of(images)
     are_named = bool(names and images.classes)
     if not are_named and not (trained.are_numbers and tested.are_numbers):
-        text = f"its classes are {tested}, and those of init={init} are {trained}"
+        text = f"the images have {tested} as classes, and init={init} has {trained}"
         hint = TO_NAMES if names else TO_NUMBERS
-        raise UserError(f"{place}: {text}: numbers are not paired with names. {hint}")
+        raise UserError(f"{place}: {text}. Numbers cannot be matched with names. {hint}")
     if not names:
         return np.array([int(name) for name in images.classes], np.int64)
     all_labels = np.unique(images.label_of(np.arange(len(images)))).tolist()
@@ -116,8 +116,10 @@ def pair_classes(
     output_of = {name: output for output, name in enumerate(names)}
     used = [name_of.get(label, str(label)) for label in labels]
     if unknown := [name for name in used if name not in output_of]:
-        text = f"test images are of {some(unknown)}, which the head of init={init} does not know"
-        raise UserError(f"probe.measures=top1: {text}; {suggest(unknown[0], names)}")
+        raise UserError(
+            f"probe.measures=top1: the head of init={init} does not know the test classes"
+            f" {some(unknown)}, {suggest(unknown[0], names)}"
+        )
     number_C = np.full(max(name_of, default=-1) + 1, -1, np.int64)
     for label, name in name_of.items():
         number_C[label] = output_of.get(name, -1)
@@ -167,15 +169,16 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         low, high = source.labels.lowest_and_highest
         if high < 0:
             raise UserError(
-                f"objective={objective}: {data.location} has no labels in its {split} split"
-                f"{source.labels.columns}; expected a folder for each class, a column of labels, or"
-                " other images: data=, data.path=, data.hub="
+                f"objective={objective}: the {split} split of {data.location} has no labels. Use a"
+                " folder for each class, a column of labels named with data.label_column=, or"
+                f" different images (data=, data.path=, data.hub=).{source.labels.columns}"
             )
         known = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= known:
             raise UserError(
-                f"{data.location}: labels from {low} to {high} in its {split} split, "
-                f"with {known} classes"
+                f"{data.location}: the {split} split has labels from {low} to {high}, but {known}"
+                f" classes have the labels 0 to {known - 1} (-1 means no label). Correct the labels"
+                " or data.classes=."
             )
     classes = data.classes or len(splits.train.classes)
     if classes:
@@ -184,7 +187,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     highest = source.labels.lowest_and_highest[1]
     if highest >= MOST_BY_HIGHEST:
         raise UserError(
-            f"data={data.name}: labels up to {highest} in its {split} split; expected numbers below"
-            f" {MOST_BY_HIGHEST:,}, or data.classes="
+            f"data={data.name}: the {split} split has labels up to {highest}. Use numbers below"
+            f" {MOST_BY_HIGHEST:,}, or set the number of classes with data.classes=."
         )
     return highest + 1

@@ -11,6 +11,7 @@ from .labels import LABEL_NAMES, composed, usual_columns
 from .source import Masks
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
+LABEL_KINDS = "classes, whole numbers, texts or lists of class numbers"
 MASK_NAMES = ("mask", "masks", "annotation", "segmentation", "segmentation_mask", "label_map")
 Features = Mapping[str, Any]  # {column: type}, as datasets.Features
 
@@ -30,8 +31,9 @@ def find(features: Features, data: Data) -> tuple[str, str | None]:
         ("data.label_column", data.label_column),
     ):
         if name is not None and name not in features:
-            text = f"{key}={name}: {data.location} has no such column"
-            raise UserError(f"{text}; {suggest(name, features)}")
+            raise UserError(
+                f"{key}={name}: {data.location} has no such column, {suggest(name, features)}"
+            )
     images = [name for name, f in features.items() if isinstance(f, datasets.Image)]
     images.sort(key=lambda name: name == data.mask_column or name in MASK_NAMES)
     images += [name for name, feature in features.items() if array_shape(feature)]
@@ -39,22 +41,23 @@ def find(features: Features, data: Data) -> tuple[str, str | None]:
     image = data.image_column or next(iter(images), None)
     if image is None:
         raise UserError(
-            f"{data.location}: no column of images among {', '.join(features)}; name one by "
-            f"data.image_column="
+            f"{data.location}: found no column of images among {', '.join(features)}. Name the"
+            " column of images with data.image_column=."
         )
     if not (_holds_images(features[image]) or array_shape(features[image])):
-        text = f"{data.location} holds no images there but {features[image]}"
-        raise UserError(f"data.image_column={image}: {text}")
+        raise UserError(
+            f"data.image_column={image}: this column of {data.location} holds {features[image]},"
+            " not images. Name a column of images."
+        )
     classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
     usual = [name for name in classes if name.lower() in LABEL_NAMES]
     named = [name for name in usual_columns(features) if _holds_labels(features[name])]
     label = data.label_column or next(iter(usual + classes + named), None)
     if label is not None and not _holds_labels(features[label]) and not _is_named(features[label]):
-        text = (
-            "holds no classes, whole numbers, texts or lists of class numbers there but"
-            f" {features[label]}"
+        raise UserError(
+            f"data.label_column={label}: this column of {data.location} holds {features[label]}."
+            f" Name a column of {LABEL_KINDS}."
         )
-        raise UserError(f"data.label_column={label}: {data.location} {text}")
     return image, label
 
 
@@ -65,17 +68,22 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
         UserError: there is no such column, or it holds no images.
     """
     choices = [name for name, f in features.items() if _holds_images(f) and name != image]
-    listed = ", ".join(choices) or f"none ({', '.join(features)})"
-    text = f"columns that data.mask_column= can name: {listed}"
+    text = f"No column can hold masks (columns: {', '.join(features)})"
+    if choices:
+        text = f"Name a column of masks with data.mask_column= (columns: {', '.join(choices)})"
     wanted = data.mask_column
     if wanted is None:
         return Masks(next((name for name in MASK_NAMES if name in choices), ""), text)
     if wanted not in features:
-        text = f"data.mask_column={wanted}: {data.location} has no such column"
-        raise UserError(f"{text}; {suggest(wanted, choices)}")
+        raise UserError(
+            f"data.mask_column={wanted}: {data.location} has no such column,"
+            f" {suggest(wanted, choices)}"
+        )
     if wanted not in choices:
-        reason = "the images are there" if wanted == image else f"holds {features[wanted]}"
-        raise UserError(f"data.mask_column={wanted}: {data.location}: {reason}; {text}")
+        content = "the images" if wanted == image else features[wanted]
+        raise UserError(
+            f"data.mask_column={wanted}: this column of {data.location} holds {content}. {text}."
+        )
     return Masks(wanted, text)
 
 
@@ -87,12 +95,15 @@ def check_group(features: Features, data: Data) -> None:
     """
     group = str(data.group)
     if group not in features:
-        text = f"data.group={group}: {data.location} has no such column"
-        raise UserError(f"{text}; {suggest(group, features)}")
+        raise UserError(
+            f"data.group={group}: {data.location} has no such column, {suggest(group, features)}"
+        )
     feature = features[group]
     if not isinstance(feature, datasets.Value | datasets.ClassLabel) or _holds_images(feature):
-        text = f"holds {feature} there; expected texts or whole numbers"
-        raise UserError(f"data.group={group}: {data.location} {text}")
+        raise UserError(
+            f"data.group={group}: this column of {data.location} holds {feature}. Name a column of"
+            " texts or whole numbers."
+        )
 
 
 def array_shape(feature: Any) -> tuple[int | None, ...] | None:
@@ -150,8 +161,7 @@ def class_names(features: Features, label: str | None) -> list[str]:
 def described(features: Features) -> str:
     """List the columns with types, for the error that there are no labels."""
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
-    kinds = "classes, whole numbers, texts or lists of class numbers"
-    return f" (columns: {listed}); data.label_column= takes one of {kinds}"
+    return f" A label column holds {LABEL_KINDS}. The columns are {listed}."
 
 
 def _kind(feature: Any) -> str:

@@ -43,9 +43,9 @@ MOST_VALUE = 2**16 - 1  # of a pixel
 NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of NEW_SUBFILE_TYPE: a smaller copy of the first image, or its mask
-NEEDS_TIFFFILE = "a TIFF, whose channels tifffile reads; type pip install -e '.[tiff]' in the clone"
-WHOLE = "expected whole numbers of 8 or 16 bits"
-OF_OTHERS = "; of other channels or bits than RGB of 8, data.channels= and data.range= say which"
+NEEDS_TIFFFILE = "this TIFF needs the package tifffile. Type pip install -e '.[tiff]' in the clone"
+WHOLE = "Expected whole numbers of 8 or 16 bits"
+OF_OTHERS = ". If the image is not RGB with 8 bits, set data.channels= or data.range="
 
 
 class TooLarge(ValueError):
@@ -79,8 +79,10 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     """
     if isinstance(raw, np.ndarray):
         if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
-            text = f"an array of {raw.dtype} {raw.shape}; expected uint8 (H, W, 3)"
-            raise ValueError(f"{text}, or data.channels= or data.range= for what it holds")
+            raise ValueError(
+                f"an array of type {raw.dtype} and shape {raw.shape}. Expected uint8 (H, W, 3),"
+                " unless data.channels= or data.range= is set"
+            )
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     return whole(_rgb, raw)
 
@@ -99,7 +101,7 @@ def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
     values = Values(raw) if isinstance(raw, np.ndarray) else whole(_values, raw)
     array = _channels_first(values, channels)
     if array.dtype.kind not in "ui":
-        raise ValueError(f"pixels of {array.dtype}; {WHOLE}")
+        raise ValueError(f"pixels of {array.dtype}. {WHOLE}")
     if array.dtype == np.uint8:
         return array
     _check_16_bits(array)
@@ -120,7 +122,7 @@ def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
         raise
     except Exception as error:  # a file written by others may cause any error in a decoder
         text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
-        raise ValueError(f"not a whole image: {text[:200]}") from None
+        raise ValueError(f"cannot decode the image: {text[:200]}") from None
 
 
 def stored_bits(raw: bytes) -> int:
@@ -170,7 +172,7 @@ def open_image(raw: bytes) -> Image.Image:
             image = Image.open(io.BytesIO(raw), formats=PILLOW)
     except UnidentifiedImageError:
         hint = OF_OTHERS if raw.startswith(TIFF) else ""
-        raise ValueError(f"damaged, or none of {', '.join(PILLOW)}{hint}") from None
+        raise ValueError(f"damaged, or in none of the formats {', '.join(PILLOW)}{hint}") from None
     _check_pixels(*image.size)
     return image
 
@@ -252,7 +254,7 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     """Load one channel of more than 8 bits, and return what `_color_and_alpha` returns."""
     of_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
     if image.mode == "F" or (image.mode == "I" and not of_16_bits):
-        raise ValueError(f"pixels of 32 bits, whose range is not known; {WHOLE}")
+        raise ValueError(f"pixels of 32 bits, with an unknown range. {WHOLE}")
     value = np.asarray(image)
     _check_16_bits(value)
     grey = value >> (4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8)  # Pillow unpacks 12 bits
@@ -333,7 +335,7 @@ def _saved_array(raw: bytes) -> np.ndarray:
     _check_shape(shape)
     array = np.load(io.BytesIO(raw), allow_pickle=False)
     if not array.size:
-        raise ValueError(f"an array {array.shape} without pixels")
+        raise ValueError(f"an empty array of shape {array.shape}")
     return array
 
 
@@ -353,7 +355,7 @@ def _values_of_pillow(raw: bytes) -> Values:
     image = open_image(raw)
     # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
     if raw.startswith(PNG) and stored_bits(raw) == 16 and len(image.getbands()) > 1:
-        raise ValueError("a PNG of 16 bits and several channels; expected TIFF or .npy")
+        raise ValueError("a PNG of 16 bits and several channels. Save the image as TIFF or .npy")
     if image.mode in ("P", "PA"):  # a palette: the file stores no channels of color
         return Values(from_pillow(image), True)
     image.load()
@@ -376,8 +378,10 @@ def _values_of_tiff(raw: bytes) -> Values:
         _check_series(file.series)
         if page.photometric == PALETTE or page.bitspersample < 8:
             if len(series.pages) > 1:
-                text = f"a TIFF of {len(series.pages)} images of a palette or few bits"
-                raise ValueError(f"{text}; expected one")
+                raise ValueError(
+                    f"a TIFF of {len(series.pages)} images with a palette or fewer than 8 bits."
+                    " Expected a single image"
+                )
             return _values_of_pillow(raw)
         array, last = _placed(series)
     if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
@@ -397,8 +401,10 @@ def _check_series(series: Sequence[Any]) -> None:
     others = [page for page in series[1:] if not page.keyframe.subfiletype & REDUCED_OR_MASK]
     if others:
         shapes = " and ".join(str(page.shape) for page in (series[0], others[0]))
-        text = f"a TIFF of {1 + len(others)} images, {shapes}"
-        raise ValueError(f"{text}; expected one, its samples or pages the channels")
+        raise ValueError(
+            f"a TIFF of {1 + len(others)} images of the shapes {shapes}. Expected a single image"
+            " whose samples or pages are the channels"
+        )
 
 
 def _placed(series: Any) -> Values:
@@ -434,10 +440,10 @@ def _channels_first(values: Values, channels: int) -> np.ndarray:
         for axis, is_first in ((0, True), (2, False))
     )
     if first == final:
-        expects = f"(H, W, {channels}) or ({channels}, H, W)"
+        text = f"expects the shape (H, W, {channels}) or ({channels}, H, W)"
         if first:
-            expects = "channels that are no side of it; as TIFF it says which are which"
-        raise ValueError(f"an image {array.shape}; data.channels={channels} expects {expects}")
+            text = "fits the first and the last axis. Save the image as TIFF, which names the axis"
+        raise ValueError(f"an image of shape {array.shape}, but data.channels={channels} {text}")
     return array if first else np.moveaxis(array, 2, 0)
 
 
@@ -484,8 +490,8 @@ def _check_pixels(width: int, height: int) -> None:
         TooLarge: the image has more than MOST_PIXELS.
     """
     if width * height > MOST_PIXELS:
-        limit = f"more than {MOST_PIXELS // 10**6} million"
-        raise TooLarge(f"its header tells of {width} x {height} pixels, {limit}")
+        limit = f"more than the limit of {MOST_PIXELS // 10**6} million"
+        raise TooLarge(f"the header says {width} x {height} pixels, {limit}")
 
 
 def _check_shape(shape: Sequence[int]) -> None:
@@ -496,8 +502,8 @@ def _check_shape(shape: Sequence[int]) -> None:
     """
     most = 3 * MOST_PIXELS
     if math.prod(shape) > most:
-        limit = f"of more than {most // 10**6} million values"
-        raise TooLarge(f"its header tells of an array {tuple(shape)}, {limit}")
+        limit = f"more than the limit of {most // 10**6} million values"
+        raise TooLarge(f"the header says an array of shape {tuple(shape)}, {limit}")
 
 
 def _check_16_bits(array: np.ndarray) -> None:
@@ -507,4 +513,4 @@ def _check_16_bits(array: np.ndarray) -> None:
         ValueError: numbers are below 0 or above MOST_VALUE.
     """
     if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
-        raise ValueError(f"pixels from {array.min()} to {array.max()}; {WHOLE}")
+        raise ValueError(f"pixels from {array.min()} to {array.max()}. {WHOLE}")

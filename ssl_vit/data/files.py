@@ -18,7 +18,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import UserError, reason, suggest
-from ..formatting import some
+from ..formatting import count_of, count_of_images, some
 from ..recipe.images import Data
 from ..recipe.parsing import parse_json
 from . import labels, layout
@@ -29,7 +29,7 @@ from .source import Groups, Raw, Source, Store, file_bytes, read_file
 FOLDERS = "names of folders"  # as the source of labels
 FOLDER = "folder"  # data.group=folder: images of a folder are one group
 DATE = re.compile(r"(19|20)\d\d([-_. ]?[01]\d([-_. ]?[0-3]\d)?)?")
-DATES = "all are named as years or dates are"  # why folders may be no classes
+DATES = "all folder names are years or dates"  # why folders may be no classes
 
 
 class FileStore(Store):
@@ -120,8 +120,10 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         reading = Reading("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
         values = {name: [image.label for image in some] for name, some in of_split.items()}
         if data.labels and are_dates({image.label for image in images} - {""}):
-            what = "where they are no classes, what is measured by them says nothing"
-            guesses.append(f"folders are taken for classes, but {DATES}: {what}")
+            guesses.append(
+                f"the folders are used as classes, but {DATES}. If the folders are no classes,"
+                " accuracies mean nothing"
+            )
     else:
         _compare(images, metadata, column, guesses)
         where = f"the metadata in data.path={root}"
@@ -200,7 +202,7 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
                 rows_here[file] = row
             rows_by_file |= rows_here
     if "split" in columns:
-        guesses.append("the column split of the metadata is not used: folders tell the splits")
+        guesses.append("the metadata column split is not used, because folders name the splits")
     guesses += unused
     own_columns = [key for key in columns if key not in (None, "file_name")]
     return Metadata(rows_by_file, replaced, own_columns, unused)
@@ -251,7 +253,7 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
     for key, (name, is_complete) in known.items():
         if name is not None and name not in is_complete:
             reasons = [f"{key}={name}: data.path={root} has no such column", *metadata.unused]
-            raise UserError(f"{'; '.join(reasons)}; {suggest(name, is_complete)}")
+            raise UserError(", ".join([*reasons, suggest(name, is_complete)]))
     if data.label_column is not None:
         return data.label_column if data.label_column in metadata.columns else None
     return next(iter(labels.usual_columns(metadata.columns)), None)
@@ -263,10 +265,10 @@ def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
     if not unused or data.label_column is not None or labels.usual_columns(metadata.columns):
         return []
     if len(unused) == 1:
-        text = f"the column {unused[0]} of the metadata is not used"
-        return [f"{text}: data.label_column={unused[0]} takes it for labels"]
-    text = f"the columns {some(unused)} of the metadata are not used"
-    return [f"{text}: data.label_column= takes one of them for labels"]
+        text = f"the metadata column {unused[0]} is not used"
+        return [f"{text}. To use the column as labels, set data.label_column={unused[0]}"]
+    text = f"the metadata columns {some(unused)} are not used"
+    return [f"{text}. To use a column as labels, name the column with data.label_column="]
 
 
 def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]) -> None:
@@ -277,23 +279,30 @@ def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses:
         if row.get(column) != metadata.row_of[path].get(column)
     }
     if several:
-        text = f"{len(several):,} images have several labels in the metadata, as {min(several)}"
-        guesses.append(f"{text}: the last one counts")
+        guesses.append(
+            f"the metadata has several labels for {count_of_images(len(several))}, such as"
+            f" {min(several)}. The last label is used"
+        )
     paths = {composed(image.path) for image in images}
     unknown = sum(path not in metadata.row_of for path in paths)
     gone = [path for path in metadata.row_of if path not in paths]
     if unknown:
-        guesses.append(f"{unknown:,} images are not in the metadata and have no label")
+        guesses.append(
+            f"the metadata has no row for {count_of_images(unknown)}. Images without a row have no"
+            " label"
+        )
     if gone:
-        text = f"{len(gone):,} rows of the metadata name no image that is used"
-        guesses.append(f"{text}: {some(gone)}")
+        guesses.append(
+            f"the metadata names {count_of(len(gone), 'files')} not found among the images:"
+            f" {some(gone)}"
+        )
 
 
 def _about(metadata: Metadata) -> str:
     if not metadata.columns:
         return ""
     listed = ", ".join(metadata.columns)
-    return f" (columns of the metadata: {listed}); data.label_column= takes one of them"
+    return f" The metadata columns are {listed}."
 
 
 def _groups(

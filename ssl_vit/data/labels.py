@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError
+from ..formatting import count_of_images
 
 UNLABELLED = -1  # fills the whole row of an image without a list
 END = -2  # after the last label of a list
@@ -27,7 +28,6 @@ CAPTIONS = 100
 PLAIN = {str, int, float, type(None)}  # types of values that may be labels or mean no label
 # Usual names of a column of labels, in the order in which columns are tried
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
-EXPECTED = "expected numbers of classes, from 0"
 MISSING = {
     "nan",
     "na",
@@ -54,8 +54,8 @@ class LabelLists(NamedTuple):
 
     def describe(self) -> str:
         """Describe the length of the lists, as a text that follows the number of images."""
-        empty = f", {self.empty:,} images of no class" if self.empty else ""
-        return f", up to {self.longest} labels an image{empty}"
+        empty = f", {count_of_images(self.empty)} with an empty list" if self.empty else ""
+        return f", up to {self.longest} labels per image{empty}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +165,18 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
     if count and reading.asked:
         return {name: _lists(column, reading) for name, column in stored.items()}
     if count:
-        text = f"{count:,} images have a list of labels in {reading.where}, and labels are not used"
-        guesses.append(f"{text}; data.label_column={reading.column} takes lists")
+        guesses.append(
+            f"labels are not used, because {count_of_images(count)} have lists of labels. To use"
+            f" the lists, set data.label_column={reading.column}"
+        )
         return _none(stored)
     texts = [label for label in together if isinstance(label, str) and label]
     list_text = next((label for label in texts if label.startswith("[")), None)
     if list_text is not None:
-        guesses.append(f"{list_text[:40]} names a class; .jsonl, .json and .parquet hold lists")
+        guesses.append(
+            f"the text {list_text[:40]} is used as the name of a class. To store lists of labels,"
+            " use .jsonl, .json or .parquet"
+        )
     # if the classes are numbers in some splits and texts in others, all splits share one list of
     # names, so that no number means two classes
     mixed = reading.typed and bool(texts) and any(type(label) is int for label in together)
@@ -182,8 +187,11 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
     number, names = encode(together, reading.prefix, reading.typed)
     captions = len(together) >= CAPTIONS and 2 * len(names) > len(together)
     if captions and reading.captions and not (reading.asked or mixed):
-        text = f"its labels are {len(names):,} different texts for {len(together):,} images"
-        guesses.append(f"{text}: they are not used; data.label_column= takes them as classes")
+        guesses.append(
+            f"labels are not used, because {count_of_images(len(together))} have {len(names):,}"
+            " different texts as labels. To use texts as classes, name the column with"
+            " data.label_column="
+        )
         return _none(stored)
     labels = {}
     first = 0
@@ -259,7 +267,8 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
         distinct = [value for value in distinct if str(value).strip().lower() not in MISSING]
         number = {value: _whole(value, where) for value in distinct}
         if any(abs(value) >= LIMIT for value in number.values()):
-            raise UserError(f"{where}: {max(number.values(), key=abs)} is no number of a class")
+            largest = max(number.values(), key=abs)
+            raise UserError(f"{where} holds {largest}. Use class numbers below 2^63.")
         return np.array([number.get(value, UNLABELLED) for value in values], np.int64), []
     name_of = {
         value: composed(value if isinstance(value, str) else str(_whole(value, where)))
@@ -297,8 +306,8 @@ def _whole(value: Any, where: str) -> int:
 
 
 def _no_label(value: Any, where: str) -> UserError:
-    text = f"{str(value)[:100]} is neither a whole number nor the name of a class"
-    return UserError(f"{where}: {text}; data.labels=false where these are no labels")
+    text = f"{str(value)[:100]}, which is neither a whole number nor the name of a class"
+    return UserError(f"{where} holds {text}. If the values are no labels, use data.labels=false.")
 
 
 def _lists(stored: Stored, reading: Reading) -> Labels:
@@ -314,8 +323,8 @@ def _lists(stored: Stored, reading: Reading) -> Labels:
     highest = label_NL.max(initial=UNLABELLED)
     if longest > 2 and highest in (0, 1):
         raise UserError(
-            f"data.label_column={reading.column}: lists of up to {longest} zeros and ones;"
-            " expected the numbers of an image's classes, [0, 3] in place of [1, 0, 0, 1]"
+            f"data.label_column={reading.column}: the lists hold up to {longest} zeros and ones."
+            " List the numbers of an image's classes, so [0, 3] instead of [1, 0, 0, 1]."
         )
     if highest < 2**31:
         label_NL = label_NL.astype(np.int32)  # labels stay in memory
@@ -347,5 +356,8 @@ def padded(values: Sequence[Any], where: str) -> np.ndarray:
         elif all(type(number) is int and 0 <= number < LIMIT for number in labels_of_row):
             label_NL[row, : len(labels_of_row)] = labels_of_row
         else:
-            raise UserError(f"{where}: {str(values[row])[:100]}: {EXPECTED}")
+            raise UserError(
+                f"{where} holds {str(values[row])[:100]}. Use lists of class numbers, starting with"
+                " 0."
+            )
     return label_NL

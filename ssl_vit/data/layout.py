@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
-from ..formatting import count_of, some
+from ..formatting import count_of, count_of_images, some
 from .labels import composed
 
 # Names of each role's split, the usual name first. `eval` is a test split, as in `datasets`, so
@@ -55,6 +55,7 @@ IMAGE_KINDS = tuple(
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
 # files that `save_to_disk` writes: for several splits, or for one
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
+TOP = "the top folder"
 OTHERS = {"tar": "tars", "images": "images", "arrays": ".npy files"}
 
 
@@ -137,13 +138,15 @@ def inspect(place: Path) -> Contents:
     nothing = Tree([], Counter())
     if not place.is_dir():
         if place.exists() and not place.is_file():
-            raise UserError(f"data.path={place}: expected a regular file, or a folder")
+            raise UserError(f"data.path={place}: not a regular file or folder. Use another path.")
         kind = place.suffix[1:].lower()
         if kind not in SHARDS:
-            text = "expected a parquet file, a tar, or a folder of them or of images"
-            raise UserError(f"data.path={place}: {text}")
+            raise UserError(
+                f"data.path={place}: not a folder, parquet file or tar. Put the images into a"
+                " folder."
+            )
         named = [split for split in splits_in_file(place.name) if ROLE[split] != "train"]
-        guesses = [f"{place.name} is the only file: it is taken as train"] if named else []
+        guesses = [f"{place.name} is the only file and is used as train"] if named else []
         return Contents(kind, {"train": [place]}, nothing, [], guesses)
     if any(all((place / name).is_file() for name in names) for names in SAVED):
         return Contents("saved", {}, nothing, [], [])
@@ -152,9 +155,9 @@ def inspect(place: Path) -> Contents:
     skipped = [count_of(count, what) for what, count in sorted(tree.skipped.items())]
     if not kinds:
         inside = f", only {', '.join(skipped)}" if skipped else ""
-        unpack = "; unpack what is packed" if ".zip files" in tree.skipped else ""
+        remedy = "Unpack the .zip files" if ".zip files" in tree.skipped else "Use another folder"
         raise UserError(
-            f"data.path={place}: no images, parquet files or tars in it{inside}{unpack}"
+            f"data.path={place}: no images, parquet files or tars in this folder{inside}. {remedy}."
         )
     kind = kinds[0]
     folders: dict[str, list[Path]] = {}
@@ -163,9 +166,9 @@ def inspect(place: Path) -> Contents:
         folders, guesses = _shard_files(place, tree, kind)
         if tree.count("metadata"):
             skipped.append(count_of(tree.count("metadata"), "metadata files"))
-    if beside := [count_of(tree.count(kind), OTHERS[kind]) for kind in kinds[1:]]:
-        shown = "images" if kind == "images" else f"{kind} files"
-        guesses.append(f"{' and '.join(beside)} beside {shown} are left out")
+    if unused := [count_of(tree.count(kind), OTHERS[kind]) for kind in kinds[1:]]:
+        used = "images" if kind == "images" else f"{kind} files"
+        guesses.append(f"only the {used} are used, not {' and '.join(unused)}")
     return Contents(kind, folders, tree, skipped, guesses)
 
 
@@ -199,8 +202,8 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     if all(matches):
         return [first[1] for first in matches if first], []
     named = [name for name, first in zip(names, matches, strict=True) if first]
-    text = f"{len(named):,} of {len(names):,} images are called like a split ({some(named)})"
-    return ["train"] * len(names), [f"{text}: all are taken as train"] if named else []
+    text = f"{len(named):,} of {len(names):,} images are named like a split ({some(named)})"
+    return ["train"] * len(names), [f"{text}. All images are used as train"] if named else []
 
 
 def role(split: str) -> str:
@@ -232,11 +235,13 @@ def walk(root: Path) -> Tree:
             known = os.stat(root / path)  # noqa: PTH116
             inside = around | {(known.st_dev, known.st_ino)}
             if len(inside) == len(around):
-                raise UserError(f"data.path={root}: {path} is a link to a folder that it lies in")
+                raise UserError(f"data.path={root}: the link {path} is circular. Remove the link.")
             with os.scandir(root / path) as entries:
                 ordered = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
-            raise UserError(f"data.path={root}: {path or '.'}: {error.strerror}") from None
+            raise UserError(
+                f"data.path={root}: cannot read the folder {path or '.'}: {error.strerror}"
+            ) from None
         files: dict[str, list[str]] = {}
         for entry in ordered:
             if is_hidden(entry.name):
@@ -298,8 +303,9 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
     """
     with suppress(OSError):
         if not entry.is_file() and Path(entry.path).exists():
-            text = "is a pipe, socket or device; expected a regular file"
-            raise UserError(f"data.path={root}: {entry.path} {text}")
+            raise UserError(
+                f"data.path={root}: {entry.path} is a pipe, socket or device. Use a regular file."
+            )
 
 
 def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
@@ -316,11 +322,12 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
                 unnamed.append(place)
             elif len({ROLE[split] for split in named}) > 1:
                 guesses.append(
-                    f"{place} names {' and '.join(dict.fromkeys(named))}: taken as {named[0]}"
+                    f"{place} names the splits {' and '.join(dict.fromkeys(named))}, and is used as"
+                    f" {named[0]}"
                 )
             splits.setdefault(named[0] if named else "train", []).append(root / place)
     if unnamed and (set(splits) != {"train"} or len(unnamed) < len(splits["train"])):
-        guesses.append(f"{some(unnamed)} beside named splits: taken as train")
+        guesses.append(f"files that name no split are used as train: {some(unnamed)}")
     return {name: sorted(files) for name, files in splits.items()}, guesses
 
 
@@ -338,8 +345,11 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
         outside = [(p, f) for p, f, name in zip(paths, folders, split, strict=True) if name is None]
         if outside:
             count = sum(len(folder.of(kind)) for _, folder in outside)
-            names = some(sorted({"/".join(path[: level + 1]) or "the top" for path, _ in outside}))
-            guesses = [f"{count:,} images in {names}, beside folders of splits, are left out"]
+            names = some(sorted({"/".join(path[: level + 1]) or TOP for path, _ in outside}))
+            guesses = [
+                "only folders with the name of a split are used. Left out:"
+                f" {count_of_images(count)} in {names}"
+            ]
         paths = [path[:level] + path[level + 1 :] for path in paths]
     kept = [path for path, name in zip(paths, split, strict=True) if name is not None]
     label, more = _classes(kept)
@@ -366,8 +376,8 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
             return level, []
         splits = some(sorted(name for name, split in named.items() if split))
         others = sorted(name for name, split in named.items() if not split)
-        beside = f"{some(others)} beside it is not" if others else "other images lie beside it"
-        guesses.append(f"{splits} could be a split's name, but {beside}: all are taken as classes")
+        outside = f"{some(others)} could not" if others else "some images are in none of the splits"
+        guesses.append(f"{splits} could name a split, but {outside}. All folders count as classes")
     return None, guesses
 
 
@@ -408,17 +418,19 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
     if len({len(path) for path in inner}) <= 1:
         label = {path: path[-1] for path in inner}
         twice = sorted(name for name, count in Counter(label.values()).items() if count > 1)
-        guesses = [f"folders of the same name are one class: {some(twice)}"] if twice else []
+        guesses = [f"folders with the same name are one class: {some(twice)}"] if twice else []
     else:
         label = {path: path[len(lowest)] for path in inner}
-        guesses = ["folders lie at different depths: the classes are the outermost of them"]
+        guesses = ["folders are nested to different depths. The outermost folders are the classes"]
     if len(set(label.values())) < 2:
         return {}, []
     loose = [path for path in set(paths) if path not in label]
     if loose:
-        places = some(["/".join(path) or "the top" for path in loose])
-        guesses.append(f"images in {places}, beside folders of classes, have no label")
+        places = some(["/".join(path) or TOP for path in loose])
+        guesses.append(f"images in {places} are outside the folders of classes and have no label")
     if named := sorted(name for name in set(label.values()) if NO_LABEL.fullmatch(name)):
-        where = "images in the top, beside the folders of classes, are those without a label"
-        guesses.append(f"{some(named)} is taken for a class; {where}")
+        guesses.append(
+            f"{some(named)} is used as a class. Images without a label belong next to the folders"
+            " of classes"
+        )
     return label, guesses

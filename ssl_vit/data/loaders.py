@@ -78,8 +78,8 @@ class StreamReader:
     def __init__(self, stream: Stream, batch_layout: BatchLayout) -> None:
         if stream.shards < batch_layout.processes:
             raise UserError(
-                f"data.stream=true: {stream.where}: {stream.shards} shards for"
-                f" {batch_layout.processes} processes; expected at least one each"
+                f"data.stream=true: {stream.where} has {stream.shards} shards for"
+                f" {batch_layout.processes} processes. Use at most {stream.shards} processes."
             )
         self.stream = stream
         self.batch_layout = batch_layout

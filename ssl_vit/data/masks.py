@@ -34,8 +34,10 @@ def check(splits: Splits, data: Data) -> None:
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     for split, source in named.items():
         if source is not None and not source.masks.column:
-            text = f"{data.place} has no masks in its {split} split"
-            raise UserError(f"data.mask_column=null: {text}; {source.masks.choices}")
+            raise UserError(
+                f"data.mask_column=null: the {split} split of {data.place} has no masks."
+                f" {source.masks.choices}."
+            )
 
 
 def known_classes(splits: Splits, data: Data) -> int | None:
@@ -65,8 +67,8 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
         if image.mode in ONE_CHANNEL:
             return torch.from_numpy(decoding.upright(image).astype(np.int32))
     except Exception as error:  # a file written by others may cause any error in a decoder
-        raise ValueError(f"not a whole mask: {' '.join(str(error).split())[:200]}") from None
-    raise ValueError(f"its mask has pixels of {image.mode}; expected one channel of classes")
+        raise ValueError(f"cannot read the mask: {' '.join(str(error).split())[:200]}") from None
+    raise ValueError(f"the mask has pixels of type {image.mode}. Use a single channel of classes")
 
 
 class MaskedImages(ImageDataset):
@@ -115,8 +117,10 @@ class MaskedImages(ImageDataset):
         prefix = f"data.mask_column={self.source.masks.column}"
         if image.shape[1:] != mask_HW.shape:
             sizes = [f"{side.shape[-1]} x {side.shape[-2]}" for side in (mask_HW, image)]
-            text = f"its mask has {sizes[0]} pixels, the image {sizes[1]}; expected the same"
-            raise UserError(f"{prefix}: {name}: {text}")
+            raise UserError(
+                f"{prefix}: {name}: the mask has {sizes[0]} pixels and the image {sizes[1]}. Use"
+                " the same size."
+            )
         ignore = self.data.mask_ignore
         shown = mask_HW[mask_HW != ignore]
         if not len(shown):
@@ -125,9 +129,10 @@ class MaskedImages(ImageDataset):
         most = self.classes or MOST_CLASSES
         if low < 0 or high >= most:
             beyond = low if low < 0 else high
-            text = f"its mask has the class {beyond:,}; expected 0 to {most - 1:,}"
-            choices = f"or data.mask_ignore={ignore}; data.mask_classes= sets their number"
-            raise UserError(f"{prefix}: {name}: {text}, {choices}")
+            raise UserError(
+                f"{prefix}: {name}: the mask has the class {beyond:,}. Use 0 to {most - 1:,}"
+                f" (data.mask_classes=), or {ignore} for pixels to ignore (data.mask_ignore=)."
+            )
 
 
 def loader(

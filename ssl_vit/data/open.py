@@ -78,8 +78,10 @@ def open_splits(data: Data) -> Found:
 
         return Found(tables.open_tables(tables.load_hub(data), data, {}, guesses), [], guesses)
     if data.channels != 3:
-        text = f"data={EMBEDDED} is drawn in 3; for other images data.path= or data.hub="
-        raise UserError(f"data.channels={data.channels}: {text}")
+        raise UserError(
+            f"data.channels={data.channels}: data={EMBEDDED} has 3 channels. Use data.channels=3,"
+            " data.path= or data.hub=."
+        )
     return Found({split: _drawn(split, data.size) for split in synthetic.SIZES}, [], [])
 
 
@@ -132,9 +134,11 @@ def open_streams(data: Data) -> Found:
         return Found(streams, [], guesses)
     contents = layout.inspect(Path(data.path))
     if contents.kind != "parquet":
-        what = layout.OTHERS.get(contents.kind, "what save_to_disk wrote")
-        text = f"{data.location} holds {what}, which are read in place without a stream"
-        raise UserError(f"data.stream=true: {text}; expected false")
+        what = layout.OTHERS.get(contents.kind, "tables of save_to_disk")
+        raise UserError(
+            f"data.stream=true: {data.location} holds {what}, which are read in place. Use"
+            " data.stream=false."
+        )
     guesses += contents.guesses
     known = tables.split_files(contents.files, data, guesses)
     streams = {
@@ -159,16 +163,21 @@ def _of_table(
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, about, _ = tables.find_columns(rows.features, data, known)
     if columns.array_shape(rows.features[image]):
-        raise UserError(f"data.stream=true: column {image} holds arrays; expected false")
+        raise UserError(
+            f"data.stream=true: column {image} holds arrays, which a stream cannot read. Use"
+            " data.stream=false."
+        )
     if label and data.labels and columns.holds_texts(rows.features[label]):
-        text = "its labels are texts, which a stream cannot number before it has read all of them"
+        text = f"column {label} holds texts as labels, which a stream cannot number"
         if data.label_column:
-            raise UserError(f"data.label_column={label}: {text}; expected data.stream=false")
-        guesses.append(f"column {label}: {text}: they are not used")
+            raise UserError(f"data.label_column={label}: {text}. Use data.stream=false.")
+        guesses.append(f"labels are not used, because {text}. To use labels, set data.stream=false")
         label = None
     if label and data.labels and columns.holds_lists(rows.features[label]):
-        text = "holds a list of labels for each image, which a stream does not read"
-        raise UserError(f"data.label_column={label}: {text}; expected data.stream=false")
+        raise UserError(
+            f"data.label_column={label}: column {label} holds lists of labels, which a stream does"
+            " not read. Use data.stream=false."
+        )
     if not data.labels:
         label = None
     below = [root.resolve() for root in tables.roots(data)]

@@ -22,15 +22,15 @@ Decoder = Callable[[bytes | np.ndarray], Tensor]
 
 SHOWN = 3  # the most channels that are displayed
 OF_BYTES = (
-    "expected a tensor of torch.uint8, 0 to 255: the encoder normalises it; of values in [0, 1]"
-    " give (255 * x).round().byte()"
+    "Expected torch.uint8 values from 0 to 255, which the encoder normalises. For values from 0 to"
+    " 1, pass (255 * x).round().byte()"
 )
 EXPECTED = (
-    "expected a uint8 tensor (B, 3, H, W) of the encoder's size; or, resized and cropped as in the"
-    " evaluation, a uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a list of"
-    " arrays (H, W, 3) and PIL images"
+    "Expected a uint8 tensor (B, 3, H, W) of the encoder's size, or images to resize and crop: a"
+    " uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a list of arrays"
+    " (H, W, 3) and PIL images"
 )
-CHANNELS = "expected an array (H, W, C) or (C, H, W) of whole numbers, (B, H, W, C), or a list"
+CHANNELS = "Expected an array of whole numbers, (H, W, C), (C, H, W) or (B, H, W, C), or a list"
 
 
 def decoder(data: Data) -> Decoder:
@@ -47,11 +47,10 @@ def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
     if array.dtype == np.uint8 and data.pixel_range == BYTES:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     if data.range is None:
-        text = "expected data.range=[LOWEST,HIGHEST] for them"
-        raise ValueError(f"pixels of {array.dtype}; {text}")
+        raise ValueError(f"pixels of {array.dtype}, which need data.range=[LOWEST,HIGHEST]")
     lowest, highest = data.pixel_range
     if array.dtype == np.uint8 and highest > BYTES[1]:  # the image would be nearly black
-        raise ValueError(f"pixels of 8 bits; data.range=[{lowest},{highest}] is of 16")
+        raise ValueError(f"pixels of 8 bits, but data.range=[{lowest},{highest}] is for 16 bits")
     return torch.from_numpy(array.astype(np.int32).clip(lowest, highest)).to(pixel_type(data))
 
 
@@ -77,8 +76,8 @@ def check_integers(pixels: object, data: Data) -> None:
         return
     kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
     lowest, highest = data.pixel_range
-    of_others = f"expected torch.int32 or torch.uint16, {lowest} to {highest}"
-    raise TypeError(f"images of {kind}; {OF_BYTES if of_bytes else of_others}")
+    of_others = f"Expected torch.int32 or torch.uint16 values from {lowest} to {highest}"
+    raise TypeError(f"images of type {kind}. {OF_BYTES if of_bytes else of_others}")
 
 
 def evaluation_images(images: Any, data: Data) -> Tensor:
@@ -104,7 +103,7 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
     else:
         parts = list(images) if isinstance(images, list | tuple) else [images]
     if not parts:
-        raise ValueError(f"no images; {EXPECTED if data.is_rgb else CHANNELS}")
+        raise ValueError(f"no images. {EXPECTED if data.is_rgb else CHANNELS}")
     read = _rgb_array if data.is_rgb else _channel_array
     decoded = [decoder(data)(read(part)) for part in parts]
     return eval_transform(decoded, data.size, data.eval_mode, data.eval_crop)
@@ -114,7 +113,7 @@ def _channels_last(array_B: np.ndarray) -> np.ndarray:
     """Return RGB images (B, H, W, 3) from this shape or from (B, 3, H, W)."""
     last = array_B.shape[3] == 3
     if last == (array_B.shape[1] == 3):
-        raise ValueError(f"an array of shape {array_B.shape}; {EXPECTED}")
+        raise ValueError(f"an array of shape {array_B.shape}. {EXPECTED}")
     return array_B if last else array_B.transpose(0, 2, 3, 1)
 
 
@@ -123,19 +122,19 @@ def _rgb_array(image: Any) -> np.ndarray:
     if isinstance(image, Image.Image):
         return from_pillow(image)
     if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image that is a {type(image).__name__}; {EXPECTED}")
+        raise TypeError(f"an image of type {type(image).__name__}. {EXPECTED}")
     if image.dtype != np.uint8:
-        raise TypeError(f"an array of {image.dtype}; {EXPECTED}")
+        raise TypeError(f"an array of {image.dtype}. {EXPECTED}")
     if image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise ValueError(f"an array of shape {image.shape}; {EXPECTED}")
+        raise ValueError(f"an array of shape {image.shape}. {EXPECTED}")
     return np.array(image)  # contiguous and writable, as torch requires
 
 
 def _channel_array(image: Any) -> np.ndarray:
     if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image that is a {type(image).__name__}; {CHANNELS}")
+        raise TypeError(f"an image of type {type(image).__name__}. {CHANNELS}")
     if not image.size:
-        raise ValueError(f"no images, or one without pixels; {CHANNELS}")
+        raise ValueError(f"an image without pixels. {CHANNELS}")
     return image
 
 

@@ -104,7 +104,7 @@ def _room(count: int, shape_HWC: tuple[int, ...], most_bytes: float) -> Tensor:
     if size > most_bytes:
         height, width, _ = shape_HWC
         raise NotResident(
-            f"{count:,} images of {width} x {height} pixels take {size / 2**30:,.1f} GiB, of which"
+            f"{count:,} images of {width} x {height} pixels take {size / 2**30:,.1f} GiB, and only"
             f" {most_bytes / 2**30:,.1f} GiB may be used"
         )
     return torch.zeros(count, *shape_HWC, dtype=torch.uint8)

@@ -97,8 +97,10 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         named = {"held-out": held_out.part, "test": tested}
         guesses += _missing_classes(rest, named, share is not None, data)
     if test and roles.test is not None and roles.test == roles.validation:
-        what = "its images are the held-out ones too, on which hyperparameters may be chosen"
-        guesses.append(f"data.test={data.test}: {what}")
+        guesses.append(
+            f"data.test={data.test}: the test images are also the held-out images, so choices may"
+            " depend on them"
+        )
     return Splits(
         _shown(train, data),
         _shown(held_out.part, data),
@@ -121,7 +123,7 @@ def every_part(data: Data) -> Found:
     """
     opened = open_splits(data)
     if not opened.splits:
-        raise UserError(f"{data.location}: there are no images in it")
+        raise UserError(f"{data.location}: found no images. Use a folder or data set with images.")
     splits = dict(opened.splits)
     if not isinstance(data.test, str):
         train = _roles(data, False, splits).train
@@ -151,8 +153,8 @@ def _check_authors(data: Data, train: Source) -> None:
     wanted = PUBLISHED_TRAIN_SIZES.get(data.name)
     if wanted is not None and len(train) != wanted:
         raise UserError(
-            f"data={data.name}: {data.place} has {len(train):,} training images, its authors'"
-            f" division {wanted:,}: results would not compare; leave data= out to train on these"
+            f"data={data.name}: {data.place} has {len(train):,} training images, but published"
+            f" results use {wanted:,}. To train on these images, leave out data={data.name}."
         )
 
 
@@ -204,18 +206,20 @@ def _split(
         UserError: there is no such split, or it is the split of data.train.
     """
     if not splits:
-        raise UserError(f"{data.location}: there are no images in it")
+        raise UserError(f"{data.location}: found no images. Use a folder or data set with images.")
     chosen = layout.choose(name, splits)
+    share = "data.validation=0" if data.stream else f"a share of train such as {key}=0.1"
     if chosen is None:
-        text = f"{key}={name}: no such split with images; {suggest(name, splits)}"
+        text = f"{key}={name}: no split with this name has images ({suggest(name, splits)})"
         if key == "data.test":
             raise _no_test_split(text, splits[str(train)], data)
-        more = "; or a share of train" if key == "data.validation" and not data.stream else ""
-        raise UserError(f"{text}{more}")
+        more = f" or {share}" if key == "data.validation" else ""
+        raise UserError(f"{text}. Use another split{more}.")
     if chosen == train:
-        others = ", ".join(split for split in splits if split != chosen)
-        choices = f"{others}, or a share of train" if others else "a share of train"
-        raise UserError(f"{key}={name}: is what data.train={data.train} names; choices: {choices}")
+        choices = " or ".join([*(split for split in splits if split != chosen), share])
+        raise UserError(
+            f"{key}={name}: this is the training split (data.train={data.train}). Use {choices}."
+        )
     return chosen
 
 
@@ -228,11 +232,11 @@ def _with_answers(source: Source) -> int:
 
 def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
     labelled = (data.labels and train.labels.lowest_and_highest[1] >= 0) or bool(train.masks.column)
-    lacks = "test images (a folder test/ beside train/)"
-    whole = f"{text}; or a share of train: data.test={TEST_SHARE}; {data.place} lacks {lacks}"
+    add = "test images, such as a folder test/ next to train/"
+    remedy = f"Use a share of train with data.test={TEST_SHARE}, or add {add}"
     if not labelled:  # a share of train would have no labels either
-        whole = f"{data.place} lacks labels (a folder for each class) and {lacks}; {text}"
-    return NoTestSplit(whole, labelled)
+        remedy = f"Add labels, such as a folder for each class, and {add}"
+    return NoTestSplit(f"{text}. {remedy}.", labelled)
 
 
 def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
@@ -277,13 +281,17 @@ def _missing_classes(
             continue
         unknown = class_names(source, sorted(known - trained))
         if name == "test" and not known & trained:
-            text = f"its classes ({unknown}) are none of those of the training images"
-            trained_names = class_names(train, sorted(trained))
-            raise UserError(f"data.test={data.test}: {text} ({trained_names})")
-        warnings.append(f"{data.location}: no training image is of {unknown}, {name} images are")
+            text = f"test images have the classes {unknown}, and training images"
+            text += f" {class_names(train, sorted(trained))}"
+            raise UserError(f"data.test={data.test}: {text}. Use the same classes.")
+        warnings.append(
+            f"{data.location}: the training images lack classes of the {name} images: {unknown}"
+        )
     tested = others.get("test")
     if share and tested is not None and (gone := sorted(trained - _classes_of(tested))):
-        warnings.append(f"data.test={data.test}: no test image is of {class_names(train, gone)}")
+        warnings.append(
+            f"data.test={data.test}: the test images lack the classes {class_names(train, gone)}"
+        )
     return warnings
 
 
@@ -302,14 +310,18 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
     elif held_out is None:
         held_out = _by_default(name, opened.splits)
     if held_out is None:
-        choices = f"expected one of {', '.join(opened.splits)}, or 0 for none"
-        raise UserError(f"data.validation=null: {data.location} has no split for it; {choices}")
+        others = [f"data.validation={split}" for split in opened.splits if split != name]
+        choices = " or ".join([*others, "data.validation=0 to hold out no images"])
+        raise UserError(
+            f"data.validation=null: {data.location} has no validation split. Use {choices}."
+        )
     train = opened.splits[name](seed)
     used = [name]
     guesses = [f"{data.location}: {text}" for text in dict.fromkeys(opened.guesses)]
     if data.validation is None and held_out == split_to_test(data, opened.splits, name):
-        text = f"{held_out} is held out; without a test split it is what is tested on, too"
-        guesses.append(f"{data.location}: {text}")
+        guesses.append(
+            f"{data.location}: there is no test split, so {held_out} is both held out and tested on"
+        )
     seen = preview = train.take(first, WINDOW_BYTES)
     if isinstance(held_out, str):
         seen = opened.splits[held_out](0).take(first)
@@ -334,23 +346,23 @@ def _notes(
     labels = data.labels and bool(opened.splits[roles.train].labels.source)
 
     def split(name: str) -> str:
-        return f"{_many(opened.splits[name], labels)} from {data.place}, its split {name}"
+        return f"{_many(opened.splits[name], labels)} from {data.place}, split {name}"
 
     notes = [f"train: {split(roles.train)}"]
     if data.share != 1:
-        rest = "" if data.validation_from == "share" else " after what is held out"
-        notes[0] += f", of which data.share={data.share:g}{rest}"
+        rest = "" if data.validation_from == "share" else " after images are held out"
+        notes[0] += f", reduced to data.share={data.share:g}{rest}"
     if roles.validation is not None:
         notes.append(f"validation: {split(roles.validation)}")
     elif data.validation == 0:
         count = len(held_out.part)
-        notes.append(f"validation: none; {count:,} of train are looked at, and trained on")
+        notes.append(f"validation: none, so {count:,} training images are measured instead")
     else:
-        notes.append(f"validation: {_taken(held_out, labels)}, which keeps {len(train):,}")
+        notes.append(f"validation: {_taken(held_out, labels)}, {len(train):,} left for training")
     if test is not None:
-        notes.append(f"test: {_taken(test, labels)}, which this run does not train on")
+        notes.append(f"test: {_taken(test, labels)}, not used for training")
     if roles.test is not None:
-        why = "; there is no test split, so a share of train is held out" if roles.stands_in else ""
+        why = " (no test split, so a share of train is held out)" if roles.stands_in else ""
         notes.append(f"test: {split(roles.test)}{why}")
     texts = [f"{name} ({_many(source, labels)})" for name, source in opened.splits.items()]
     notes += _beside(opened, [str(name) for name in roles[:3]], texts)
@@ -367,14 +379,14 @@ def _taken(cut: Cut, labels: bool) -> str:
 def describe_labels(source: Source, data: Data) -> str:
     """Describe where labels come from, with the names of the first classes."""
     if not data.labels:
-        return "none, data.labels=false"
+        return "none (data.labels=false)"
     if not source.labels.source:
         return "none"
     text = source.labels.source
     if source.classes:
         text += f", {len(source.classes):,} classes: {some(source.classes)}"
-    unless = "; data.labels=false where they are none" if source.labels.source == FOLDERS else ""
-    return f"{text}{unless}"
+    unless = ". If folders are no classes, use data.labels=false"
+    return text + (unless if source.labels.source == FOLDERS else "")
 
 
 def _many(source: Source, labels: bool) -> str:

@@ -53,8 +53,10 @@ def training_share(train: Source, data: Data) -> Source:
     if data.share_seed is None:
         return train.subset(permuted(train, count, SHARE_KEY))
     if not _one_label(train):
-        reason = "takes shares of classes, and the training images have not one label each"
-        raise UserError(f"data.share_seed={data.share_seed}: {reason}")
+        raise UserError(
+            f"data.share_seed={data.share_seed}: a share of each class needs a single label per"
+            " training image. Leave out data.share_seed=."
+        )
     return train.subset(stratified_rows(train, rng.key(SHARE_KEY, data.share_seed))[:count])
 
 
@@ -79,7 +81,7 @@ def cut_test(whole: Source, data: Data) -> Cut | None:
         return _cut_by_name(whole, whole.store, data.test, data)
     if data.group is None and _one_label(whole):
         rows_N = stratified_rows(whole, rng.key(TEST_KEY))
-        how = "of each class alike" if data.labels else ""
+        how = "the same share of each class" if data.labels else ""
         return Cut(whole.subset(rows_N[count:]), whole.subset(rows_N[:count]), how)
     return _cut(whole, count, TEST_KEY, data)
 
@@ -109,8 +111,10 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> C
     inside_N = np.array([inside[name] for name in names])
     if inside_N.all() or not inside_N.any():
         side = "testing" if inside_N.any() else "training"
-        text = f"all {len(names):,} images of {data.location} are for {side} by their names' hashes"
-        raise UserError(f"data.test={share:g}: {text}; expected another share or more images")
+        raise UserError(
+            f"data.test={share:g}: the names put all {len(names):,} images of {data.location} on"
+            f" the {side} side. Use another share, or more images."
+        )
     if whole.groups is not None and data.labels and _one_label(whole):
         _check_classes(whole, whole.label_of(np.arange(len(whole))), inside_N, data)
     return Cut(whole.subset(np.flatnonzero(~inside_N)), whole.subset(np.flatnonzero(inside_N)), how)
@@ -154,14 +158,16 @@ def cut_held_out(train: Source, data: Data) -> Cut:
     if data.group is not None:
         groups = cut.part.group_of(np.arange(len(cut.part)))
         taken_N = np.isin(train.group_of(rows_N), groups)
-    how = ", ".join(filter(None, [cut.how, "of those with a label"]))
+    how = ", ".join(filter(None, [cut.how, "only images with a label"]))
     return Cut(train.subset(rows_N[~taken_N]), cut.part, how)
 
 
 def _at_least_two(train: Source, data: Data) -> int:
     if len(train) < 2:
-        text = f"{count_of_images(len(train))} cannot be divided. Give at least 2 images."
-        raise UserError(f"data.train={data.train}: {text}")
+        raise UserError(
+            f"data.train={data.train}: {count_of_images(len(train))} cannot be divided. Give at"
+            " least 2 images."
+        )
     return len(train)
 
 
@@ -187,8 +193,10 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
         whole.group_of(rows_N), return_inverse=True, return_counts=True
     )
     if len(number_G) < 2:
-        text = f"all {len(whole):,} images are of one group; expected at least 2 groups"
-        raise UserError(f"data.group={data.group}: {text}")
+        raise UserError(
+            f"data.group={data.group}: all {len(whole):,} images belong to a single group. Use at"
+            " least 2 groups."
+        )
     label_N = np.full(len(whole), UNLABELLED)
     if _one_label(whole):
         label_N = whole.label_of(rows_N)
@@ -247,9 +255,11 @@ def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, dat
     gone = sorted({*label_N[inside_N].tolist()} - {*label_N[~inside_N].tolist()} - {UNLABELLED})
     if not gone:
         return
-    text = f"no training images would be left of {class_names(whole, gone)}, whose images are of"
-    choices = "expected smaller groups, or data.labels=false where these are no classes"
-    raise UserError(f"data.group={data.group}: {text} too few groups; {choices}")
+    raise UserError(
+        f"data.group={data.group}: no training images would be left of {class_names(whole, gone)},"
+        " which are in too few groups. Use smaller groups, or data.labels=false if the labels are"
+        " no classes."
+    )
 
 
 def class_names(source: Source, numbers: Sequence[int]) -> str:

@@ -90,7 +90,7 @@ class Masks(NamedTuple):
     store: Store | None = None
 
 
-NO_MASKS = Masks("", "masks are read from a column of parquet files or of the Hub's tables")
+NO_MASKS = Masks("", "Masks are read from a column of parquet files or of a data set on the Hub")
 
 
 class Groups(NamedTuple):
@@ -221,8 +221,8 @@ def without_lists(source: Source, what: str) -> Source:
     """
     if source.labels.lists is None:
         return source
-    text = f"data.label_column={source.labels.lists.column}: holds a list of labels for each image"
-    print(f"warning: {text}: left out of {what}", flush=True)
+    text = f"data.label_column={source.labels.lists.column}: this column holds lists of labels"
+    print(f"warning: {text}, so {what} have no labels", flush=True)
     return source.without_labels()
 
 

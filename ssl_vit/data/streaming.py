@@ -198,7 +198,8 @@ class Stream:
             # shards without images would be read again and again for ever
             if not cells:
                 raise UserError(
-                    f"{self.where}: the shards of process {rank} of {processes} hold no images"
+                    f"{self.where}: all shards of process {rank} (of {processes}) are empty. Use"
+                    " fewer processes, or other images."
                 )
             start = Cursor(epoch + 1, 0, 0, window + 1, image + len(cells))
             yield cells, start
@@ -218,14 +219,17 @@ class Stream:
             rows = self.rows.shard(self.shards, shard)
             return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]
         except Exception as error:  # a network, or a file written by others, may cause any error
-            text = f"shard {shard} of {self.shards} cannot be read: {reason(error)}"
-            raise UserError(f"{self.where}: {text}") from None
+            raise UserError(
+                f"{self.where}: shard {shard} of {self.shards} cannot be read: {reason(error)}"
+            ) from None
 
     def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
         label = cell[self.label] if self.label else None
         if label is not None and self.classes is not None and not -1 <= label < self.classes:
-            text = f"label {label} in row {row} is none of {self.classes} classes"
-            raise ValueError(f"{text}; data.classes= says how many there are")
+            raise ValueError(
+                f"row {row} has label {label}, but {self.classes} classes have the labels 0 to"
+                f" {self.classes - 1}. Set data.classes="
+            )
         image = cell[self.image] or {"bytes": None, "path": None}
         raw = image if isinstance(image, bytes) else image["bytes"]
         raw = self.read_file(image["path"]) if raw is None else raw
@@ -247,9 +251,9 @@ def window_text(preview: Source) -> str:
 def read_hub_file(path: str | None) -> bytes:
     """Read the file of the Hub that a row names, or return Missing on failure."""
     if not path:
-        return Missing("there is no image in this row")
+        return Missing("this row has no image")
     if "hf://" not in path:
-        return Missing(f"{path} is an address outside of the Hub, and images are not downloaded")
+        return Missing(f"{path} is not on the Hub, and images from elsewhere are not downloaded")
     try:
         with fsspec.open(path, "rb") as file:
             return file.read()

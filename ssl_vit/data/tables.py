@@ -41,8 +41,8 @@ from .source import (
 
 FIRST_ROWS = 100  # rows whose files are looked for before a run begins
 NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
-EMPTY = "it has no images, and is left out"
-DIFFERENT_CLASSES = "its files name different classes"
+EMPTY = "has no images and is left out"
+DIFFERENT_CLASSES = "the files of the split name different classes"
 
 
 class TableStore(Store):
@@ -98,8 +98,11 @@ class TableStore(Store):
         images = self.fetch(first)
         gone = [image for image in images if isinstance(image, Missing)]
         if len(gone) == len(images):
-            text = f"column {self.column} names files that are not here"
-            raise UserError(f"{where}: {text}: {self._path_of(0)}: {gone[0].reason}")
+            raise UserError(
+                f"{where}: cannot read the files that column {self.column} names, such as"
+                f" {self._path_of(0)} ({gone[0].reason}). Use images in the table, or files below"
+                " data.path=."
+            )
 
     def _path_of(self, row: int) -> str | None:
         """Return the file that a row names, or None."""
@@ -131,9 +134,9 @@ class TableStore(Store):
 def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
     """Return the path of a row's file, or Missing for a file outside of the folders."""
     if not path:
-        return Missing("there is no image in this row")
+        return Missing("this row has no image")
     if "://" in path:
-        return Missing(f"{path} is an address, and images are not downloaded")
+        return Missing(f"{path} is a web address, and images are not downloaded")
     for root in roots:
         try:
             place = (root / path).resolve()
@@ -141,7 +144,7 @@ def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
             return Missing(f"{path}: {error}")
         if place.is_relative_to(root):
             return place
-    return Missing(f"{path} lies outside of the data set's folder")
+    return Missing(f"{path} is outside the folder of the data set")
 
 
 def read_below(path: str | None, roots: Sequence[Path]) -> bytes:
@@ -173,11 +176,11 @@ def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw
     (stored,) = cell.chunks
     stored = stored.storage if isinstance(stored, pyarrow.ExtensionArray) else stored
     if stored.null_count:
-        return Missing("there is no image in this row")
+        return Missing("this row has no image")
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)
     inside = math.prod(side or 0 for side in shape[1:])
     if not inside or len(flat) % inside or shape[0] not in (None, len(flat) // inside):
-        return Missing(f"an array of {len(flat)} values; expected the shape {shape}")
+        return Missing(f"an array of {len(flat)} values does not have the shape {shape}")
     return np.array(flat.reshape(-1, *shape[1:]))
 
 
@@ -185,7 +188,7 @@ def _end(file: Path) -> pyarrow.parquet.FileMetaData:
     try:
         return pyarrow.parquet.read_metadata(file)
     except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"data.path={file}: {reason(error)}") from None
+        raise UserError(f"data.path={file}: cannot be read: {reason(error)}") from None
 
 
 class Parquet(NamedTuple):
@@ -220,7 +223,7 @@ def split_files(
             ends = zip(some, pool.map(_end, some), strict=True)
             filled = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
         if not filled:
-            guesses.append(f"split {split}: {EMPTY}")
+            guesses.append(f"split {split} {EMPTY}")
             continue
         # many files have the same schema, which is parsed once: parsing the schema of 20,000
         # classes takes a tenth of a second
@@ -229,16 +232,18 @@ def split_files(
             for schema in filled.values()
         }
         parsed = [datasets.Features.from_arrow_schema(schema) for schema in different.values()]
-        apart = {", ".join(sorted(features)) for features in parsed}
-        if len(apart) > 1:
-            text = f"files of its split {split} have different columns"
-            raise UserError(f"{data.location}: {text}: {' and '.join(sorted(apart))}")
+        kinds = {f"({', '.join(sorted(features))})" for features in parsed}
+        if len(kinds) > 1:
+            raise UserError(
+                f"{data.location}: files of split {split} have different columns,"
+                f" {' and '.join(sorted(kinds))}. Use the same columns in all files."
+            )
         labels_of = [columns.find(features, data)[1] for features in parsed]
         classes = list(map(columns.class_names, parsed, labels_of))
         longest = max(classes, key=len, default=[])
         agree = same_numbers(classes) and (not longest or all(classes))
         if not agree:
-            guesses.append(f"split {split}: {DIFFERENT_CLASSES}: labels are not used")
+            guesses.append(f"labels of split {split} are not used: {DIFFERENT_CLASSES}")
         splits[split] = Parquet(list(filled), longest, "" if agree else DIFFERENT_CLASSES)
     return splits
 
@@ -264,8 +269,10 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
         for file in files:
             _check_whole(file)
         if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
-            text = f"{datasets.config.HF_DATASETS_CACHE} cannot be written ({error.strerror})"
-            raise UserError(f"{data.location}: {text}; HF_HOME names another cache") from None
+            raise UserError(
+                f"{data.location}: cannot write to {datasets.config.HF_DATASETS_CACHE}"
+                f" ({error.strerror}). Set HF_HOME to another folder."
+            ) from None
         raise _refused(error, data) from None
 
 
@@ -280,7 +287,7 @@ def _check_whole(file: Path) -> None:
             for _ in opened.iter_batches():
                 pass
     except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"data.path={file}: damaged: {reason(error)}") from None
+        raise UserError(f"data.path={file}: this file is damaged: {reason(error)}") from None
 
 
 def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
@@ -304,7 +311,7 @@ def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
     was = str(saved.split or "train")
     name = re.match(r"[\w.]+", was)
     if name is None or "+" in was:
-        guesses.append(f"its rows are those of {was}: taken as train")
+        guesses.append(f"the rows of {was} are used as train")
         return {"train": saved}
     return {name[0]: saved}
 
@@ -321,7 +328,7 @@ def _refused(error: Exception, data: Data) -> UserError:
     # "An error occurred while generating the dataset" alone says nothing
     text = reason(error.__cause__ or error)
     if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-        text = f"its split {empty[1]} has no images; take its files away, or unpack them"
+        text = f"split {empty[1]} has no images. Unpack or remove the files of this split."
     if "OfflineModeIsEnabled" in text:
         text = hub_files.NOT_CACHED
     return UserError(f"{data.location}: {text}")
@@ -359,7 +366,7 @@ def find_columns(features: Features, data: Data, known: Parquet | None) -> Colum
     image, label = columns.find(features, data)
     masks = columns.find_masks(features, image, data)
     if known is not None and known.unusable:
-        return Columns(image, None, [], f" ({known.unusable})", masks)
+        return Columns(image, None, [], f" Labels are not used: {known.unusable}.", masks)
     classes = columns.class_names(features, label) if known is None else known.classes
     return Columns(image, label, classes, columns.described(features), masks)
 
@@ -381,7 +388,7 @@ def open_tables(
     Raises:
         UserError: a column does not exist, or holds no images or labels.
     """
-    guesses += [f"split {name}: {EMPTY}" for name, rows in opened.items() if not len(rows)]
+    guesses += [f"split {name} {EMPTY}" for name, rows in opened.items() if not len(rows)]
     opened = {name: rows for name, rows in opened.items() if len(rows)}
     train = layout.choose(data.train, opened)
     if data.group is not None and train is not None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError, reason
-from ..formatting import count_of
+from ..formatting import count_of, count_of_images
 from ..recipe.images import Data
 from . import labels, layout
 from .labels import Reading, Stored
@@ -25,8 +25,8 @@ from .layout import IMAGE_KINDS, OTHERS, Contents
 from .source import READERS, Raw, Source, Store
 
 TAR_LABELS = (
-    "; a tar has them as key.cls or key.json with a whole number, a text or, named by"
-    " data.label_column=, lists of class numbers"
+    " In a tar, the label of 0001.jpg is 0001.cls or the key label of 0001.json: a whole number, a"
+    " text or, with data.label_column=, a list of class numbers."
 )
 LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
 LABEL_ENDINGS = ("cls", "json")
@@ -102,8 +102,9 @@ class TarStore(Store):
                         size, offset = int(self.size_N[row]), int(self.offset_N[row])
                         images[place] = os.pread(file.fileno(), size, offset)
             except OSError as error:
-                text = f"cannot be read: {reason(error)}"
-                raise UserError(f"data.path={self.files[number]}: {text}") from None
+                raise UserError(
+                    f"data.path={self.files[number]}: cannot be read: {reason(error)}"
+                ) from None
         return images
 
     def sizes(self) -> np.ndarray:
@@ -135,8 +136,10 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     """
     for key in ("image_column", "group"):
         if (column_name := getattr(data, key)) is not None:
-            text = f"{data.location} holds tars, which have no columns"
-            raise UserError(f"data.{key}={column_name}: {text}")
+            raise UserError(
+                f"data.{key}={column_name}: {data.location} holds tars, which have no columns."
+                f" Leave out data.{key}=."
+            )
     files = [file for some in contents.files.values() for file in some]
     with ThreadPoolExecutor(READERS) as pool:
         made = pool.map(lambda file: _members(file, data.label_column), files)
@@ -146,7 +149,10 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     ]
     for file, of_file in read.items():
         if not of_file.images.get(kinds[0] if kinds else ""):
-            raise UserError(f"data.path={file}: no images in it (key.jpg, key.png, ...)")
+            raise UserError(
+                f"data.path={file}: this tar has no images such as 0001.jpg or 0001.png. Remove the"
+                " tar."
+            )
     _count_skipped(read.values(), kinds, contents, guesses)
     images = {
         split: [read[file].images[kinds[0]] for file in some]
@@ -167,9 +173,10 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     if data.label_column and all(
         value is None for split_values in stored.values() for value in split_values.values
     ):
-        text = f"no image in {data.location} has such a label"
-        choices = "expected cls, for the .cls files, or a key of the .json files"
-        raise UserError(f"data.label_column={column}: {text}; {choices}")
+        raise UserError(
+            f"data.label_column={column}: no image in {data.location} has this label. Use cls for"
+            " the .cls files, or a key of the .json files."
+        )
     source = (
         f"{data.label_column} of the tars" if data.label_column else ".cls and .json of the tars"
     )
@@ -199,8 +206,10 @@ def _count_skipped(
         f"{count_of(count, what)} of the tars" for what, count in sorted(skipped.items())
     )
     if beside:
-        text = f"{len(beside):,} images in tars have the key of another image, as {beside[0]}"
-        guesses.append(f"{text}: they are left out")
+        guesses.append(
+            f"tars hold several images with the same key. Left out: {len(beside):,}, such as"
+            f" {beside[0]}"
+        )
 
 
 def _members(file: Path, column: str | None) -> Members:
@@ -220,12 +229,14 @@ def _members(file: Path, column: str | None) -> Members:
                 if not member.isdir():
                     count += _sort_in(member, raw.fileno(), column, members)
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
-                raise ValueError(f"cut off or damaged at byte {tar.offset}")
+                raise ValueError(f"the tar is cut off or damaged at byte {tar.offset}")
     except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
-        text = f"damaged after {count} images: {type(error).__name__}"
-        raise UserError(f"data.path={file}: {text}") from None
+        raise UserError(
+            f"data.path={file}: the tar is damaged, after {count_of_images(count)}:"
+            f" {type(error).__name__}"
+        ) from None
     except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
-        after = f", after {count} images" if isinstance(error, ValueError) else ""
+        after = f", after {count_of_images(count)}" if isinstance(error, ValueError) else ""
         raise UserError(f"data.path={file}: {reason(error)}{after}") from None
     for of_kind in members.images.values():
         for key in [key for key in of_kind if _sample(key) != key and _sample(key) in of_kind]:
@@ -246,7 +257,7 @@ def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
     while (member := tar.next()) is not None:
         fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
         if member.offset <= reached or not fits:
-            raise ValueError(f"cut off or damaged at byte {member.offset}")
+            raise ValueError(f"the tar is cut off or damaged at byte {member.offset}")
         reached = member.offset
         yield member
         # otherwise tarfile keeps all members, maybe millions

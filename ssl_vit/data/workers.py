@@ -70,8 +70,8 @@ def _lost(pid: object, reason: str) -> UserError:
     if reason.endswith(f" {errno.EMFILE}"):  # its exit status
         return UserError(too_many_files())
     return LostError(
-        f"data worker (process {pid}) {reason}; if memory was short, use a smaller"
-        " compute.workers=; the same command resumes from the last checkpoint, if there is one"
+        f"data worker (process {pid}) {reason}. If the machine ran out of memory, use a smaller"
+        " compute.workers=. To resume from the last checkpoint, repeat the command."
     )
 
 
@@ -212,7 +212,7 @@ def _exit_on_queue_error(error: Exception, item: object) -> None:
     """
     is_shortage = has_too_many_files(error)
     if not is_shortage:
-        sys.stderr.write(f"a data worker could not hand over its batch: {one_line(error)}\n")
+        sys.stderr.write(f"a data worker could not hand over a batch: {one_line(error)}\n")
         sys.stderr.flush()
     os._exit(errno.EMFILE if is_shortage else 1)
 

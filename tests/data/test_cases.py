@@ -108,7 +108,7 @@ def test_of_a_key_that_a_tar_has_twice_image_and_label_are_the_first(tmp_path):
     members = [("0.png", png(0)), ("0.cls", b"0"), ("1.png", png(1)), ("1.cls", b"1")]
     tar(tmp_path / "train.tar", [*members, ("0.png", png(2)), ("0.cls", b"7")])
     assert class_names(tmp_path) == {png(0): "0", png(1): "1"}
-    assert any("1 images in tars have the key of another image" in x for x in opened(tmp_path)[1])
+    assert any("0.png" in x for x in opened(tmp_path)[1])
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -180,8 +180,8 @@ def test_rows_that_hold_addresses_in_place_of_images_are_refused_as_such(tmp_pat
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("../outside.png", "lies outside of the data set's folder"),
-        ("/etc/hostname", "lies outside of the data set's folder"),
+        ("../outside.png", "outside the folder"),
+        ("/etc/hostname", "outside the folder"),
         ("loop.png", "loop"),
         ("a\0b.png", "null"),
         ("gone.png", "No such file"),
@@ -210,7 +210,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path, place):
     os.mkfifo(pipe)
     if "link" in place:
         (tmp_path / place).symlink_to(pipe)
-    assert "expected a regular file" in refusal(tmp_path / place.partition("/")[0])
+    assert "regular file" in refusal(tmp_path / place.partition("/")[0])
 
 
 def test_whole_numbers_beside_texts_are_the_same_classes(tmp_path):
@@ -226,7 +226,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     """A stream needs none."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("/dev/null/cache"))
     parquet(tmp_path / "train.parquet", range(8))
-    assert "/dev/null/cache cannot be written" in refusal(tmp_path)
+    assert "/dev/null/cache (" in refusal(tmp_path)
     assert len(opened(tmp_path, stream=True)[0]) == 8
 
 
@@ -235,4 +235,4 @@ def test_a_stream_that_holds_out_what_is_tested_on_says_so(tmp_path, words, coun
     for split, numbers in (("train", range(4)), ("val", range(4, 6))):
         parquet(tmp_path / f"{split}.parquet", numbers)
     guesses = load(tmp_path, stream=True, **words).guesses
-    assert len([text for text in guesses if "what is tested on" in text]) == count
+    assert len([text for text in guesses if "val is both held out" in text]) == count

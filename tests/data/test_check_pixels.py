@@ -45,8 +45,8 @@ def test_above_a_hundredth_is_warned_of_and_above_nine_tenths_refused() -> None:
     assert not check(spread(FULL), **GREY) and not check(image, **GREY), "of 1% not"
     image[0, 1] = 0
     (warning,) = check(image, **GREY)
-    assert warning.startswith("data.range=[100,1100]: clips 2.0% of the values of 1 images of test")
-    assert "(1.0% below it, 1.0% above); 99.8% of them lie from 0 to 65535" in warning
+    assert warning.startswith("data.range=[100,1100]: clips 2.0% of the values of 1 image of test")
+    assert "(1.0% below the range, 1.0% above). 99.8% of the values lie from 0 to 65535" in warning
     low, high = spread(FULL), spread(FULL)
     low[0, :1] = 99
     high[1, :2] = 1101
@@ -62,10 +62,8 @@ def test_above_a_hundredth_is_warned_of_and_above_nine_tenths_refused() -> None:
 def test_bits_that_are_cut_off_on_the_way_to_rgb_are_said() -> None:
     of_12 = png(spread([0, 2000, 4095, 7]))
     (warning,) = check(of_12, of_12)
-    assert warning.startswith(
-        "2 of 2 images of test that were looked at have more than 8 bits (16 "
-    )
-    assert "the upper 8 are used; data.range=" in warning and "data.channels=1" in warning
+    assert warning.startswith("2 of 2 ") and "more than 8 bits (16 " in warning
+    assert "data.range=" in warning and "data.channels=1" in warning
     (frozen,) = check(of_12, of_bytes=check_pixels.OF_ENCODER)
     assert "data.range" not in frozen and "0 to 255" in frozen
     (mixed,) = check(png(spread([0, 255], np.uint8)), of_12)
@@ -106,7 +104,7 @@ def with_bits(form: str) -> tuple[bytes, int]:
 def test_every_format_of_more_than_8_bits_is_warned_of(form: str) -> None:
     raw, bits = with_bits(form)
     warning = next(text for text in check(raw) if "more than 8 bits" in text)
-    assert warning.startswith("1 of 1 images of test") and f"({bits} in number 0)" in warning
+    assert warning.startswith("1 of 1 ") and f"({bits} in number 0)" in warning
 
 
 @pytest.mark.parametrize(("bits", "flags"), [(8, 0), (10, 0b0100_0000), (12, 0b0110_0000)])
@@ -140,10 +138,10 @@ def test_of_8_bits_nothing_is_said() -> None:
 
 
 def test_images_of_8_and_of_16_bits_beside_each_other_are_warned_of() -> None:
-    """Under one range those of 8 bits are almost black, and nothing else tells."""
+    """Under this range the images of 8 bits cannot be read."""
     wide, narrow = spread([0, 60_000]), spread([0, 255], np.uint8)
     (warning,) = check(wide, narrow, channels=1, range=[0, 60_000])
-    assert "8 bits, such as number 1, others 16, such as number 0" in warning
+    assert "8 bits, such as number 1," in warning and "16 bits, such as number 0." in warning
     assert not check(spread([0, 255]), narrow, channels=1, range=[0, 255])
 
 
@@ -158,7 +156,7 @@ def test_pages_that_are_left_out_are_said_and_copies_of_the_first_are_not() -> N
         file.write(image[:6, :6], subfiletype=1, metadata=None)  # TIFF 6.0: of less resolution
         file.write(image > 0, subfiletype=4, metadata=None)  # a mask
     (warning,) = check(pages.getvalue(), reduced.getvalue())
-    assert warning.startswith("1 of 2 images of test that were looked at have several pages (5 in ")
+    assert warning.startswith("1 of 2 ") and "several pages (5 in " in warning
 
 
 def test_as_many_images_are_looked_at_of_each_split() -> None:
@@ -209,21 +207,21 @@ def test_images_of_16_bits_without_a_range_are_refused_with_one() -> None:
     image = spread([*range(200, 4000, 38)])
     images = [image.copy() for _ in range(5)]
     images[0][0, 0] = 65_000
-    error = r"""data\.range=null: 5 training images have 16 bits, .* the lowest value is 200, 1% are \
-up to 238, 99% up to 3,962, the highest is 65,000; add data\.range=\[200,3962\], which clips 1 of 500 values \(0\.20%\)"""
-    with pytest.raises(UserError, match=error.replace("\\\n", "")):
+    error = (
+        r"data\.range=null: 5 training images .* from 200 to 65,000 .* 238.* 3,962\)"
+        r".*data\.range=\[200,3962\].* 1 of 500 values \(0\.20%\)"
+    )
+    with pytest.raises(UserError, match=error):
         complete(Data(channels=1), *images)
     words = {"channels": 1, "mean": [0.5], "std": [0.2]}  # which leave nothing to be measured
     with pytest.raises(UserError, match=r"null: 5 images of test have .* data\.range=\[200,3962\]"):
         check(*images, **words)
     with pytest.raises(UserError, match=r"range=\[0,255\]: clips 9"):  # to an encoder of 8 bits
         check(*images, of_bytes=check_pixels.OF_ENCODER, **words)
-    with pytest.raises(UserError, match=r"range=\[65534,65535\], which clips 0 of 100 "):
+    with pytest.raises(UserError, match=r"range=\[65534,65535\].* clips 0 of 100 "):
         complete(Data(channels=1), spread([65535]))
 
 
 def test_training_images_none_of_which_can_be_read_are_an_error() -> None:
-    with pytest.raises(
-        UserError, match=r"data.channels=5: none of 1 .* number 0: an image \(4, 4, 2\)"
-    ):
+    with pytest.raises(UserError, match=r"data.channels=5: none of 1 .* number 0: .*\(4, 4, 2\)"):
         complete(Data(channels=5), np.zeros((4, 4, 2), np.uint8))

@@ -283,20 +283,20 @@ def test_a_dark_image_of_portable_grey_values_stays_dark() -> None:
 @pytest.mark.parametrize("form", ["EPS", "ICO", "ICNS", "PCX", "TGA", "SGI", "JPEG2000", "PDF"])
 def test_formats_that_are_not_on_the_list_are_refused(form: str) -> None:
     """Pillow would read them, EPS by starting Ghostscript."""
-    with pytest.raises(ValueError, match="none of JPEG, PNG, WEBP"):
+    with pytest.raises(ValueError, match="none of the formats JPEG, PNG, WEBP"):
         decoding.decode(encode(Image.new("RGB", (32, 32)), form))
 
 
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (npy(np.zeros((4, 4, 3), np.float32)), r"float32 \(4, 4, 3\)"),
-        (npy(np.zeros((4, 4, 4), np.uint8)), r"uint8 \(4, 4, 4\)"),
-        (npy(np.zeros((4,), np.uint8)), r"uint8 \(4,\)"),
-        (npy(np.zeros((0, 4, 3), np.uint8)), "without pixels"),
-        (npy(np.zeros((4, 4, 3), np.uint8))[:-1], "not a whole image"),
+        (npy(np.zeros((4, 4, 3), np.float32)), r"float32 .*\(4, 4, 3\)"),
+        (npy(np.zeros((4, 4, 4), np.uint8)), r"uint8 .*\(4, 4, 4\)"),
+        (npy(np.zeros((4,), np.uint8)), r"uint8 .*\(4,\)"),
+        (npy(np.zeros((0, 4, 3), np.uint8)), r"\(0, 4, 3\)"),
+        (npy(np.zeros((4, 4, 3), np.uint8))[:-1], "decode"),
         (npy(np.array([{}], dtype=object)), "Object arrays"),  # pickled
-        (b"\x93NUMPY", "not a whole image"),
+        (b"\x93NUMPY", "decode"),
     ],
 )
 def test_what_is_no_array_of_pixels_says_so(raw: bytes, why: str) -> None:

@@ -2,7 +2,6 @@
 written, learned as a multi-hot target, and refused where one label is needed."""
 
 import json
-import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,7 +191,7 @@ def test_texts_that_look_like_lists_are_named(tmp_path) -> None:
     (tmp_path / "metadata.csv").write_text('file_name,label\n0.png,"[1, 2]"\n')
     found = open_splits(Data(name="own", path=str(tmp_path)))
     assert found.splits["train"].classes == ["[1, 2]"]
-    assert any("[1, 2] names a class" in guess for guess in found.guesses)
+    assert any("[1, 2] " in guess for guess in found.guesses)
 
 
 @pytest.mark.parametrize(("kind", "key"), [("tar", "label"), ("tar", "cls"), ("files", "label")])
@@ -200,26 +199,25 @@ def test_lists_that_no_key_names_are_counted(kind, key, tmp_path) -> None:
     place = written(tmp_path / "in", kind, key, [[3, 1], [2], 4] * 4)
     found = open_splits(Data(name="own", path=str(place)))
     assert found.splits["train"].labels.lowest_and_highest == (-1, -1)
-    says = "8 images have a l(ist of labels|abel that is no whole number)"
-    assert any(re.search(says, guess) for guess in found.guesses)
+    assert any("8 images " in guess for guess in found.guesses)
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "says"),
     [
         *(
-            (kind, [[value]] * 6, rf"\[.*{value}\]: expected numbers of classes")
+            (kind, [[value]] * 6, rf"^data\.label_column=many: .* \[.*{value}\]")
             for kind in ("tar", "files")
             for value in (-1, True, 2.5, 2**70)
         ),
-        ("tar", [["ant"]] * 6, r"\['ant'\]: expected numbers of classes"),
+        ("tar", [["ant"]] * 6, r"^data\.label_column=many: .* \['ant'\]"),
         # beside lists: -2 would be the end of one, and a text no label
         *(
-            ("tar", [[3, 1], value, [1], value, [1], [1]], f"{value}: expected numbers of classes")
+            ("tar", [[3, 1], value, [1], value, [1], [1]], rf"^data\.label_column=many: .* {value}")
             for value in (-2, "3 5", 1.5, True)
         ),
         # they would be read as images of the classes 0 and 1
-        ("tar", [[0, 1, 1]] * 6, "many: lists of up to 3 zeros and ones"),
+        ("tar", [[0, 1, 1]] * 6, "many: .* up to 3 zeros and ones"),
     ],
 )
 def test_wrong_lists_of_tars_and_metadata_are_one_line(kind, value, says, tmp_path) -> None:
@@ -235,7 +233,7 @@ def test_a_class_file_that_is_no_json_is_checked(tmp_path) -> None:
     place = written(tmp_path / "in", "tar", "cls", [[3, 1]] * 6)
     path = place / "train-1.tar"
     path.write_bytes(path.read_bytes().replace(b"[3, 1]", b"3 1   "))
-    with pytest.raises(UserError, match=r"in: 3 1: expected numbers of classes"):
+    with pytest.raises(UserError, match=r"^data\.label_column=cls: .* 3 1"):
         source_of(place, "cls")
 
 
@@ -363,11 +361,15 @@ def test_what_shows_one_label_an_image_leaves_lists_out(place, capsys) -> None:
     ("column", "more", "says"),
     [
         ("many", ["supervised.loss=softmax"], "supervised.loss=sigmoid"),
-        ("many", ["data.classes=4"], "labels from -1 to 4 in its train split"),
-        ("bad", [], r"data.label_column=bad: .*: \[0, -7\]: expected numbers of cl"),
-        ("hot", [], "data.label_column=hot: lists of up to 5 zeros and ones"),
-        ("texts", [], "holds no classes, whole numbers, texts or lists of class"),
-        ("many", ["data.stream=true", "data.validation=0"], "a stream does not"),
+        ("many", ["data.classes=4"], "labels from -1 to 4"),
+        ("bad", [], r"data.label_column=bad: .* \[0, -7\]"),
+        ("hot", [], "data.label_column=hot: .* up to 5 zeros and ones"),
+        ("texts", [], "^data.label_column=texts: "),
+        (
+            "many",
+            ["data.stream=true", "data.validation=0"],
+            "^data.label_column=many: .*data.stream=false",
+        ),
         ("many", ["probe.every=2"], r"probe.measures=\[few_shot,knn,linear\]"),
     ],
 )
@@ -410,5 +412,5 @@ def test_lists_beside_texts_are_one_line(tmp_path) -> None:
     for split, first, label in (("train", 0, [[0, 1]] * 4), ("test", 4, ["ant"] * 2)):
         rows = range(first, first + len(label))
         parquet(tmp_path / f"{split}.parquet", {"image": cells(rows), "label": label})
-    with pytest.raises(UserError, match="ant: expected numbers of classes"):
+    with pytest.raises(UserError, match=r"^data\.label_column=label: .* ant"):
         source_of(tmp_path, "label")

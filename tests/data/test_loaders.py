@@ -125,8 +125,8 @@ def test_too_many_in_a_row_are_named_in_one_line(workers, capsys, monkeypatch):
     with pytest.raises(SystemExit), report_errors():
         list(loader(ALONE, broken=range(10, 45), workers=workers))
     printed = capsys.readouterr().err
-    line = "error: data=numbered: 20 images in a row cannot be read, the last number "
-    assert printed.startswith(line) and printed.count("\n") == 1
+    assert printed.startswith("error: data=numbered: 20 images in a row ")
+    assert " number " in printed and printed.count("\n") == 1
 
 
 def test_nothing_is_measured_in_place_of_an_image_that_cannot_be_read():

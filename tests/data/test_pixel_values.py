@@ -71,7 +71,7 @@ def test_which_side_is_the_channels_is_known_or_refused(shape: tuple[int, ...]) 
         assert np.array_equal(read(tiff(array, planarconfig="contig")).permute(1, 2, 0), array)
     for raw in (array, npy(array), tiff(array)):  # the last as pages, and in an array's shape
         if first and last:
-            with pytest.raises(ValueError, match=r"data.channels=4 expects .* no side of it"):
+            with pytest.raises(ValueError, match=r"data\.channels=4 fits the first and the last"):
                 read(raw)
         else:
             assert np.array_equal(read(raw), array)
@@ -87,7 +87,7 @@ def test_further_images_of_a_tiff_are_refused() -> None:
         whole = file.getvalue()
         pages.write(bands[:9, :5, 0], metadata=None)
     assert read(whole).shape == (4, 16, 16)
-    with pytest.raises(ValueError, match=r"2 images, \(16, 16, 4\) and \(9, 5\)"):
+    with pytest.raises(ValueError, match=r"2 images .*\(16, 16, 4\) and \(9, 5\)"):
         read(file.getvalue())
 
 
@@ -105,7 +105,7 @@ def test_a_tiff_of_other_colours_and_bits_is_what_it_shows() -> None:
     palette = tiff(grey, photometric="palette", colormap=colours * 257)
     assert np.array_equal(rgb(palette), colours[:, grey])
     assert np.array_equal(decode(palette), colours[:, grey])
-    with pytest.raises(ValueError, match="a TIFF of 2 images of a palette or few bits"):
+    with pytest.raises(ValueError, match="a TIFF of 2 images "):
         one(tiff(np.stack([grey, grey]) > 99))
 
 
@@ -147,17 +147,21 @@ def test_pillow_gives_its_own_channels() -> None:
 
 
 WRONG = {
-    "three channels": (npy(np.zeros((5, 6, 3), np.uint8)), {}, r"\(5, 6, 3\); data.channels=4"),
-    "one channel": (npy(np.zeros((5, 6), np.uint8)), {}, r"\(5, 6\); data.channels=4"),
-    "floats": (npy(np.zeros((5, 6, 4), np.float32)), {}, "float32; expected whole numbers"),
+    "three channels": (npy(np.zeros((5, 6, 3), np.uint8)), {}, r"\(5, 6, 3\), .*data.channels=4"),
+    "one channel": (npy(np.zeros((5, 6), np.uint8)), {}, r"\(5, 6\), .*data.channels=4"),
+    "floats": (npy(np.zeros((5, 6, 4), np.float32)), {}, "float32"),
     "below 0": (npy(np.full((5, 6, 4), -3, np.int16)), {}, "from -3 to -3"),
     "above 16 bits": (npy(np.full((5, 6, 4), 70000)), {}, "to 70000"),
-    "no range": (npy(np.zeros((5, 6, 4), np.uint16)), {"range": None}, "uint16; .*data.range="),
+    "no range": (npy(np.zeros((5, 6, 4), np.uint16)), {"range": None}, "uint16.* data.range="),
     # they were taken as they are, nearly black, by an encoder of 16 bits
-    "bytes of 16 bits": (npy(np.zeros((5, 6, 4), np.uint8)), {}, r"8 bits; data.range=\[0,65535\]"),
-    "no pixels": (npy(np.zeros((0, 6, 4), np.uint16)), {}, "without pixels"),
-    "cut off": (npy(values(0))[:-9], {}, "not a whole image"),
-    "no TIFF": (b"II*\0 and no more", {}, "not a whole image"),
+    "bytes of 16 bits": (
+        npy(np.zeros((5, 6, 4), np.uint8)),
+        {},
+        r"8 bits.* data.range=\[0,65535\]",
+    ),
+    "no pixels": (npy(np.zeros((0, 6, 4), np.uint16)), {}, r"\(0, 6, 4\)"),
+    "cut off": (npy(values(0))[:-9], {}, "decode"),
+    "no TIFF": (b"II*\0 and no more", {}, "decode"),
     # whose channels Pillow reduces to 8 bits
     "a PNG of 16 bits": (png_by_hand(2, 1, 16, 2, bytes(13)), {"channels": 3}, "16 bits and sev"),
 }
@@ -192,7 +196,7 @@ def test_values_beyond_the_range_are_clipped(highest: int, kind: torch.dtype) ->
 
 @pytest.mark.parametrize("images", [[], [np.zeros((0, 4, CHANNELS), np.uint16)]])
 def test_images_of_a_caller_have_pixels(images: list) -> None:
-    with pytest.raises(ValueError, match=r"no images.*; expected an array"):
+    with pytest.raises(ValueError, match=r"(no images|without pixels)\. Expected an array"):
         evaluation_images(images, data())
 
 

@@ -76,15 +76,15 @@ def test_classes_left_without_test_images_are_named(tmp_path: Path) -> None:
     images(tmp_path / "own", ant=60, bee=1)
     only = load(tmp_path / "own", 0.3)
     labels = set(content(only.test).values())  # the bee is on one of the sides
-    side = "no test image" if labels == {0} else "no training image"
-    assert [text for text in only.guesses if f"{side} is of bee" in text]
+    side = "test images" if labels == {0} else "training images"
+    assert [text for text in only.guesses if f"the {side} lack" in text and "bee" in text]
 
 
 @pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])
 def test_a_share_that_takes_all_images_or_none_is_refused(tmp_path: Path, share: float) -> None:
     images(tmp_path / "own", _=9)
     side = "testing" if share > 0.5 else "training"
-    with pytest.raises(UserError, match=rf"^data\.test=.*: all 9 images of .* are for {side}"):
+    with pytest.raises(UserError, match=rf"^data\.test=.* all 9 images of .* {side}"):
         load(tmp_path / "own", share)
 
 
@@ -201,10 +201,10 @@ def test_wrong_groups_are_one_line(tmp_path: Path) -> None:
     by_place(tmp_path / "one", 30)
     for folder, name, says in (
         ("own", "plaze", "did you mean place?"),
-        ("own", "several", "expected texts or whole"),
-        ("folder", "patient", "no such column; choices: folder"),
+        ("own", "several", "texts or whole numbers"),
+        ("folder", "patient", "no such column, choices: folder"),
         ("tars", "patient", "tars, which have no columns"),
-        ("one", "place", "all 30 images are of one group"),
+        ("one", "place", "all 30 images "),
         # it would be tested without having been trained on
         ("class", "place", "no training images would be left of ant"),
     ):

@@ -243,7 +243,7 @@ def test_images_are_those_of_the_shards(folder: Path, workers: int) -> None:
     assert splits.train.classes == ["ant", "bee"] and len(splits.train) == sum(SIZES)
 
 
-@pytest.mark.parametrize("kind", ["tars", "images", "what save_to_disk wrote"])
+@pytest.mark.parametrize("kind", ["tars", "images", "tables of save_to_disk"])
 def test_what_is_read_in_place_is_not_streamed(tmp_path: Path, kind: str) -> None:
     if kind == "tars":
         numbered(tmp_path / "own" / "train.tar", range(8))
@@ -307,7 +307,7 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
         (["data.train=val"], "data.validation=null: "),  # val is not held out too
         (
             ["data.validation=vall"],
-            "data.validation=vall: no such split with images; did you mean val?",
+            "data.validation=vall: ",
         ),
         (["data.image_column=img"], "data.image_column=img: "),
     ],

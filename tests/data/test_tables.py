@@ -93,11 +93,10 @@ def test_labels_of_files_that_name_different_classes_are_not_used(tmp_path, seco
     folder = named_files(tmp_path, train_a=ANT, train_b=second)
     found = load(folder)
     assert set(everything(found).values()) == {-1} and len(everything(found)) == 16
-    note = "its files name different classes: labels are not used"
-    with pytest.raises(UserError, match=r"no labels in its train split \(its files name diff"):
+    with pytest.raises(UserError, match=r"train split .* no labels.*different classes"):
         supervised_classes(found)
     streamed = load(folder, stream=True, validation=0.0)
-    assert note in streamed.guesses[0]
+    assert "labels of split train are not used" in streamed.guesses[0]
     assert streamed.train.labels.lowest_and_highest == (-1, -1)
 
 
@@ -119,7 +118,7 @@ def test_splits_that_name_different_classes_are_refused(tmp_path, saved):
         }
         folder = tmp_path / "saved"
         datasets.DatasetDict(splits).save_to_disk(folder)
-    with pytest.raises(UserError, match="its splits name different classes; train: ant, bee"):
+    with pytest.raises(UserError, match=r"different classes.* train has ant, bee"):
         supervised_classes(load(folder, test=True))
 
 
@@ -141,7 +140,7 @@ def test_captions_are_no_classes_unless_they_are_asked_for(tmp_path):
     path = parquet(tmp_path / "x.parquet", {"image": cells(range(100)), "label": texts})
     plain = load(path)
     assert plain.train.labels.lowest_and_highest == (-1, -1)
-    assert "70 different texts for 100 images" in plain.guesses[0]
+    assert "100 images have 70 different texts" in plain.guesses[0]
     assert len(load(path, label_column="label").train.classes) == 70
 
 

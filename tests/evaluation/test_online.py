@@ -201,8 +201,8 @@ def test_an_image_that_probes_leave_out_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "more", "says"),
     [
-        (15, [], "labels: names of folders, 2 classes: a, b; data.labels=false"),
-        (15, ["data.labels=false", "data.test=0.2"], "labels: none, data.labels=false"),
+        (15, [], "labels: names of folders, 2 classes: a, b"),
+        (15, ["data.labels=false", "data.test=0.2"], "labels: none (data.labels=false)"),
         (4, [], "half of the folders have at most 4 images"),
     ],
 )

@@ -180,6 +180,6 @@ def test_a_range_that_makes_all_values_one_is_refused_or_warned_of(
     """Of values up to 4,000 and a hot pixel in some images, the range had been 203 to 65,000, in
     which every patch was of one class: "accuracy 100% (to beat 100%)"."""
     given = [word for word in altered(words, *SHORT) if not word.startswith("data.range=")]
-    assert re.search(r"data\.range=\[2\d\d,(3\d{3}|4000)\], which clips", error_line(*given))
+    assert re.search(r"data\.range=\[2\d\d,(3\d{3}|4000)\], which maps", error_line(*given))
     run([*given, "data.range=[0,65535]"])
     assert "warning: target=mean_channels: " in (capsys.readouterr().out)

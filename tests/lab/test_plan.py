@@ -342,7 +342,7 @@ WRONG = {
     "device=h10": "device=h10: unknown; did you mean h100?",
     "devise=h100": "unknown key devise; did you mean device?",
     "corruption.rat=0.5": "did you mean corruption.rate?",
-    "processes=3": "optim.batch=128: not divisible by 3 processes",
+    "processes=3": "optim.batch=128: 3 processes ",
     "epochs=3 optim.steps=500": "optim.steps=",
     "epochs=3 data.path=/not/here": "Add images=",
     "device=v100_32 compute.precision=bfloat16": "device=v100_32 is not planned in it; say float32",

@@ -181,7 +181,7 @@ WRONG = {  # {slurm=: the option, and what is expected}
     "--gres=ssd:8": "--gres=ssd:8: expected how many GPUs",
     "--gpus=a100:2,v100:2": "v100:2: expected how many GPUs (4, a100:4, of gres gpu:4), or --ntasks-p",
     "--gpus=3 --nodes=2": "--gpus=3: 2 machines do not divide them",
-    "--gpus=7": "pretrain-scratch-0: optim.batch=64: not divisible by 7 processes",
+    "--gpus=7": "pretrain-scratch-0: optim.batch=64: 7 processes ",
     **{f"--{name}=1": f"slurm: --{name}=1: " for name in launcher.REFUSED},
 }
 
