@@ -50,10 +50,10 @@ LENGTH = (
     " {fine_epochs} epochs ({fine_steps} steps) of fine-tuning, {n} seeds{used}."
 )
 WITH_RELEASED = (
-    "{text}; fine-tuned from the released encoder {released}, {accuracy:.1f}% (difference from"
+    "{text}, and fine-tuned from the released encoder {released} {accuracy:.1f}% (difference from"
     " {better} {difference})"
 )
-NOT_RELEASED = "A released encoder was not compared. To add a released encoder to the study: {command}"
+NOT_RELEASED = "A released encoder was not compared. To compare a released encoder: {command}"
 EXAMPLE = "timm:vit_tiny_patch16_224.augreg_in21k"
 
 
@@ -116,7 +116,8 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         first = NOTHING
         step = f"Check that the labels fit the images, then give the study more hours: {longer}"
     elif not primary.claimed:
-        first, step = UNDECIDED, f"{_more_seeds(primary, images)}. To continue with more hours: {longer}"
+        first = UNDECIDED
+        step = f"{_more_seeds(primary, images)}. To continue with more hours: {longer}"
     elif primary.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
     else:

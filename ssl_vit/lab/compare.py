@@ -173,7 +173,7 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
         return
     for axis in rule.axes_of_places:
         if len({name for place in rule.places for name in place if name[0] == axis}) > 1:
-            first = f"To compare the names of {axis}, put {axis} first under `axes`, or after `sweep`"
+            first = f"To compare its names, put {axis} first under `axes` or after `sweep`"
             yield f"{axis} is not compared. {first}"
     spent = rows.groupby([rule.axis, *rule.axes_of_places])["exaflop"].mean()
     known = {tuple(key) if isinstance(key, tuple) else (key,): mean for key, mean in spent.items()}

@@ -202,7 +202,7 @@ def _unfinished(results: Results) -> Iterator[str]:
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
         text = f"At {last} UTC, {len(results.missing)} of {len(results.plan.tasks)} tasks had not"
-        yield f"{text} finished: {some(results.missing)}. This report does not contain their results."
+        yield f"{text} finished: {some(results.missing)}. The report lacks these results."
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:
@@ -224,10 +224,8 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
         text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
         raise UserError(f"{text} ({suggest(name, [*rows['metric'].unique()])})")
     if not has_direction(name):
-        text = f"ssl_vit does not know whether lower values of {name} are better. Write another metric"
-        raise UserError(
-            f"{results.folder}: {text} in report.measures, or declare a Metric in the plugin."
-        )
+        text = f"{name}: whether lower values are better is unknown. Write another metric under"
+        raise UserError(f"{results.folder}: {text} measures, or declare a Metric in the plugin.")
     row = find_metric(name)
     split = next(
         (candidate for candidate in ("test", "validation", "train") if candidate in splits),
@@ -258,7 +256,8 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
                 # a fine-tuning has no pool, and without data.size the weights' size is used
                 if all(pools) and None not in values and values[0] != values[1]:
                     texts = zip((comparison.a, comparison.b), values, strict=True)
-                    sentences |= dict.fromkeys(f"{name} with {key}={value}" for name, value in texts)
+                    sides = [f"{name} with {key}={value}" for name, value in texts]
+                    sentences |= dict.fromkeys(sides)
     if sentences:
         differing = some([*sentences])
         yield f"Part of a difference may come from how the encoders were measured: {differing}."

@@ -148,7 +148,7 @@ def test_the_sentence_names_the_released_encoder(tmp_path: Path) -> None:
     first = found.sentences[0]
     assert first.startswith(two.sentences[0].removesuffix("."))
     assert (
-        "; fine-tuned from the released encoder vit_tiny at 64 px, 86.5% (difference from mae +10.0 points,"
+        ", and fine-tuned from the released encoder vit_tiny at 64 px 86.5% (difference from mae +10.0 points,"
         " 97.5% CI +"
     ) in first
     assert found.verdict.found == two.verdict.found and found.verdict.fresh == two.verdict.fresh

@@ -92,9 +92,7 @@ def test_one_table_in_order_of_the_mean(whole):
     took = {row[0]: row[1:] for row in table(text, "run")}
     assert took["pretrain"] == ["6 of 6", "0.12", "3"]
     assert took["final"] == ["9 of 9", "0.036", "4.5"]
-    assert (
-        "arm: the compute differs by up to 6 times, from 0.004 (scr" in text
-    )
+    assert "arm: the compute differs by up to 6 times, from 0.004 (scr" in text
     head, *rows = table(text, "arm")
     assert head == ["arm", "n", "mean", "sd", "minus scratch", "97.5% interval", "exaFLOP", "paper"]
     assert [row[0] for row in rows] == ["mae", "mpp", "scratch"]
@@ -312,7 +310,7 @@ def test_what_is_missing_or_left_out_is_said(tmp_path):
     assert said in text
     latex = (folder / "tables.tex").read_text()  # of which one table may be copied
     assert latex.count(f"% {said}") == latex.count(r"\begin{table}") > 1
-    assert "final-mpp-1 is left out: its result.json is of another recipe" in text
+    assert "final-mpp-1 is left out: result.json was made with another recipe" in text
     assert "Values that are not finite are left out, of final-mpp-2." in text
     assert "commonest class" not in text
     with_metric(folder / "final-mae-1", "majority_top1", value=0.52, split="test", n=400)
