@@ -354,8 +354,8 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         yield f"Values of {some([*broken['folder'].unique()])} that are not finite are left out."
     yield from _copies(results, verdict)
     if (rows["n"] < FEW_IMAGES).any():
-        text = f"Some results are from only {rows['n'].min()} images. On fewer than {FEW_IMAGES} images"
-        yield f"{text}, an accuracy is uncertain by 10 points or more, even if all seeds agree."
+        text = f"Some results are from only {rows['n'].min()} images. On fewer than {FEW_IMAGES}"
+        yield f"{text} images, an accuracy is uncertain by 10 points or more, even if all seeds agree."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
     through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
     best = [task.best[0] for task in plan.tasks if task.name in through and task.best]
@@ -369,7 +369,8 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         tested_task.seed for tested_task in tested
     }
     if seeds:
-        yield f"The comparison includes seeds that chose values: {some([*map(str, sorted(seeds))])}."
+        numbers_of_seeds = some([*map(str, sorted(seeds))])
+        yield f"The comparison includes seeds that chose values: {numbers_of_seeds}."
     if any("data.share" in texts and "data.share_seed" not in texts for texts in options):
         yield "All seeds use one draw of labelled images. The intervals do not cover other draws."
 

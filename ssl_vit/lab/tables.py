@@ -310,7 +310,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         counted = ", ".join(f"{name} ({n:.0f} images)" for name, n in few.items())
         caption += f" Measured on few images: {counted}."
     for counts, names in _on_other_images(every, axis, results.plan.axes).items():
-        caption += f" In {some(names)}, rows were measured on different images (numbers of images: {counts})."
+        caption += f" In {some(names)}, rows have different images (numbers of images: {counts})."
     return Shown(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))
 
 
