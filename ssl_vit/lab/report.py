@@ -355,7 +355,8 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     yield from _copies(results, verdict)
     if (rows["n"] < FEW_IMAGES).any():
         text = f"Some results are from only {rows['n'].min()} images. On fewer than {FEW_IMAGES}"
-        yield f"{text} images, an accuracy is uncertain by 10 points or more, even if all seeds agree."
+        text += " images, an accuracy is uncertain by 10 points or more"
+        yield f"{text}, even if all seeds agree."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
     through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
     best = [task.best[0] for task in plan.tasks if task.name in through and task.best]
