@@ -174,9 +174,9 @@ def page(report: Report) -> list[Section]:
     sections = [
         Section("", opening),
         Section("Differences", differences),
-        Section("What limits it", [Listing(limits)] if limits else []),
+        Section("Limits", [Listing(limits)] if limits else []),
         Section("Exploratory", exploratory),
-        Section("How it was made", [*cost, Text(text), Listing(machines)]),
+        Section("Cost and machines", [*cost, Text(text), Listing(machines)]),
         Section("Notes", [Listing(list(results.plan.report.get("notes", ())))]),
     ]
     return [

@@ -350,7 +350,7 @@ def test_few_images_that_chose_are_said(tmp_path):
     for probe, said in (("linear", True), ("knn", False)):
         content = changed(FROZEN, runs__probe__options__probe={"measures": [probe]})
         folder = study(tmp_path / probe, content, counted(FRESH, probe), **few)
-        text = markdown(folder).partition("What limits it")[2]
+        text = markdown(folder).partition("## Limits")[2]
         assert ("probe: held-out images: 50" in text and "linear probe" in text) is said
 
 

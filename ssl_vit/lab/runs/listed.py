@@ -389,7 +389,7 @@ def _caveats(run: ListedRun, reading: Reading) -> str:
     if run.learned(reading.split):
         return f"{text} ({LEARNED}: no sound comparison)"
     if any(seen.unknown for seen in run.record.seen):
-        text = f"{text} (unknown which images were seen before)"
+        text = f"{text} (images seen before are unknown)"
     return f"{text} (on training images)" if reading.split == "train" else text
 
 
