@@ -129,7 +129,7 @@ def cost(options: Sequence[str], where: str) -> Cost:
     a_step = costs.exaflop(recipe, recipe.optim.batch)
     if a_step is None:
         text = f"objective={recipe.objective}: the exaFLOP of this objective are not counted"
-        raise UserError(f"{where}: {text} (docs/extend.md). Leave out match.")
+        raise UserError(f"{where}: {text} (docs/extend.md). Remove match from the study.")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 

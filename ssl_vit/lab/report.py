@@ -313,7 +313,7 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
         text = f"{name}: the weights were trained on {images:,} of {of:,} test images"
         with_labels = f"with the labels of {labels:,} images" if labels else "without labels"
         if seen_text.learned_labels(seen):
-            yield f"{text}, {with_labels}. No result of {name} is sound.", True
+            yield f"{text}, {with_labels}. Do not trust the results of {name}.", True
         elif images:
             yield f"{text}, {with_labels}.", False
         for run in sorted({entry.run for entry in seen if entry.unknown}):

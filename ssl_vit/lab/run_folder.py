@@ -97,7 +97,7 @@ def _other_weights(
             return f"the {called} cannot be compared: {error}"
     if here and recorded:
         same = not differences(facts(source.kind, recorded), facts(source.kind, here))
-        return "" if same else f"the {called} do not come from {source.public_name}"
+        return "" if same else f"the {called} differ from the weights of {source.public_name}"
     # recipes name weights on the Hub together with a commit
     names = {compared.public_name.partition("@")[0] for compared in (recorded_source, source)}
     return (

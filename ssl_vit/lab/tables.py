@@ -257,9 +257,11 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
             at, low, high = (_number(end, None) for end in crossing)
             span = f"95% CI {_span(low, high)}"
             texts.append(f" {name} and {baseline} cross at {axis} {at} ({span}).")
-    caption = f"With the {axis} multiplied by times, {baseline} is as good as the name in the row."
-    caption += f" Values between two places are linear in the logarithm of {axis}. An interval that"
-    caption += " reaches beyond the tried values is open."
+    caption = f"With times as much {axis}, {baseline} is as good as the name in the row. Values"
+    caption += (
+        f" between two places are linear in the logarithm of {axis}. An interval that reaches"
+    )
+    caption += " beyond the tried values is open."
     yield f"along {axis}", Shown(pd.DataFrame(rows), caption + "".join(texts))
 
 

@@ -164,7 +164,7 @@ FOREIGN = [
     (edited, "result.json was made with another recipe.yaml"),
     (removed, "recipe.yaml is missing or damaged"),
     (planned_otherwise, "recipe.yaml differs from the plan: optim.clip (1.0 there, 2.0 here)"),
-    (other_weights, "the initial weights do not come from pretrain-mpp-1"),
+    (other_weights, "the initial weights differ from the weights of pretrain-mpp-1"),
 ]
 
 
