@@ -187,10 +187,8 @@ class RunEstimate:
             peak += "" if on.verified else " (not checked)"
             yield "time", f"{about}, {spent}: {assumed(self.asked)} of {peak}"
             if self.images:
-                rate = (
-                    f"{number(self.images / self.seconds)} images/s in total are needed, otherwise"
-                )
-                yield "loading", f"{rate} training waits (docs/speed.md: the speed of a core)"
+                rate = f"{number(self.images / self.seconds)} images/s in total, or training waits"
+                yield "loading", f"{rate}. docs/speed.md says how fast a core decodes images"
         elif not timed:
             yield "time", f"{no_time()} or --probe"
         if timed:

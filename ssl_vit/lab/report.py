@@ -397,10 +397,8 @@ def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
     places = {(key, source.place) for sources in named for key, source in sources.items()}
     for key, place in sorted(places):
         if place != engine.SCRATCH and not REFERENCE.search(place):
-            text = (
-                f"{key}={Path(place).name} is one encoder for all seeds. The results describe this"
-            )
-            yield f"{text} encoder and not a method of pre-training."
+            text = f"{key}={Path(place).name} is one encoder for all seeds. The results describe"
+            yield f"{text} this encoder and not a method of pre-training."
 
 
 def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:

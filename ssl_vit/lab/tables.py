@@ -170,9 +170,9 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
         for difference in family.differences
     ]
     caption = (
-        "Each difference is a mean over n seeds. Seeds that continue from the same pre-training"
+        "Each difference is a mean over n seeds. Seeds that continue from one pre-training count"
     )
-    caption += " count once. At a level above 95%, all intervals together hold with 95%."
+    caption += " once. At a level above 95%, all intervals together hold with 95%."
     if any(row["over"] != SEEDS for row in rows):
         caption += (
             " An interval over seeds and images has the outer ends of Student's t interval and of a"
@@ -257,11 +257,11 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
             at, low, high = (_number(end, None) for end in crossing)
             span = f"95% CI {_span(low, high)}"
             texts.append(f" {name} and {baseline} cross at {axis} {at} ({span}).")
-    caption = f"With times as much {axis}, {baseline} is as good as the name in the row. Values"
-    caption += (
-        f" between two places are linear in the logarithm of {axis}. An interval that reaches"
+    caption = (
+        f"The column times is the factor for {axis} at which {baseline} is as good as the name"
     )
-    caption += " beyond the tried values is open."
+    caption += f" in the row. Values between two places are linear in the logarithm of {axis}. An"
+    caption += " interval that reaches beyond the tried values is open."
     yield f"along {axis}", Shown(pd.DataFrame(rows), caption + "".join(texts))
 
 
@@ -355,10 +355,8 @@ def _chosen(results: Results) -> Shown:
         row |= {"by": task.best[1], "best": measured[0], "second best": "".join(measured[1:2])}
         row |= {"tries": f"{tried} of {of}", "at an end": ", ".join(edges)}
         records.setdefault(f"{task.run} {task.at}", row)
-    caption = (
-        "The values were chosen on held-out images. If a value is at an end of the tried values,"
-    )
-    caption += " a better value may lie beyond this end."
+    caption = "The values were chosen on held-out images. If a value is at an end of the tries, a"
+    caption += " better value may lie beyond this end."
     return Shown(pd.DataFrame([*records.values()]), caption)
 
 
