@@ -334,10 +334,8 @@ def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
     constant = table[named & same]["value"].mean()  # NaN if not measured
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
     if len(low := means[means <= constant]):
-        text = (
-            f"On average, {measure.label} of {some([*map(str, low.index)])} is not higher than the"
-        )
-        yield f"{text} {constant:.1%} of always naming the commonest class."
+        text = f"On average, {measure.label} of {some([*map(str, low.index)])} is not higher than"
+        yield f"{text} the {constant:.1%} of always naming the commonest class."
 
 
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:

@@ -169,10 +169,8 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
         for family in (verdict.found, verdict.fresh)
         for difference in family.differences
     ]
-    caption = (
-        "Each difference is a mean over n seeds. Seeds that continue from one pre-training count"
-    )
-    caption += " once. At a level above 95%, all intervals together hold with 95%."
+    caption = "Each difference is a mean over n seeds. Seeds that continue from one pre-training"
+    caption += " count once. At a level above 95%, all intervals together hold with 95%."
     if any(row["over"] != SEEDS for row in rows):
         caption += (
             " An interval over seeds and images has the outer ends of Student's t interval and of a"
@@ -257,11 +255,9 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
             at, low, high = (_number(end, None) for end in crossing)
             span = f"95% CI {_span(low, high)}"
             texts.append(f" {name} and {baseline} cross at {axis} {at} ({span}).")
-    caption = (
-        f"The column times is the factor for {axis} at which {baseline} is as good as the name"
-    )
-    caption += f" in the row. Values between two places are linear in the logarithm of {axis}. An"
-    caption += " interval that reaches beyond the tried values is open."
+    caption = f"The column times is the factor for {axis} at which {baseline} is as good as the"
+    caption += f" name in the row. Values between two places are linear in the logarithm of {axis}."
+    caption += " An interval that reaches beyond the tried values is open."
     yield f"along {axis}", Shown(pd.DataFrame(rows), caption + "".join(texts))
 
 
