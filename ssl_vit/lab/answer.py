@@ -35,7 +35,7 @@ DID_NOT_HELP = "Pre-training did not help: {text}."
 UNDECIDED = "Whether pre-training helps is undecided: {text}."
 # {whether the frozen encoder is better than untrained weights, None if unknown: the next step}
 LEARNED = {
-    True: "Do not pre-train. To train the better arm: {tuned}",
+    True: "Do not pre-train. To fine-tune without this pre-training: {tuned}",
     False: (
         "{epochs} epochs of pre-training taught the encoder nothing measurable. To find out whether"
         " longer pre-training helps, type a new name= in this command: {longer}"
