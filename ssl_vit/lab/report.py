@@ -352,8 +352,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         yield f"Values of {some([*broken['folder'].unique()])} that are not finite are left out."
     yield from _copies(results, verdict)
     if (rows["n"] < FEW_IMAGES).any():
-        text = f"Some results are from only {rows['n'].min()} images. On fewer than {FEW_IMAGES}"
-        text += " images, an accuracy is uncertain by 10 points or more"
+        text = f"An accuracy on {rows['n'].min()} images is uncertain by 10 points or more"
         yield f"{text}, even if all seeds agree."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
     through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
@@ -368,8 +367,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         tested_task.seed for tested_task in tested
     }
     if seeds:
-        numbers_of_seeds = some([*map(str, sorted(seeds))])
-        yield f"The comparison includes seeds that chose values: {numbers_of_seeds}."
+        yield f"Some compared seeds also chose values: {some([*map(str, sorted(seeds))])}."
     if any("data.share" in texts and "data.share_seed" not in texts for texts in options):
         yield "All seeds use one draw of labelled images. The intervals do not cover other draws."
 

@@ -224,10 +224,8 @@ def _check_training_images(
             first_name, same = known.setdefault(chosen, (name, images["train"]))
             if same != images["train"]:
                 text = f"{folder / first_name} and {folder / name} were trained on different images"
-                text += (
-                    ", although the options of both runs are equal. Remove the run with the wrong"
-                )
-                raise UserError(f"{text} images and type the study's command again.")
+                text += ". Remove the run with the wrong images"
+                raise UserError(f"{text} and type the study's command again.")
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:

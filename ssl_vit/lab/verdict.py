@@ -256,8 +256,7 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
                 # a fine-tuning has no pool, and without data.size the weights' size is used
                 if all(pools) and None not in values and values[0] != values[1]:
                     texts = zip((comparison.a, comparison.b), values, strict=True)
-                    sides = [f"{name} with {key}={value}" for name, value in texts]
-                    sentences |= dict.fromkeys(sides)
+                    sentences |= {f"{name} with {key}={value}": None for name, value in texts}
     if sentences:
         differing = some([*sentences])
         yield f"Part of a difference may come from how the encoders were measured: {differing}."

@@ -141,8 +141,8 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     if metric not in known:
         raise UserError(f"best={metric}: no listed run has this metric ({suggest(metric, known)})")
     if not all(run.has_direction(metric) for run in runs if metric in run.measured):
-        text = "whether lower values are better is unknown. Compare the values on the pages of the"
-        raise UserError(f"best={metric}: {text} runs.")
+        text = "whether lower values are better is unknown. Compare the pages of the runs."
+        raise UserError(f"best={metric}: {text}")
     groups = listed.rank(runs, metric)
     ranked_groups = [
         {
