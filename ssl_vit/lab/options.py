@@ -18,7 +18,7 @@ class PlanOptions(ToolOptions):
         python tools/plan.py recipe=study/gap device=h100
 
     Attributes:
-        device: Device to plan for, such as device=h100. An unknown name prints all names.
+        device: Device to plan for, such as device=h100. Without device=, plan lists all names.
         processes: Devices that train a run together. Not for studies.
         price: Price of a device-hour, in any currency.
         efficiency: Share of the device's peak speed that training reaches.
