@@ -36,7 +36,7 @@ ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # error shown by the last colour, as a share of a channel's range
 SEEN = (0.35, 0.9)  # part of a colour map that is visible on light and on dark ground
 # Note on the figure of an objective that exports its teacher
-TEACHER_ALONE = "predicted with the exported teacher in place of the encoder that was trained"
+TEACHER_ALONE = "predicted with the exported teacher instead of the trained encoder"
 MOST_CLASSES = 12  # largest number of classes for which a legend is drawn
 
 

@@ -23,35 +23,37 @@ TEXT = (
     "fine-tuned from {objective}, {network} reaches {own:.1f}% top-1 on the test images, and"
     " {other} {others:.1f}% (difference {difference})"
 )
-PROVISIONAL = "Provisional, nothing is claimed before the planned end: {text}."
+PROVISIONAL = (
+    "This result is provisional, because the study has not reached its planned end: {text}."
+)
 NOTHING = (
     "Nothing was learned: neither {a} nor {b} is better than always naming the commonest class"
-    " ({commonest:.1f}%). Here {text}."
+    " ({commonest:.1f}%). Measured: {text}."
 )
 HELPED = "Pre-training helped: {text}."
 DID_NOT_HELP = "Pre-training did not help: {text}."
 UNDECIDED = "Whether pre-training helps is undecided: {text}."
 # {whether the frozen encoder is better than untrained weights, None if unknown: the next step}
 LEARNED = {
-    True: "Do not pre-train. The better arm: {tuned}",
+    True: "Do not pre-train. To fine-tune without this pre-training: {tuned}",
     False: (
-        "{epochs} epochs taught the encoder nothing measurable. This says nothing about longer"
-        " pre-training. With another name= and more hours: {longer}"
+        "{epochs} epochs of pre-training taught the encoder nothing measurable. To find out whether"
+        " longer pre-training helps, type a new name= in this command: {longer}"
     ),
     None: (
-        "There was no time to measure whether {epochs} epochs taught the encoder anything. With"
-        " another name= and more hours: {longer}"
+        "The hours left no time to measure whether {epochs} epochs of pre-training taught the"
+        " encoder anything. To give the study more time, type a new name= in this command: {longer}"
     ),
 }
 LENGTH = (
-    "{network}; {epochs} epochs ({steps} steps) of pre-training and {fine_epochs} epochs"
-    " ({fine_steps} steps) of fine-tuning; {n} seeds{used}."
+    "Network and length: {network}, {epochs} epochs ({steps} steps) of pre-training and"
+    " {fine_epochs} epochs ({fine_steps} steps) of fine-tuning, {n} seeds{used}."
 )
 WITH_RELEASED = (
-    "{text}; fine-tuned from the released encoder {released}, {accuracy:.1f}% (minus {better}"
-    " {difference})"
+    "{text}, and fine-tuned from the released encoder {released} {accuracy:.1f}% (difference from"
+    " {better} {difference})"
 )
-NOT_RELEASED = "A released encoder was not compared. To compare one too: {command}"
+NOT_RELEASED = "A released encoder was not compared. To compare a released encoder: {command}"
 EXAMPLE = "timm:vit_tiny_patch16_224.augreg_in21k"
 
 
@@ -114,7 +116,8 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         first = NOTHING
         step = f"Check that the labels fit the images, then give the study more hours: {longer}"
     elif not primary.claimed:
-        first, step = UNDECIDED, f"{_more_seeds(primary, images)}: {longer}"
+        first = UNDECIDED
+        step = f"{_more_seeds(primary, images)}. To continue with more hours: {longer}"
     elif primary.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
     else:
@@ -125,7 +128,7 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     if verdict.found.final and released and released.claimed and released.mean > 0:
         step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
     ledger = hours.read(results.folder)
-    used = f"; {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
+    used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
     lines = (
         first.format(text=text, commonest=100 * commonest, a=objective, b=baseline),
         LENGTH.format(**facts, n=len(seeds), used=used),
@@ -209,7 +212,7 @@ def _more_seeds(difference: Difference, images: int) -> str:
     text = f"With {MOST_SEEDS} seeds the interval would reach about {wide:.1f} points to each side"
     if not difference.over_images:
         return text
-    return f"{text}, of which the {images:,} test images alone are {by_images:.1f}"
+    return f"{text}. The {images:,} test images alone cause {by_images:.1f} points"
 
 
 def _longer(results: Results) -> float:

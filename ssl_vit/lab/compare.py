@@ -173,8 +173,8 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
         return
     for axis in rule.axes_of_places:
         if len({name for place in rule.places for name in place if name[0] == axis}) > 1:
-            first = "to compare its names, let it stand first under `axes`, or after `sweep`"
-            yield f"{axis} is not compared: {first}"
+            first = f"To compare its names, put {axis} first under `axes` or after `sweep`"
+            yield f"{axis} is not compared. {first}"
     spent = rows.groupby([rule.axis, *rule.axes_of_places])["exaflop"].mean()
     known = {tuple(key) if isinstance(key, tuple) else (key,): mean for key, mean in spent.items()}
     apart: dict[float, str] = {}
@@ -185,10 +185,10 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
         unknown |= dict.fromkeys(name for name, exaflop in sides.items() if math.isnan(exaflop))
         low, high = sorted(sides, key=lambda name: sides[name])
         if sides[low] > 0 and (times := sides[high] / sides[low]) >= UNEQUAL:
-            ends = f"from {sides[low]:.3g} ({low}) to {sides[high]:.3g} ({high})"
-            apart[times] = f"by up to {times:.2g} times, exaFLOP with pre-training {ends}"
+            ends = f"from {sides[low]:.3g} ({low}) to {sides[high]:.3g} ({high}) exaFLOP"
+            apart[times] = f"by up to {times:.2g} times, {ends} including pre-training"
     if apart:
-        yield f"{rule.axis}: compute differs {apart[max(apart)]}"
+        yield f"{rule.axis}: the compute differs {apart[max(apart)]}"
     if unknown:
         yield f"{rule.axis}: the compute of {some([*unknown])} was not counted"
 

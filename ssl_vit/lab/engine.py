@@ -128,8 +128,8 @@ def cost(options: Sequence[str], where: str) -> Cost:
     recipe = resolve(options, where, here=False)
     a_step = costs.exaflop(recipe, recipe.optim.batch)
     if a_step is None:
-        text = f"objective={recipe.objective}: its work is not counted, as its step needs values"
-        raise UserError(f"{where}: {text} (docs/extend.md); expected no match")
+        text = f"objective={recipe.objective}: the exaFLOP of this objective are not counted"
+        raise UserError(f"{where}: {text} (docs/extend.md). Remove match from the study.")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 
@@ -350,11 +350,11 @@ def image_counts(recipe: Recipe, train_images: int | None) -> ImageCounts:
         data = recipe.data.model_dump() | {"share_seed": 0}
         count, every = _counted(json.dumps(data), not recipe.trains)
         read = seen if recipe.trains else costs.evaluated_images(recipe, count, every - count)
-        return ImageCounts(count, read, "that are here")
+        return ImageCounts(count, read, "on this machine")
     whole = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
-    source = "as given" if train_images else "as published"
+    source = "given by images=" if train_images else "as published"
     if count != whole:
-        source = f"left for training of {whole:,} {source}"
+        source = f"left for training, of {whole:,} {source}"
     return ImageCounts(count, seen, source)
 
 
@@ -484,7 +484,7 @@ def shorter_side(images: "Source", data: schema.Data) -> int:
         with suppress(ValueError):
             sides.append(min(decode(raw).shape[1:]))
     if not sides:
-        raise UserError(f"{data.place}: none of {len(rows)} images can be read")
+        raise UserError(f"{data.place}: none of {len(rows)} images can be read. Check the files.")
     return int(np.median(sides))
 
 

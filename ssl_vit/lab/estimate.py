@@ -43,7 +43,7 @@ class Device:
         rate = self.bfloat16 if precision == "bfloat16" else self.float32
         if rate is None:
             replacement = "float32" if precision == "bfloat16" else "bfloat16"
-            text = f"device={self.name} is not planned in it; say {replacement}"
+            text = f"the speed of device={self.name} in {precision} is unknown. Use {replacement}."
             raise UserError(f"compute.precision={precision}: {text}")
         return rate
 
@@ -129,37 +129,37 @@ class RunEstimate:
         """Yield the name and text of each line."""
         yield "run", self.name
         parameters, of_encoder = self.parameters / 1e6, self.encoder_parameters / 1e6
-        size = f"{parameters:.2f}M parameters, {of_encoder:.2f}M of them the encoder's"
+        size = f"{parameters:.2f}M parameters ({of_encoder:.2f}M in the encoder)"
         work = f"multiply-adds {NOT_COUNTED}"
         if self.multiply_adds is not None:
-            work = f"{self.multiply_adds / 1e9:.3g}G multiply-adds an image"
-        yield "model", f"{self.model}: {size}; {self.patches or 'no'} patches, {work}"
+            work = f"{self.multiply_adds / 1e9:.3g}G multiply-adds per image"
+        yield "model", f"{self.model}: {size}, {self.patches or 'no'} patches, {work}"
         yield "length", self._length()
         if self.steps:
             yield "memory", self._memory()
-            yield "disk", f"{format_bytes(self.disk_bytes)} of checkpoints and export"
+            yield "disk", f"{format_bytes(self.disk_bytes)} for checkpoints and the export"
         yield from self._time()
         if self.price is not None:
             of = "assumed" if self.device else "measured"
-            each = f"at {self.asked.price:g} a device-hour of the {of} time"
+            each = f"at {self.asked.price:g} per device-hour of the {of} time"
             yield "price", f"{number(self.price)}, {each}"
 
     def _length(self) -> str:
         """Describe steps, images and epochs, with the names of options to set."""
         if self.images is None:
-            return "not known: how many images the splits have"
+            return "unknown, because the number of images in the splits is unknown"
         work = NOT_COUNTED if self.exaflop is None else number(self.exaflop)
         length = f"{self.images:,} images, exaFLOP {work}"
         if not self.steps:
-            return f"{length}: each image forward, once"
-        epochs = "epochs not known: say images="
+            return f"{length}, one forward pass per image"
+        epochs = "epochs unknown (add images=)"
         if self.training_images:
             images = f"{self.training_images:,} images {self.images_source}"
             epochs = f"epochs={self.epochs:.4g} of {images}"
         steps = f"optim.steps={self.steps + self.begins_at}"
         if self.begins_at:
-            steps += f", {self.steps} of them after resume="
-        return f"{steps} x {self.batch} = {length}; {epochs}"
+            steps += f" ({self.steps} after resume=)"
+        return f"{steps} x {self.batch} = {length}, {epochs}"
 
     def _memory(self) -> str:
         """Describe the memory of a process's tensors for each ZeRO stage."""
@@ -169,12 +169,12 @@ class RunEstimate:
         ]
         if self.asked.processes == 1:  # with one process all stages are the same
             totals = totals[:1]
-        where = f"{', '.join(totals)} a process (processes={self.asked.processes})"
-        each = f"{format_bytes(self.image_bytes)} of activations an image, by a formula"
-        batch = f"with {self.device_batch} images a pass, {each}"
+        where = f"{', '.join(totals)} per process (processes={self.asked.processes})"
+        each = f"activations (estimated {format_bytes(self.image_bytes)} per image)"
+        batch = f"with {self.device_batch} images per pass, including {each}"
         if not self.device_batch:
-            batch = f"before activations, {each}: say device= or compute.batch="
-        has = f"; {self.device.name} has {self.device.memory:g} GiB" if self.device else ""
+            batch = f"without {each}. To include activations, add device= or compute.batch="
+        has = f". {self.device.name} has {self.device.memory:g} GiB" if self.device else ""
         return f"{where} in {self.precision}, {batch}{has}"
 
     def _time(self) -> Iterator[tuple[str, str]]:
@@ -184,19 +184,19 @@ class RunEstimate:
             about = f"about {duration(self.seconds)} on {self.asked.processes} x {on.name}"
             spent = f"{number(self.device_hours)} device-hours"
             peak = f"{on.rate(self.precision):g} TFLOP/s"
-            peak += "" if on.verified else ", a figure not checked"
+            peak += "" if on.verified else " (not checked)"
             yield "time", f"{about}, {spent}: {assumed(self.asked)} of {peak}"
             if self.images:
-                rate = f"{number(self.images / self.seconds)} images/s in all, or training waits"
-                yield "loading", f"{rate}; what a core decodes: docs/speed.md"
+                rate = f"{number(self.images / self.seconds)} images/s in total, or training waits"
+                yield "loading", f"{rate}. docs/speed.md says how fast a core decodes images"
         elif not timed:
             yield "time", f"{no_time()} or --probe"
         if timed:
             total = duration(timed.seconds * self.steps)
-            step = f"{timed.seconds:.3g} s a step (median of {timed.steps}, {timed.least:.3g}"
+            step = f"{timed.seconds:.3g} s per step (median of {timed.steps}, {timed.least:.3g}"
             step += f" to {timed.most:.3g})"
             where = f"{timed.device}, {timed.threads} threads, {timed.precision}"
-            load = f"load average {timed.load:.2f} before"
+            load = f"load average before: {timed.load:.2f}"
             yield "here", f"about {total}: measured {step} on {where}, {load}"
 
 
@@ -206,11 +206,11 @@ def as_lines(opening: list[str], rows: Iterable[tuple[str, str]], warnings: Iter
 
 
 def assumed(asked: PlanOptions) -> str:
-    return f"assumed, for steps alone, {asked.efficiency:.0%} (efficiency=)"
+    return f"assumed for the steps alone, at {asked.efficiency:.0%} (efficiency=)"
 
 
 def no_time() -> str:
-    return f"not known: say device= ({', '.join(devices())})"
+    return f"unknown. Add device= ({', '.join(devices())})"
 
 
 def number(value: float | None) -> str:
@@ -228,7 +228,7 @@ def find_device(name: str | None) -> Device | None:
     """
     known = devices()
     if name is not None and name not in known:
-        raise UserError(f"device={name}: unknown; {suggest(name, known)}")
+        raise UserError(f"device={name}: unknown device ({suggest(name, known)})")
     return None if name is None else known[name]
 
 
@@ -311,6 +311,6 @@ def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []
     fits = [stage for stage, total in totals.items() if total <= device.memory * GIB]
-    remedy = f"{fits[0]} would fit" if fits else "try a smaller compute.batch= or more processes="
-    text = f"{totals['DDP'] / GIB:.1f} GiB of tensors a process, device={device.name} has"
-    return [f"{text} {device.memory:g}; {remedy}"]
+    remedy = f"{fits[0]} would fit" if fits else "Use a smaller compute.batch= or more processes="
+    text = f"{totals['DDP'] / GIB:.1f} GiB of tensors per process do not fit into"
+    return [f"{text} device={device.name} ({device.memory:g} GiB). {remedy}"]

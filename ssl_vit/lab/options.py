@@ -10,7 +10,7 @@ from ..recipe.tools import flag, json_flag
 
 
 class PlanOptions(ToolOptions):
-    """Estimate what a run or a study costs before it runs: work, memory, time, price, disk.
+    """Estimate in advance what a run or a study costs: work, memory, time, price and disk space.
 
     Examples:
         python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5
@@ -18,12 +18,12 @@ class PlanOptions(ToolOptions):
         python tools/plan.py recipe=study/gap device=h100
 
     Attributes:
-        device: The device, as in device=h100; an unknown name lists them.
-        processes: Devices that train a run together; not of a study.
+        device: Device to plan for, such as device=h100. Without device=, plan lists all names.
+        processes: Devices that train a run together. Not for studies.
         price: Price of a device-hour, in any currency.
-        efficiency: Share of the device's peak that training reaches.
-        epochs: In place of optim.steps.
-        images: Training images, in place of those that are here or were published.
+        efficiency: Share of the device's peak speed that training reaches.
+        epochs: Epochs of training, instead of optim.steps.
+        images: Number of training images, instead of the counted or published number.
         probe: Measure the first steps on this machine.
     """
 
@@ -42,10 +42,10 @@ class PlanOptions(ToolOptions):
 
 
 class ReportOptions(ToolOptions):
-    """Write pages that need no other file: of a run its report.html, of a folder of runs the
-    index.html that compares them, of a study its report.html, and for papers report.md, tables.tex
-    (booktabs), results.csv (a row for each metric of each run), differences.csv (a row for each
-    pair) and figures/study.svg.
+    """Write the page of a run, of a study or of a folder of runs. A run gets report.html. A folder
+    of runs gets index.html, which compares the runs. A study gets report.html and, for papers,
+    report.md, tables.tex (booktabs), results.csv (a row for each metric of each run),
+    differences.csv (a row for each pair) and figures/study.svg. The pages need no other files.
 
     Examples:
         python tools/report.py runs/mpp
@@ -53,7 +53,7 @@ class ReportOptions(ToolOptions):
         python tools/report.py runs
 
     Attributes:
-        folder: The folder of a run (also one that goes on or was cut off), of a study or of runs.
+        folder: Folder of a run (finished or not), of a study, or of several runs.
     """
 
     summary = "write the page of a run, a study or a folder of runs"
@@ -65,8 +65,9 @@ class ReportOptions(ToolOptions):
 
 
 class RunsOptions(ToolOptions):
-    """List all runs in and below a folder, one a line, the newest first: state, metrics, cost, disk
-    use and what differs between their recipes; rank them; remove the checkpoints of finished runs.
+    """List all runs in and below a folder, the newest run first: state, metrics, cost, disk use and
+    the differences between the recipes. The tool also ranks runs with best=, and removes the
+    checkpoints of finished runs with clean=.
 
     Examples:
         python tools/runs.py
@@ -75,15 +76,15 @@ class RunsOptions(ToolOptions):
         python tools/runs.py runs clean=checkpoints
 
     Attributes:
-        folder: The folder with runs and studies; default: runs.
-        sort: The column that they are sorted by; ended: the newest first; sort=-KEY: the other way
-            round.
+        folder: Folder with runs and studies. Default: runs.
+        sort: Column to sort by. With sort=ended the newest run comes first. A minus reverses the
+            order: sort=-ended.
         best: Rank finished runs by a metric, in groups of the same images and objective.
         clean: Remove the checkpoints of finished runs. Runs that have not finished, are being
-            written, or have no intact export or pending pushes keep theirs.
+            written, have no intact export or have pending pushes keep all checkpoints.
     """
 
-    summary = "list the runs of a folder, rank them, remove their checkpoints"
+    summary = "list or rank the runs of a folder, remove checkpoints"
     command = "lab.runs.tool:main"
     positional = "folder"
     command_line_only = ("json",)

@@ -46,7 +46,7 @@ def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
     options = tool.build(PlanOptions, texts)
     if of_study:
         if options.processes > 1:
-            text = "sets the processes of a single run, not of a study"
+            text = "this option belongs to a single run and not to a study"
             raise UserError(f"processes={options.processes}: {text}. Leave out processes=.")
         return of_request(requested(rest, stand_ins=True, look=options.probe), options)
     return _run(rest, options)
@@ -80,7 +80,7 @@ def _steps(words: Iterable[str], recipe: Recipe, options: PlanOptions) -> int:
     where = f"epochs={options.epochs:g}"
     count = engine.image_counts(recipe, options.images).trained
     if any(word.startswith("optim.steps=") for word in words):
-        raise UserError(f"{where}: optim.steps= is also given. Use one of the two.")
+        raise UserError(f"{where}: optim.steps= is also given. Use only epochs= or optim.steps=.")
     if not recipe.trains:
         raise UserError(f"{where}: an evaluation has no epochs. Leave out epochs=.")
     if count is None:

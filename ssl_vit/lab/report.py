@@ -169,14 +169,14 @@ def page(report: Report) -> list[Section]:
     for name, shown in rest.items():
         exploratory += [Text(f"{name[0].upper()}{name[1:]}:"), *_table(shown)]
     finished = sorted(run.result.finished[:16] for run in results.finished.values())
-    text = f"{len(finished)} runs, finished between {finished[0]} and {finished[-1]}:"
+    text = f"{len(finished)} runs finished between {finished[0]} and {finished[-1]}, on:"
     machines = sorted({machine(run.environment) for run in results.finished.values()})
     sections = [
         Section("", opening),
         Section("Differences", differences),
-        Section("What limits it", [Listing(limits)] if limits else []),
+        Section("Limits", [Listing(limits)] if limits else []),
         Section("Exploratory", exploratory),
-        Section("How it was made", [*cost, Text(text), Listing(machines)]),
+        Section("Cost and machines", [*cost, Text(text), Listing(machines)]),
         Section("Notes", [Listing(list(results.plan.report.get("notes", ())))]),
     ]
     return [
@@ -219,7 +219,7 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     if not fresh[[axis, "seed", "value"]].drop_duplicates().duplicated([axis, "seed"]).any():
         levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
     svg = draw(rows, axis, places, title, levels)
-    caption = f"{title}: each seed a point, the mean a diamond."
+    caption = f"{title}: each point is a seed, each diamond a mean."
     return blocks.Figure("figures/study.svg", caption, svg)
 
 
@@ -310,14 +310,14 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
         of = max((entry.of.get("test", 0) for entry in seen), default=0)
         images = max((entry.images.get("test", 0) for entry in seen), default=0)
         labels = max((entry.labels.get("test", 0) for entry in seen), default=0)
-        text = f"{name}: its weights were trained on {images:,} of {of:,} test images"
-        with_labels = f"{labels:,} of them with labels" if labels else "without labels"
+        text = f"{name}: the weights were trained on {images:,} of {of:,} test images"
+        with_labels = f"with the labels of {labels:,} images" if labels else "without labels"
         if seen_text.learned_labels(seen):
-            yield f"{text}, {with_labels}: nothing follows from it.", True
+            yield f"{text}, {with_labels}. Do not trust the results of {name}.", True
         elif images:
             yield f"{text}, {with_labels}.", False
         for run in sorted({entry.run for entry in seen if entry.unknown}):
-            yield f"{name}: what {run} was trained on is not known.", False
+            yield f"{name}: the training images of {run} are unknown.", False
 
 
 def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
@@ -334,10 +334,8 @@ def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
     constant = table[named & same]["value"].mean()  # NaN if not measured
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
     if len(low := means[means <= constant]):
-        text = (
-            f"{measure.label} of {some([*map(str, low.index)])} is on average no higher than what"
-        )
-        yield f"{text} always naming the commonest class reaches, {constant:.1%}."
+        text = f"On average, {measure.label} of {some([*map(str, low.index)])} is not higher than"
+        yield f"{text} the {constant:.1%} of always naming the commonest class."
 
 
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
@@ -348,14 +346,14 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         yield f"{name} is left out: {why}."
     done = {path.parent.name for path in results.folder.glob("*/result.json")}
     if left := sorted(done - {task.name for task in plan.tasks}):
-        yield f"Finished runs that the study asks for no more are left out: {some(left)}."
+        yield f"Finished runs that no longer belong to the study are left out: {some(left)}."
     broken = results.table[~np.isfinite(results.table["value"])]
     if len(broken):
-        yield f"Values that are not finite are left out, of {some([*broken['folder'].unique()])}."
+        yield f"Values of {some([*broken['folder'].unique()])} that are not finite are left out."
     yield from _copies(results, verdict)
     if (rows["n"] < FEW_IMAGES).any():
-        text = f"Measured on {rows['n'].min()} images: on fewer than {FEW_IMAGES} an accuracy is"
-        yield f"{text} uncertain by 10 points or more, whatever the seeds agree on."
+        text = f"An accuracy on {rows['n'].min()} images is uncertain by 10 points or more"
+        yield f"{text}, even if all seeds agree."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
     through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
     best = [task.best[0] for task in plan.tasks if task.name in through and task.best]
@@ -369,9 +367,9 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         tested_task.seed for tested_task in tested
     }
     if seeds:
-        yield f"Seeds that chose values are compared too: {some([*map(str, sorted(seeds))])}."
+        yield f"Some compared seeds also chose values: {some([*map(str, sorted(seeds))])}."
     if any("data.share" in texts and "data.share_seed" not in texts for texts in options):
-        yield "All seeds learn from one draw of the labels; what another draw gives is not known."
+        yield "All seeds use one draw of labelled images. The intervals do not cover other draws."
 
 
 def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
@@ -386,7 +384,7 @@ def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
             if counted.copies
         }
     ):
-        yield f"Measured on {text}: intervals over images resample distinct ones."
+        yield f"Measured on {text}. Intervals over images resample the distinct images."
 
 
 def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
@@ -395,8 +393,8 @@ def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
     places = {(key, source.place) for sources in named for key, source in sources.items()}
     for key, place in sorted(places):
         if place != engine.SCRATCH and not REFERENCE.search(place):
-            text = f"{key}={Path(place).name} is one encoder for all seeds: what is said is of it"
-            yield f"{text}, not of its way of pre-training."
+            text = f"{key}={Path(place).name} is one encoder for all seeds. The results describe"
+            yield f"{text} this encoder and not a method of pre-training."
 
 
 def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:
@@ -411,7 +409,7 @@ def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:
         task = results.plan.by_name[name]
         probes = task.values.get("probe.measures", ()) if task.tool == "evaluate" else ()
         chosen = [engine.CHOSEN[probe] for probe in probes if probe in engine.CHOSEN]
-        chosen += ["the best of what is tried"] if name in chose else []
+        chosen += ["the best tried values"] if name in chose else []
         counts = run.result.measured_on or run.environment.measured_on or {}
         held_out = {split: count for split, count in counts.items() if split != "test" and chosen}
         lines |= {f"{task.run}: {text}.": None for text in few_images(held_out, chosen)}
@@ -429,7 +427,8 @@ def latex(report: Report) -> str:
     notes += [*(text for text, _ in _seen(*about)), *_limits(*about)]
     notes += report.results.plan.report.get("notes", ())
     comments = "".join(
-        f"% {text_line(comment)}\n" for comment in ("needs \\usepackage{booktabs}", *notes)
+        f"% {text_line(comment)}\n"
+        for comment in ("This table needs \\usepackage{booktabs}", *notes)
     )
     for name, shown in report.tables.items():
         frame = as_text(shown)

@@ -78,7 +78,8 @@ def write(options: ReportOptions) -> "RunPages | Report":
     """
     folder = options.folder
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; expected one of a run, a study or runs")
+        text = "no such folder. Name the folder of a run, of a study or of several runs."
+        raise UserError(f"{folder}: {text}")
     try:
         if (folder / record.FILE).exists():
             # raised if there are no runs; the report then gives a better message
@@ -100,7 +101,7 @@ def _write_run(folder: Path) -> RunRecord:
         try:
             engine.draw_predictions(folder)
         except UserError as error:  # the page has the rest
-            print(f"warning: no figure of the run's predictions: {error}", file=sys.stderr)
+            print(f"warning: the predictions of the run were not drawn: {error}", file=sys.stderr)
     return run_page.write(folder)
 
 

@@ -119,13 +119,14 @@ class Results:
             index, label, tested = read_predictions(path)
             first_folder, *known = firsts.setdefault(images, (path.parent, index, label))
             if not all(map(np.array_equal, known, (index, label))):
-                raise UserError(f"{path}: its images are not those of {first_folder.name}; {HINT}")
+                text = f"the test images differ from the test images of {first_folder.name}"
+                raise UserError(f"{path}: {text}, so {HINT}")
             labelled_M = (label >= 0).any(1)
             by_task[name] = Outcomes(*(each[labelled_M] for each in tested))
             top1 = by_task[name].right_M.mean()
             if abs(top1 - value) > 1e-6:
-                text = f"has a top1 of {top1:.4f}, result.json of {value:.4f}"
-                raise UserError(f"{path} {text}: one of them is of another run; {HINT}")
+                text = f"top1 is {top1:.4f} in this file and {value:.4f} in result.json"
+                raise UserError(f"{path}: {text}, so {HINT}")
         return by_task
 
 
@@ -137,7 +138,7 @@ def load(folder: Path) -> Results:
             runs were trained on different images under the same options.
     """
     if not (folder / record.FILE).exists():
-        raise UserError(f"{folder}: expected a study's folder, with study.json in it")
+        raise UserError(f"{folder}: this folder has no study.json. Name the folder of a study.")
     plan = record.read(folder)
     tasks = plan.by_name
     finished: dict[str, Finished] = {}
@@ -155,7 +156,7 @@ def load(folder: Path) -> Results:
         why = run_folder.not_planned(folder / name, task.values, words, undecided)
         needed = next((need for need in task.needs if need in foreign), None)
         if why or needed:
-            foreign[name] = why or f"it depends on {needed}"
+            foreign[name] = why or f"the task depends on {needed}"
             continue
         training_images[name] = run_folder.training_images(folder / name)
         finished[name] = Finished(
@@ -163,9 +164,9 @@ def load(folder: Path) -> Results:
             records.require(folder / name / "environment.json", RunEnvironment, HINT),
         )
     if not finished:
-        state = f"{len(missing)} of {len(tasks)} tasks are not finished"
-        left = "".join(f"; {name} is left out: {why}" for name, why in foreign.items())
-        raise UserError(f"{folder}: no task has a result to show: {state}{left}")
+        state = f"{len(missing)} of {len(tasks)} tasks have not finished"
+        left = "".join(f". {name} is left out: {why}" for name, why in foreign.items())
+        raise UserError(f"{folder}: no result can be shown, because {state}{left}")
     _check_training_images(folder, finished, training_images)
     rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
     table = frame(rows, list(plan.axes))
@@ -223,7 +224,8 @@ def _check_training_images(
             first_name, same = known.setdefault(chosen, (name, images["train"]))
             if same != images["train"]:
                 text = f"{folder / first_name} and {folder / name} were trained on different images"
-                raise UserError(f"{text} of the same options; they cannot share a table")
+                text += ". Remove the run with the wrong images"
+                raise UserError(f"{text} and type the study's command again.")
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:
@@ -244,4 +246,4 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:
         if whole and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
             label_ML = label.reshape(len(index), -1)
             return index, label_ML, Outcomes((top5[:, :1] == label_ML).any(1), content)
-    raise UserError(f"{path}: is damaged; {HINT}")
+    raise UserError(f"{path} is damaged, so {HINT}")

@@ -19,7 +19,7 @@ from ..recipe.records.run import Environment, Result
 from ..recipe.schema import all_keys
 from ..runs import identity
 
-HINT = "remove its folder and give the study's command again"
+HINT = "remove the run's folder and type the study's command again"
 
 
 def not_planned(
@@ -46,9 +46,9 @@ def not_planned(
     try:
         written = flatten(load_yaml(run / "recipe.yaml"))
     except UserError:
-        return "its recipe.yaml is missing or damaged"
+        return "recipe.yaml is missing or damaged"
     if written.get("name") != run.name:
-        return f"its recipe.yaml is of a run called {written.get('name')}"
+        return f"recipe.yaml belongs to a run called {written.get('name')}"
     environment, finished = None, "result.json" in files
     if finished or "environment.json" in files:
         environment = records.require(run / "environment.json", Environment, HINT)
@@ -56,7 +56,7 @@ def not_planned(
     if finished:
         made = records.require(run / "result.json", Result, HINT).recipe
         if made != identity.written_hash(written, free):
-            return "its result.json is of another recipe than its recipe.yaml"
+            return "result.json was made with another recipe.yaml"
     texts = words.parse(options)
     known = all_keys()
     chosen = counted({key: text for key, text in texts.items() if key in known})
@@ -68,7 +68,7 @@ def not_planned(
         undecided = [*undecided, "compute.precision"]
     measured = (environment and environment.options) or {}
     if differ := identity.planned_differences({**written, **measured}, planned, undecided):
-        return f"its recipe is not the planned one: {', '.join(differ)}"
+        return f"recipe.yaml differs from the plan: {', '.join(differ)}"
     for key, source in sources.items():
         recorded = environment[source.kind] if environment else None
         difference = "" if key in undecided else _other_weights(source, written, recorded or {})
@@ -94,16 +94,16 @@ def _other_weights(
         try:
             here = _identity(source, weights.stat().st_mtime_ns if weights.exists() else 0)
         except UserError as error:
-            return f"its {called} cannot be compared: {error}"
+            return f"the {called} cannot be compared: {error}"
     if here and recorded:
         same = not differences(facts(source.kind, recorded), facts(source.kind, here))
-        return "" if same else f"its {called} are not those of {source.public_name}"
+        return "" if same else f"the {called} differ from the weights of {source.public_name}"
     # recipes name weights on the Hub together with a commit
     names = {compared.public_name.partition("@")[0] for compared in (recorded_source, source)}
     return (
         ""
         if len(names) == 1
-        else f"its {called} are those of {recorded_source.key}={recorded_source.public_name}"
+        else f"the {called} come from {recorded_source.key}={recorded_source.public_name}"
     )
 
 

@@ -92,7 +92,7 @@ def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
     count = f"{counts.pop():,} " if len(counts) == 1 else ""
     caption = f"{measure.label} on {count}{measure.split} images"
     caption += ", in percent" if measure.scale == 100 else ""
-    caption += "; n seeds; exaFLOP with pre-training."
+    caption += ". n is the number of seeds, and exaFLOP includes pre-training."
     return Shown(frame, caption, f"{_level(verdict.found.size)} interval", measure.digits)
 
 
@@ -169,11 +169,12 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
         for family in (verdict.found, verdict.fresh)
         for difference in family.differences
     ]
-    caption = "Pairs of the same seed; n counts seeds that go on from one pre-training once. At a"
-    caption += " level above 95% a whole family of comparisons holds with 95%."
+    caption = "Each difference is a mean over n seeds. Seeds that continue from one pre-training"
+    caption += " count once. At a level above 95%, all intervals together hold with 95%."
     if any(row["over"] != SEEDS for row in rows):
         caption += (
-            " Over seeds and images: the outer ends of Student's t and of a bootstrap over both."
+            " An interval over seeds and images has the outer ends of Student's t interval and of a"
+            " bootstrap."
         )
     return Shown(pd.DataFrame(rows), caption, "interval", measure.digits)
 
@@ -226,7 +227,7 @@ def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
         rows = pd.DataFrame(records)
         minus = partial(compare, rows, axis, scale=measure.scale)
         frame = _summary(results, verdict, measure, rows, baseline, minus)
-        caption = f"Means over {over} of each seed, and how many of its names have finished."
+        caption = f"Means over {over} for each seed. Each row says how many names have finished."
         left_out = ", ".join(name for name in every if name not in planned)
         caption += f" Not in the study: {left_out}." if left_out else ""
         frame = frame.drop(columns=["exaFLOP", "images"], errors="ignore")
@@ -252,9 +253,11 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
             rows.append({rule.axis: name, axis: place, "n": against.n, **ends})
         for crossing in against.crossings:
             at, low, high = (_number(end, None) for end in crossing)
-            texts.append(f" {name} and {baseline} cross at {axis} {at} (95%: {_span(low, high)}).")
-    caption = f"By how many times its {axis} {baseline} is as good as a name: linear in the"
-    caption += f" logarithm of {axis}; beyond what was tried an interval is open."
+            span = f"95% CI {_span(low, high)}"
+            texts.append(f" {name} and {baseline} cross at {axis} {at} ({span}).")
+    caption = f"The column times is the factor for {axis} at which {baseline} is as good as the"
+    caption += f" name in the row. Values between two places are linear in the logarithm of {axis}."
+    caption += " An interval that reaches beyond the tried values is open."
     yield f"along {axis}", Shown(pd.DataFrame(rows), caption + "".join(texts))
 
 
@@ -296,13 +299,14 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         losses |= set() if unit else {head, f"{head} sd"}
     caption = "Mean and sd over n seeds."
     if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
-        caption += " What is predicted differs between objectives and targets; so does its loss."
+        caption += " Losses of different objectives or targets cannot be compared."
     axis, every = verdict.rule.axis or "run", {name: pd.concat(of) for name, of in measured.items()}
     few = {name: of["n"].min() for name, of in every.items() if of["n"].min() < FEW_IMAGES}
     if few:
-        caption += f" Of few images: {', '.join(f'{name} {n:.0f}' for name, n in few.items())}."
+        counted = ", ".join(f"{name} ({n:.0f} images)" for name, n in few.items())
+        caption += f" Measured on few images: {counted}."
     for counts, names in _on_other_images(every, axis, results.plan.axes).items():
-        caption += f" Rows are of different images in {some(names)}: {counts}."
+        caption += f" In {some(names)}, rows have different images (numbers of images: {counts})."
     return Shown(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))
 
 
@@ -347,7 +351,8 @@ def _chosen(results: Results) -> Shown:
         row |= {"by": task.best[1], "best": measured[0], "second best": "".join(measured[1:2])}
         row |= {"tries": f"{tried} of {of}", "at an end": ", ".join(edges)}
         records.setdefault(f"{task.run} {task.at}", row)
-    caption = "Chosen by held-out images; at an end of what was tried, more may be better."
+    caption = "The values were chosen on held-out images. If a value is at an end of the tries, a"
+    caption += " better value may lie beyond this end."
     return Shown(pd.DataFrame([*records.values()]), caption)
 
 
@@ -360,7 +365,7 @@ def _cost(results: Results) -> Shown:
         exaflop = sum(counted) if len(counted) == len(done) else None
         row = {"run": run, "tasks": f"{len(done)} of {len(names)}", "exaFLOP": exaflop}
         rows.append(row | {"device-hours": float(sum(result.device_hours for result in done))})
-    return Shown(pd.DataFrame(rows), "What each run took by itself.")
+    return Shown(pd.DataFrame(rows), "Cost of each run, without earlier runs.")
 
 
 def as_text(shown: Shown) -> pd.DataFrame:

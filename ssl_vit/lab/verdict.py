@@ -131,8 +131,8 @@ def claims(results: Results) -> Verdict:
             compare were tested on different images, or predictions are damaged.
     """
     if results.plan.rule is None:
-        text = "the study has no report: with a test to compare; add report: {test: RUN} to it"
-        raise UserError(f"{results.folder}: {text}, and give its command again")
+        text = "the study does not say what to compare. Add report: {test: RUN} to the study"
+        raise UserError(f"{results.folder}: {text}, and type the command of the study again.")
     rule, report = results.plan.rule, results.plan.report
     measure = find_measure(results, rule)
     if measure is None:
@@ -141,7 +141,7 @@ def claims(results: Results) -> Verdict:
         )
         none = f"No run of {rule.test} has finished yet."
         if ended:
-            none = f"No run of {rule.test} that has finished has a finite value."
+            none = f"No finished run of {rule.test} has a finite value."
         texts = (none, *_unfinished(results))
         nothing = Family((), len(rule.asked), rule.asked)
         return Verdict(rule, None, results.rows(rule.test), nothing, nothing, texts)
@@ -155,8 +155,8 @@ def claims(results: Results) -> Verdict:
     apart = next((comparison for comparison, why in reasons.items() if why), None)
     if apart:
         if report.keys() & {"pairs", "baseline"} or apart not in asked:
-            text = reasons[apart].replace("are tested", "were tested")
-            raise UserError(f"{results.folder}: {apart}: they {text}")
+            text = f"{apart.a} and {apart.b}{apart.place} {reasons[apart]}"
+            raise UserError(f"{results.folder}: {text}. Remove this comparison from the report.")
         every, asked = every[len(asked) :], {}
     final = not results.untested and not results.plan.dropped
     tasks = {name for _, paired in every for name in (*paired["folder_a"], *paired["folder_b"])}
@@ -173,11 +173,11 @@ def claims(results: Results) -> Verdict:
     ]
     sentences += _measured_otherwise(results, asked)
     if fresh is None:
-        sentences.append("What training without pre-training reaches was not measured.")
+        sentences.append("The study did not measure training without pre-training.")
     elif fresh:
         named = {comparison.b for comparison in fresh} == {FRESH}
         if asked:  # else no sentence has named the measure yet
-            opening = "By the same measure," if named else "Against fresh weights,"
+            opening = "By the same measure," if named else "Compared with fresh weights,"
         sentences.append(sentence(opening, against, rule, measure))
     sentences += [*_unfinished(results), *_history(results)]
     return Verdict(rule, measure, rows, of_study, against, tuple(sentences))
@@ -188,23 +188,21 @@ def _history(results: Results) -> Iterator[str]:
     plan = results.plan
     yield from plan.changes
     if plan.dropped:
-        text = "The study was stopped before its planned end, so its intervals are exploratory:"
-        yield f"{text} {some(plan.dropped)} had not finished when the plan dropped them."
+        text = "The study was stopped before the planned end, so the intervals are exploratory."
+        yield f"{text} The plan dropped these unfinished tasks: {some(plan.dropped)}."
     elif results.ends > 1:
         bound = ERROR * sum(1 / end for end in range(1, results.ends + 1))
-        text = f"This is planned end number {results.ends}, so each level is divided by"
-        text += f" {results.ends}"
-        yield f"{text}; a claim at any of these ends is wrong in at most {bound:.1%} of studies."
+        text = f"This is planned end number {results.ends}, so each error level is divided by"
+        text += f" {results.ends}. Over all {results.ends} planned ends, at most {bound:.1%} of"
+        yield f"{text} studies claim a difference that does not exist."
 
 
 def _unfinished(results: Results) -> Iterator[str]:
     """Report unfinished tasks with the time of the last result, because a page is not updated."""
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
-        text = (
-            f"As of {last} UTC, {len(results.missing)} of {len(results.plan.tasks)} tasks have not"
-        )
-        yield f"{text} finished, and no result of them is in this report: {some(results.missing)}."
+        text = f"At {last} UTC, {len(results.missing)} of {len(results.plan.tasks)} tasks had not"
+        yield f"{text} finished: {some(results.missing)}. The report lacks these results."
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:
@@ -224,10 +222,10 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     splits = {*rows[rows["metric"] == name]["split"]}
     if not splits:
         text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
-        raise UserError(f"{text}; {suggest(name, [*rows['metric'].unique()])}")
+        raise UserError(f"{text} ({suggest(name, [*rows['metric'].unique()])})")
     if not has_direction(name):
-        text = "whether lower is better is not known; expected another in report.measures"
-        raise UserError(f"{results.folder}: {name}: {text}, or a Metric of the plugin")
+        text = f"{name}: whether lower values are better is unknown. Write another metric under"
+        raise UserError(f"{results.folder}: {text} measures, or declare a Metric in the plugin.")
     row = find_metric(name)
     split = next(
         (candidate for candidate in ("test", "validation", "train") if candidate in splits),
@@ -258,10 +256,10 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
                 # a fine-tuning has no pool, and without data.size the weights' size is used
                 if all(pools) and None not in values and values[0] != values[1]:
                     texts = zip((comparison.a, comparison.b), values, strict=True)
-                    sentences |= dict.fromkeys(f"{name} by {key}={value}" for name, value in texts)
+                    sentences |= {f"{name} with {key}={value}": None for name, value in texts}
     if sentences:
         differing = some([*sentences])
-        yield f"These are not measured alike, which is part of their difference: {differing}."
+        yield f"Part of a difference may come from how the encoders were measured: {differing}."
 
 
 def _apart(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
@@ -271,7 +269,7 @@ def _apart(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
     held-out images, the sides also differ if a recipe key makes one task easier.
     """
     if on_different_images(paired):
-        return "are tested on different images"
+        return "were tested on different images"
     part, _, last = measure.name.rpartition("/")
     if measure.split == "test" or last.startswith(PROBED) or find_metric(last).unit == NUMBER:
         return ""
@@ -284,7 +282,7 @@ def _apart(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
             # predicted labels do not depend on which part of an image the network sees
             keys = ["objective"]
         if differ := [key for key in keys if a.values[key] != b.values[key]]:
-            return f"predict other things ({differ[0]})"
+            return f"predict different things, because {differ[0]} differs"
     return ""
 
 
@@ -388,16 +386,16 @@ def sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
         measure: Measure of the comparisons.
     """
     shared = f"{family.asked} comparison{'s' if family.asked != 1 else ''}"
-    shared += f", {len(family.missing)} of them without results yet" if family.missing else ""
+    shared += f", {len(family.missing)} without results yet" if family.missing else ""
     ends = family.size // max(1, family.asked)
-    shared += f" at {ends} planned ends" if ends > 1 else ""
+    shared += f", at {ends} planned ends" if ends > 1 else ""
     in_all = f" (Bonferroni over {shared})" if family.size > 1 else ""
     if not family.final:
         so_far = (
             some([_open(difference, measure) for difference in family.differences])
-            or "nothing is compared"
+            or "no comparison has results"
         )
-        return f"{opening} nothing is claimed before the planned end; so far: {so_far}{in_all}."
+        return f"{opening} nothing is claimed before the planned end. So far: {so_far}{in_all}."
     against = {
         comparison.b
         for comparison in (
@@ -408,22 +406,22 @@ def sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
     others = f" from {against.pop()}" if len(against) == 1 else ""
     most = max((difference.n for difference in family.differences), default=0)
     if most < FEWEST:
-        seeds = f"{most} independent seed{'s' if most != 1 else ''} on both sides"
-        text = f"no difference{others} is claimed: {seeds}, and a claim needs {FEWEST}"
+        text = f"no difference{others} is claimed, because a claim needs {FEWEST} independent seeds"
+        text += f" on both sides and there are {most}"
         return f"{opening} {text}{in_all}."
     claimed = family.claimed
     names = [
         _open(difference, measure) for difference in family.differences if not difference.claimed
     ]
     if not claimed:
-        text = f"no {rule.axis or rule.test} is distinguished{others} at 95%{in_all}"
+        text = f"no {rule.axis or rule.test} can be distinguished{others} at 95%{in_all}"
         return f"{opening} {text}: {some(names)}."
     texts = [_claim(difference, measure) for difference in claimed[:NAMED]]
-    texts += [f"{len(claimed) - NAMED} more, in the table"] if claimed[NAMED:] else []
+    texts += [f"{len(claimed) - NAMED} more in the table"] if claimed[NAMED:] else []
     rest = f" Not distinguished from zero: {some(names)}." if names else ""
     best = _best(claimed, rule, measure)
     ending = f" {best} is the best of all." if best else ""
-    return f"{opening} {'; '.join(texts)}; intervals at 95%{in_all}.{ending}{rest}"
+    return f"{opening} {'; '.join(texts)}. Intervals: 95%{in_all}.{ending}{rest}"
 
 
 def _claim(difference: Difference, measure: Measure) -> str:

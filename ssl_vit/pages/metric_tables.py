@@ -203,7 +203,7 @@ def baselines(readings: Sequence[Reading]) -> Table:
                 reading.row.text(value, page=True) for value in (reading.value, baseline.value)
             ]
             rows.append([baseline.called, text, between, label(reading.name), *values])
-    head = ["baseline", "difference", "95% interval", "measure", "the model's", "the baseline's"]
+    head = ["baseline", "difference", "95% interval", "measure", "model value", "baseline value"]
     return Table(head, rows)
 
 

@@ -290,7 +290,7 @@ SECTIONS = (
     ("Figures", figures),
     ("Curves", learning_curves),
     ("Recipe", recipe),
-    ("How it was made", how),
+    ("How the run was made", how),
     ("Warnings", warnings),
     ("Load the encoder", load),
     ("Continue", go_on),

@@ -45,7 +45,7 @@ def course(record: RunRecord) -> str:
         trained = "after"
         if result.steps:
             seen = f" on {result.images:,.0f} images" if result.images else ""
-            began = f", from step {result.trunk.step:,} on" if result.trunk else ""
+            began = f", starting at step {result.trunk.step:,}," if result.trunk else ""
             trained = f"after {result.steps:,} steps{seen}{began} in"
         took = f"{trained} {duration(result.seconds)}{times}{_chosen(result)}"
         return f"The run finished on {_when(result.finished)}, {took}."

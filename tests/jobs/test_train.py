@@ -343,7 +343,7 @@ def test_a_run_that_goes_on_from_a_longer_one_ends_as_one_of_its_length(
         assert other[key] < other[f"total_{key}"]
     assert other["total_exaflop"] == pytest.approx(one["total_exaflop"])
     page = (tmp_path / "begun" / "report.html").read_text()
-    assert f"after 10 steps on 160 images, from step {step} on in" in page
+    assert f"after 10 steps on 160 images, starting at step {step}, in" in page
 
 
 NO_TRUNK = {

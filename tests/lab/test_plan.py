@@ -65,7 +65,7 @@ def test_the_papers_table_6(name: str, stated: tuple[float, float], planned: Pla
     record, lines = planned(f"recipe=paper/{name}")
     exaflop, difference = stated
     assert record["exaflop"] / exaflop - 1 == pytest.approx(difference, abs=0.005)
-    assert "say device=" in row(lines, "time")
+    assert "device=" in row(lines, "time")
 
 
 def test_the_papers_core_days_are_a_plausible_share_of_the_peak() -> None:
@@ -101,7 +101,7 @@ def test_epochs_are_steps(planned: Planned) -> None:
 def test_a_set_of_unknown_size_is_asked_for(planned: Planned) -> None:
     words = ["recipe=mpp", "data.path=/not/here"]
     record, lines = planned(*words)
-    assert record["epochs"] is None and "say images=" in row(lines, "length")
+    assert record["epochs"] is None and "images=" in row(lines, "length")
     assert planned(*words, "images=1280", "epochs=50")[0]["steps"] == 500
 
 
@@ -116,15 +116,15 @@ def test_own_images_that_are_here_are_counted(planned: Planned, tmp_path: Path) 
     assert planned("recipe=evaluate", own)[0]["images"] == 120
     # under the name of a published set, of which a folder may have a part
     record, lines = planned("recipe=mpp", "data=imagenet", own, "data.size=64", "model.patch=8")
-    assert record["training_images"] == 99 and "99 images that are here" in row(lines, "length")
+    assert record["training_images"] == 99 and "99 images on this machine" in row(lines, "length")
 
 
 @pytest.mark.parametrize(
     ("words", "left"),
     [
-        (["images=1000"], "990 images left for training of 1,000 as given"),
-        (["images=1000", "data.validation=0"], "of 1,000 images as given"),
-        ([], "1,268,355 images left for training of 1,281,167 as published"),
+        (["images=1000"], "990 images left for training, of 1,000 given by images="),
+        (["images=1000", "data.validation=0"], "of 1,000 images given by images="),
+        ([], "1,268,355 images left for training, of 1,281,167 as published"),
     ],
 )
 def test_images_that_are_not_trained_on_are_not_said_to_be_given(
@@ -192,10 +192,10 @@ LARGE = ["model.width=4096", "model.depth=48", "model.heads=32", "model.mlp=1638
     [
         (["recipe=paper/mpp_b16_imagenet", "device=h100"], None),
         (["recipe=evaluate", "device=h100"], None),
-        (["recipe=mpp", *LARGE], "try a smaller compute.batch= or more processes="),
+        (["recipe=mpp", *LARGE], "compute.batch= or more processes="),
         (["recipe=mpp", *LARGE, "processes=64"], "ZeRO-3 would fit"),
         # a ZeroDivisionError of an evaluation, which keeps no activations of an image
-        (["recipe=evaluate", *LARGE], "try a smaller compute.batch= or more processes="),
+        (["recipe=evaluate", *LARGE], "compute.batch= or more processes="),
     ],
 )
 def test_what_a_device_cannot_hold_has_a_warning(
@@ -339,13 +339,13 @@ def test_steps_are_measured_until_they_have_settled(monkeypatch: pytest.MonkeyPa
 
 
 WRONG = {
-    "device=h10": "device=h10: unknown; did you mean h100?",
+    "device=h10": "did you mean h100?",
     "devise=h100": "unknown key devise; did you mean device?",
     "corruption.rat=0.5": "did you mean corruption.rate?",
     "processes=3": "optim.batch=128: 3 processes ",
     "epochs=3 optim.steps=500": "optim.steps=",
     "epochs=3 data.path=/not/here": "Add images=",
-    "device=v100_32 compute.precision=bfloat16": "device=v100_32 is not planned in it; say float32",
+    "device=v100_32 compute.precision=bfloat16": "Use float32.",
     "data=jft --probe": "data=jft: no place",
     "recipe=study/gap epochs=3": "unknown key epochs",
     "recipe=study/gap processes=16": "processes=16: ",

@@ -92,9 +92,7 @@ def test_one_table_in_order_of_the_mean(whole):
     took = {row[0]: row[1:] for row in table(text, "run")}
     assert took["pretrain"] == ["6 of 6", "0.12", "3"]
     assert took["final"] == ["9 of 9", "0.036", "4.5"]
-    assert (
-        "arm: compute differs by up to 6 times, exaFLOP with pre-training from 0.004 (scr" in text
-    )
+    assert "arm: the compute differs by up to 6 times, from 0.004 (scr" in text
     head, *rows = table(text, "arm")
     assert head == ["arm", "n", "mean", "sd", "minus scratch", "97.5% interval", "exaFLOP", "paper"]
     assert [row[0] for row in rows] == ["mae", "mpp", "scratch"]
@@ -308,12 +306,12 @@ def test_what_is_missing_or_left_out_is_said(tmp_path):
     (folder / "final-mpp-2" / "predictions.npz").unlink()
     alter(folder / "pretrain-mpp-1" / "result.json", exaflop=None, total_exaflop=None)
     text = markdown(folder)
-    said = "As of 2026-01-03T00:00 UTC, 1 of 15 tasks have not finished, and no result of them is"
-    assert f"{said} in this report: final-mae-2." in text
+    said = "At 2026-01-03T00:00 UTC, 1 of 15 tasks had not finished: final-mae-2."
+    assert said in text
     latex = (folder / "tables.tex").read_text()  # of which one table may be copied
     assert latex.count(f"% {said}") == latex.count(r"\begin{table}") > 1
-    assert "final-mpp-1 is left out: its result.json is of another recipe" in text
-    assert "Values that are not finite are left out, of final-mpp-2." in text
+    assert "final-mpp-1 is left out: result.json was made with another recipe" in text
+    assert "Values of final-mpp-2 that are not finite are left out." in text
     assert "commonest class" not in text
     with_metric(folder / "final-mae-1", "majority_top1", value=0.52, split="test", n=400)
     (line,) = [line for line in markdown(folder).splitlines() if "always naming" in line]
@@ -329,14 +327,14 @@ def test_what_limits_the_answer_is_said(tmp_path):
     folder = study(tmp_path / "s", content, by_share)
     with_metric(folder / "final-mpp-1%-0", "top1", n=40)
     text = markdown(folder)
-    assert "All seeds learn from one draw of the labels" in text and "for no more" not in text
+    assert "All seeds use one draw of labelled images" in text and "no longer belong" not in text
     assert "share is not compared" in text and "arm is not compared" not in text
-    assert "Measured on 40 images: on fewer than 100" in text
+    assert "An accuracy on 40 images" in text
     head, *rows = table(text, "share")
     images = {(row[0], row[1]): row[head.index("images")] for row in rows}
     assert images["1%", "mpp"] == "40" and images["10%", "mpp"] == "400"
     shutil.copytree(folder / "final-mpp-1%-0", folder / "earlier")
-    assert "the study asks for no more are left out: earlier." in markdown(folder)
+    assert "no longer belong to the study are left out: earlier." in markdown(folder)
     content["runs"]["final"]["options"]["data.share_seed"] = "{seed}"
     other = markdown(study(tmp_path / "t", content, by_share))
     assert "one draw" not in other and "one encoder" not in other
@@ -352,7 +350,7 @@ def test_few_images_that_chose_are_said(tmp_path):
     for probe, said in (("linear", True), ("knn", False)):
         content = changed(FROZEN, runs__probe__options__probe={"measures": [probe]})
         folder = study(tmp_path / probe, content, counted(FRESH, probe), **few)
-        text = markdown(folder).partition("What limits it")[2]
+        text = markdown(folder).partition("## Limits")[2]
         assert ("probe: held-out images: 50" in text and "linear probe" in text) is said
 
 
@@ -362,10 +360,10 @@ def test_test_images_that_were_trained_on_are_counted(tmp_path, labels):
     seen = {"run": "pretrain-mpp-0", "of": {"test": 400}, "images": {"test": 30}}
     alter(folder / "final-mpp-0" / "environment.json", seen=[seen | {"labels": {"test": labels}}])
     text = markdown(folder)
-    said = "mpp: its weights were trained on 30 of 400 test images"
+    said = "mpp: the weights were trained on 30 of 400 test images"
     assert said in text
     first = text.splitlines()[2]
-    assert first.startswith(f"> **Note:** {said}, 7 of them with labels") == bool(labels)
+    assert first.startswith(f"> **Note:** {said}, with the labels of 7 images") == bool(labels)
 
 
 def test_before_the_test_has_finished(tmp_path):
@@ -374,7 +372,7 @@ def test_before_the_test_has_finished(tmp_path):
     )
     text = markdown(folder)
     assert text.splitlines()[2] == "No run of final has finished yet."
-    assert "9 of 15 tasks have not finished" in text
+    assert "9 of 15 tasks had not finished" in text
 
 
 # ---- means, and along an axis
@@ -480,7 +478,7 @@ def test_what_was_chosen_of_how_many_tries_and_at_which_end(reported):
     chosen = "optim.lr=0.001, data.flip=True"
     # of a loss the lowest
     assert found["pretrain", "mpp"] == [chosen, "loss", "2.001", "2.001", "4 of 4", "optim.lr"]
-    assert "Seeds that chose values are compared too: 0." in text
+    assert "seeds also chose values: 0." in text
 
 
 # ---- the tool

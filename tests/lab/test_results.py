@@ -121,11 +121,11 @@ def test_what_has_not_finished_is_missing(made):
 
 
 def test_nothing_finished_and_no_study_are_one_line(made, tmp_path):
-    assert "expected a study's folder, with study.json in it" in error(tmp_path)
+    assert "this folder has no study.json" in error(tmp_path)
     for run in made.iterdir():
         if run.is_dir():
             shutil.rmtree(run)
-    assert error(made).endswith("no task has a result to show: 21 of 21 tasks are not finished")
+    assert error(made).endswith("21 of 21 tasks have not finished")
 
 
 def copied(made):
@@ -159,12 +159,12 @@ def other_weights(made):
 
 
 FOREIGN = [
-    (copied, "its recipe.yaml is of a run called final-mpp-0"),
-    (renamed, "its recipe is not the planned one: seed (0 there, 1 here)"),
-    (edited, "its result.json is of another recipe than its recipe.yaml"),
-    (removed, "its recipe.yaml is missing or damaged"),
-    (planned_otherwise, "its recipe is not the planned one: optim.clip (1.0 there, 2.0 here)"),
-    (other_weights, "its initial weights are not those of pretrain-mpp-1"),
+    (copied, "recipe.yaml belongs to a run called final-mpp-0"),
+    (renamed, "recipe.yaml differs from the plan: seed (0 there, 1 here)"),
+    (edited, "result.json was made with another recipe.yaml"),
+    (removed, "recipe.yaml is missing or damaged"),
+    (planned_otherwise, "recipe.yaml differs from the plan: optim.clip (1.0 there, 2.0 here)"),
+    (other_weights, "the initial weights differ from the weights of pretrain-mpp-1"),
 ]
 
 
@@ -184,7 +184,7 @@ def test_what_depends_on_a_run_that_is_left_out_is_left_out(made):
     found = results.load(made).foreign
     finals = ["final-mae-2", *(f"final-mpp-{seed}" for seed in range(3))]
     assert sorted(found) == sorted(["pretrain-mae-2", "sweep-mpp-0-lr=0.03", *finals])
-    assert found["final-mae-2"] == "it depends on pretrain-mae-2"
+    assert found["final-mae-2"] == "the task depends on pretrain-mae-2"
 
 
 def test_values_that_are_not_the_best_any_more_are_left_out(made):
@@ -203,7 +203,7 @@ def test_values_that_are_not_the_best_any_more_are_left_out(made):
     found = results.load(made)
     assert (found.foreign, found.missing) == ({}, ["sweep-mpp-0-lr=9.0"])
     with_metric(made / "sweep-mpp-0-lr=0.01", "accuracy", value=0.9)
-    why = "its recipe is not the planned one: optim.lr (0.03 there, 0.01 here)"
+    why = "recipe.yaml differs from the plan: optim.lr (0.03 there, 0.01 here)"
     assert results.load(made).foreign == {f"final-mpp-{seed}": why for seed in range(3)}
 
 
@@ -226,7 +226,7 @@ def test_an_objective_that_is_not_known_here_is_compared_by_its_values(made):
 @pytest.mark.parametrize("name", ["result.json", "environment.json", "predictions.npz"])
 def test_damage_is_named_in_one_line(made, name):
     (made / "final-mpp-1" / name).write_text("{")
-    with pytest.raises(UserError, match=f"{name}:? is damaged.* remove its folder"):
+    with pytest.raises(UserError, match=f"{name} is damaged.* remove the run"):
         results.load(made).correct(["final-mpp-1"])
 
 
@@ -242,7 +242,7 @@ OTHERS = {"train": "others", "validation": "v", "test": "x"}  # fingerprints
 def test_the_same_options_with_other_training_images_are_refused(made):
     """Their difference would be read as that of the arms."""
     alter(made / "final-mpp-1" / "environment.json", data=OTHERS)
-    assert "were trained on different images of the same options" in error(made)
+    assert "were trained on different images" in error(made)
 
 
 def test_drawn_images_of_two_sizes_share_a_table(tmp_path):
@@ -257,7 +257,7 @@ def test_drawn_images_of_two_sizes_share_a_table(tmp_path):
         alter(run / "environment.json", data=OTHERS)
     assert {*results.load(folder).rows("probe")["size"]} == {"16", "32"}
     alter(run / "environment.json", data=OTHERS | {"train": "t"})
-    assert "were trained on different images of the same options" in error(folder)
+    assert "were trained on different images" in error(folder)
 
 
 def test_values_that_are_not_finite_are_in_no_mean(made):
@@ -271,7 +271,9 @@ def test_predictions_are_the_results(made):
     right = {name: int(one.right_M.sum()) for name, one in found.items()}
     assert right == {"final-mpp-1": 226, "final-mae-0": 300}
     predict(made / "final-mpp-1", 225)
-    with pytest.raises(UserError, match=r"top1 of 0\.5625, result\.json of 0\.5650"):
+    with pytest.raises(
+        UserError, match=r"top1 is 0\.5625 in this file and 0\.5650 in result\.json"
+    ):
         results.load(made).correct(["final-mpp-1"])
 
 
@@ -285,7 +287,9 @@ def predicted(run, **alter):
 
 def test_predictions_of_other_images_are_named(made):
     predicted(made / "final-mpp-1", index=lambda index: index + 1)
-    with pytest.raises(UserError, match="its images are not those of final-mpp-0"):
+    with pytest.raises(
+        UserError, match="the test images differ from the test images of final-mpp-0"
+    ):
         results.load(made).correct(["final-mpp-0", "final-mpp-1"])
 
 

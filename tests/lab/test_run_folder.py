@@ -49,7 +49,7 @@ def test_a_value_that_the_study_names_no_more_differs_also_where_the_weights_are
     made: Path,
 ) -> None:
     trained_with(made / "final-mpp-1", "clip: 1.0", "clip: 2.0")
-    says = "its recipe is not the planned one: optim.clip (2.0 there, 1.0 here)"
+    says = "recipe.yaml differs from the plan: optim.clip (2.0 there, 1.0 here)"
     assert why(made, "final-mpp-1") == says
     for seed in range(3):
         shutil.rmtree(made / f"pretrain-mpp-{seed}")
@@ -65,4 +65,4 @@ def test_weights_that_are_gone_are_compared_by_their_names(made: Path) -> None:
     task["options"]["init"] = task["options"]["init"].replace("-mpp", "-mae")
     (made / "study.json").write_text(json.dumps(plan))
     assert why(made, "final-mae-1") == ""
-    assert why(made, "final-mpp-1") == "its initial weights are those of init=pretrain-mpp-1"
+    assert why(made, "final-mpp-1") == "the initial weights come from init=pretrain-mpp-1"

@@ -69,7 +69,7 @@ def test_of_a_runs_folder_it_is_the_run_and_nothing_inside(tmp_path: Path) -> No
 def test_runs_are_found_down_to_a_depth(tmp_path: Path) -> None:
     deepest = tmp_path.joinpath(*"12345678")
     make_run(deepest / "too deep")
-    with pytest.raises(UserError, match="at any depth"):
+    with pytest.raises(UserError, match="no run found"):
         search.find(tmp_path)
     make_run(deepest.parent / "run")
     assert names(tmp_path) == ["1/2/3/4/5/6/7/run"]

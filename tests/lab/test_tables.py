@@ -68,7 +68,7 @@ def test_columns_whose_rows_are_of_different_images_are_named(tmp_path: Path) ->
     assert "different images" not in caption()
     for path in folder.glob("pretrain-mae-s-*"):
         with_metric(path, "probe_knn", n=300)
-    assert "k-NN (validation): mpp 400, mae 300" in caption()
+    assert "mpp 400, mae 300" in caption()
 
 
 def test_differences_by_other_measures_have_tables_of_their_own(tmp_path: Path) -> None:

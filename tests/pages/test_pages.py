@@ -523,7 +523,7 @@ def test_a_run_of_very_many_rows_is_read_once_and_thinned(tmp_path, monkeypatch)
         (["a", "b"], "a b: expected a single FOLDER"),
         (["--nothing", "a"], "--nothing: unknown option, choices: folder, --json"),
         (["missing"], "no such folder"),
-        (["{}"], "none is there"),
+        (["{}"], "no run found"),
     ],
 )
 def test_wrong_options_are_one_line(options, error, tmp_path):

@@ -58,15 +58,15 @@ def clean(run: ListedRun) -> Cleaned | None:
 def why_kept(run: ListedRun) -> str:
     """Return why a run that no process writes must keep its checkpoints, or an empty text."""
     if run.damage:
-        return f"it is damaged: {run.damage}"
+        return f"the run is damaged: {run.damage}"
     if run.record.result is None:
-        return "it has not finished"
+        return "the run has not finished"
     if (run.record.folder / "checkpoints").is_symlink():
-        return "checkpoints is a link, to what may be another run's"
+        return "checkpoints is a link and may belong to another run"
     if export_files.nonfinite_weight(run.record.folder / "export" / "model.safetensors"):
-        return "its export has weights that are not finite"
+        return "the export has weights that are not finite"
     try:
         pending = manifest.pending(open_run(run.record.folder))
     except (OSError, ValueError) as error:  # includes UserError, which is a ValueError
-        return f"whether its uploads are complete is not known: {error}"
+        return f"whether all uploads are complete is unknown: {error}"
     return f"pushes are pending: {', '.join(pending)}" if pending else ""

@@ -74,7 +74,7 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
     ]
     hours = sum(one.device_hours or 0 for run in every if (one := run.record.result))
     number = "1 run" if len(every) == 1 else f"{len(every):,} runs"
-    text = f"{number}: {counted(every)}. {hours:.3g} device-hours in all."
+    text = f"{number}: {counted(every)}. {hours:.3g} device-hours in total."
     sections = [Section("", [Text(text), Text(f"{COMPARES} {CAUTION}")])]
     if below:
         head = ["study", "title", "finished", "report"]
@@ -182,5 +182,5 @@ def _charts(runs: Sequence[ListedRun], most: int) -> list[Block]:
             charts.append(Chart(curves.written(metric), lines))
     more = len(runs) - CHARTED
     if charts and more > 0:
-        charts.append(Text(f"The newest {CHARTED} runs that have a curve are drawn."))
+        charts.append(Text(f"The charts show the newest {CHARTED} runs that have a curve."))
     return charts

@@ -43,10 +43,12 @@ from .. import engine
 
 NONE = "-"  # shown for a missing value
 COMPARES = (
-    "Accuracies of frozen encoders compare between objectives, on the same images. Losses and other"
-    " accuracies compare only between runs of one objective, target and data."
+    "Accuracies of frozen encoders on the same images are comparable between objectives. Losses and"
+    " other accuracies are comparable only between runs of one objective, target and data set."
 )
-CAUTION = "A difference of two runs is no result: studies compare over seeds, with intervals."
+CAUTION = (
+    "A difference between two runs is not a result. A study compares several seeds, with intervals."
+)
 # heading: number of images whose labels the initial weights had learned
 LEARNED = "labels learned before"
 
@@ -387,7 +389,7 @@ def _caveats(run: ListedRun, reading: Reading) -> str:
     if run.learned(reading.split):
         return f"{text} ({LEARNED}: no sound comparison)"
     if any(seen.unknown for seen in run.record.seen):
-        text = f"{text} (whether it was seen before is not known)"
+        text = f"{text} (images seen before are unknown)"
     return f"{text} (on training images)" if reading.split == "train" else text
 
 
@@ -558,7 +560,7 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     split, environment = run.measured[metric].split, run.record.environment
     values, learned = run.record.values, run.learned(split)
     facts = {"split": split, **_comparable(run, split, run.count(metric))}
-    facts.setdefault("images", f"those of {run.name}, which are not known")
+    facts.setdefault("images", f"unknown images of {run.name}")
     facts[LEARNED] = f"{learned:,}" if learned else NONE
     if is_of_frozen(metric):
         result, learned_from = run.record.result, environment.images.get("train")

@@ -97,7 +97,7 @@ def table(options: RunsOptions) -> RunTable:
     """
     folder = options.folder
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; expected one with runs in it")
+        raise UserError(f"{folder}: no such folder. Name a folder that contains runs.")
     runs = [listed.named(folder, read_run(path)) for path in search.find(folder).runs]
     if options.clean is not None:
         return _clean(runs)
@@ -114,8 +114,8 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
     """
     key = sort.removeprefix("-")
     if key not in listed.SORTED_BY:
-        text = f"sort={key}: expected a column; {suggest(key, listed.SORTED_BY)}"
-        raise UserError(f"{text}; best=METRIC ranks runs by a metric")
+        text = f"sort={key}: unknown column ({suggest(key, listed.SORTED_BY)})"
+        raise UserError(f"{text}. To rank runs by a metric, use best=METRIC.")
     runs = listed.COLUMNS[key].ordered(runs, backwards=key != sort)
     columns = [listed.COLUMNS[name] for name in listed.IN_TERMINAL]
     rows = [[column.text(run) for column in columns] for run in runs]
@@ -137,12 +137,12 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     """
     known = dict.fromkeys(name for run in runs for name in run.measured)
     if metric not in known and not is_of_model(metric):
-        raise UserError(f"best={metric}: expected a metric of the model, not a baseline")
+        raise UserError(f"best={metric}: a baseline cannot be ranked. Name a metric of the model.")
     if metric not in known:
-        raise UserError(f"best={metric}: no run here has this metric; {suggest(metric, known)}")
+        raise UserError(f"best={metric}: no listed run has this metric ({suggest(metric, known)})")
     if not all(run.has_direction(metric) for run in runs if metric in run.measured):
-        text = "whether lower is better is not known here, as of a plugin's metric"
-        raise UserError(f"best={metric}: {text}; the runs' pages show it")
+        text = "whether lower values are better is unknown. Compare the pages of the runs."
+        raise UserError(f"best={metric}: {text}")
     groups = listed.rank(runs, metric)
     ranked_groups = [
         {
@@ -170,7 +170,7 @@ def _ranking_lines(
     named = " or ".join("higher" if higher else "lower" for higher in sorted(directions))
     yield f"{metric}: {named} is better{', as each plugin declares' * (len(directions) > 1)}"
     if len(groups) > 1:
-        yield f"{len(groups)} groups, which do not compare with one another"
+        yield f"{len(groups)} groups. Compare only runs of the same group."
     for group in groups:
         shared = ", ".join(f"{name}={text_line(value)}" for name, value in group.facts.items())
         yield from ("", f"{shared}:")
@@ -185,7 +185,7 @@ def _ranking_lines(
     for run in runs:
         if metric in run.measured and run not in ranked:
             collapsed = listed.tells_nothing(run, metric)
-            why = "it may be best of collapsed features" if collapsed else run.state
+            why = "collapsed features could have the best value" if collapsed else run.state
             yield f"left out    {text_line(run.name)}: {text_line(why)}"
     if any(len(group.runs) > 1 for group in groups):
         yield from ("", listed.CAUTION)
@@ -196,7 +196,7 @@ def _clean(runs: list[ListedRun]) -> RunTable:
     cleaned = [result for result in map(checkpoints.clean, runs) if result]
     gone = [result for result in cleaned if not result.kept]
     freed = sum(result.bytes for result in gone)
-    text = f"freed       {format_bytes(freed)} of {len(gone):,} run{'s' * (len(gone) != 1)}"
+    text = f"freed       {format_bytes(freed)} from {len(gone):,} run{'s' * (len(gone) != 1)}"
     record = {"bytes": freed, "clean": [result._asdict() for result in cleaned]}
     return RunTable(runs, [*map(_cleaned_line, cleaned), text], record=record)
 
