@@ -364,7 +364,7 @@ def test_only_the_chosen_learning_rate_is_trained_again(
     assert ran == {"pretrain_high", "own_low"}, sorted(seeds)
     log = (tmp_path / "logs" / "final-mae-1.txt").read_text()
     assert f"init={tmp_path}/pretrain_high-1" in log
-    assert found["left_out"]["pretrain-1"] == "no task uses it" and found["ended"] == "planned"
+    assert "pretrain-1" in found["left_out"] and found["ended"] == "planned"
     assert "mae-99" in str(machine.started) and len(machine.started) == 6 + 48 + 3 * 4
 
 

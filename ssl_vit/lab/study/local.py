@@ -68,7 +68,7 @@ class Local:
     def preview(self, job: Job) -> list[str]:
         """Return a line for each unfinished task, with `?` for values that are not chosen yet."""
         self.check(job)
-        return preview(job, f"; up to {Here(job).parallel} at once")
+        return preview(job, f", at most {Here(job).parallel} at once")
 
     def start(self, job: Job) -> Outcome:
         """Run the unfinished tasks.
@@ -155,7 +155,7 @@ class Here:
             if self.warm.lost is None:
                 return self.warm
             self.attempts = self.attempts if self.warm.can_fork else 0
-            then = "another one starts" if self.attempts else "tasks start as plain processes"
+            then = "a new process starts" if self.attempts else "tasks start as plain processes"
             _say("forking", f"the process that forks tasks has ended ({self.warm.lost}): {then}")
             self.warm = None
         if self.attempts:
@@ -168,7 +168,7 @@ def run(job: Job, place: Place) -> Outcome:
     """Run the unfinished tasks of a job at a place, as `Local.start` does."""
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
     files.sweep(job.folder / shared.FOLDER, shared.OWN)  # what killed tasks have left
-    print(_opening(job, f"; up to {place.parallel} at once"), flush=True)
+    print(_opening(job, f", at most {place.parallel} at once"), flush=True)
     processes = _Processes(job, place)
     processes.run()
     return Outcome(job.finished, processes.failed, left_out=processes.left_out)
@@ -244,7 +244,7 @@ def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
 
 
 def _opening(job: Job, how: str) -> str:
-    return f"tasks       {len(job.tasks)}, of which {len(job.finished)} are finished{how}"
+    return f"tasks       {len(job.tasks)}, {len(job.finished)} finished{how}"
 
 
 def _say(what: str, text: str) -> None:
@@ -468,7 +468,7 @@ class _Processes:
         if self.signals or self.running or lost:
             self.hours.save(self.took)
             return
-        self.hours.leave_out(dict.fromkeys(waiting, "no task uses it"))
+        self.hours.leave_out(dict.fromkeys(waiting, "no other task uses this task"))
         _say("hours", self.hours.end(self.took))
 
     def _launch(self, task: Task) -> None:
@@ -573,4 +573,4 @@ class _Processes:
                     return ""
                 mean = statistics.mean(known[task.run])
                 left.append(max(0.0, mean - elapsed.get(name, 0.0)))
-        return f"; left about {duration(max(*left, sum(left) / self.parallel))}" if left else ""
+        return f", about {duration(max(*left, sum(left) / self.parallel))} left" if left else ""
