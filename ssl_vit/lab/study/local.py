@@ -432,7 +432,7 @@ class _Processes:
         while decision := self.hours.decide(self.took, running, over):
             what = f"{decision.group} {'starts' if decision.starts else 'is left out'}"
             ends = f"would end after {decision.expected:.2g} of {self.hours.ledger.hours:g} hours"
-            _say("hours", f"{what}: with it the study {ends}")
+            _say("hours", f"{what}: with this group, the study {ends}")
             if decision.starts:
                 return True
         return False
@@ -455,8 +455,8 @@ class _Processes:
             limit = self.hours.ledger.hours
             text = f"after {group.name} {self.hours.used:.2g} of {limit:g} hours are used"
             if ends > limit and not {*required} <= over:
-                text += f". Three seeds end after {ends:.2g} hours. They run in any case, because a"
-                text += " claim needs three"
+                text += ". Three seeds run in any case, because a claim needs three seeds, and end"
+                text += f" after {ends:.2g} hours"
             _say("hours", text)
 
     def _close_hours(self) -> None:

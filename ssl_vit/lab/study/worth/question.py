@@ -162,7 +162,7 @@ def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     _check_released(texts)
     objective = texts.get("objective", OBJECTIVE)
     if not engine.is_pretraining(objective):
-        what = "not a recipe of training without labels"
+        what = "not a recipe that pre-trains without labels"
         choices = suggest(objective, filter(engine.is_pretraining, engine.recipe_names()))
         raise UserError(f"objective={objective}: {what}, {choices}")
     plain = engine.resolve([f"recipe={objective}"], NAME, here=False)
@@ -295,7 +295,7 @@ def find_images(shared: Mapping[str, str]) -> Images:
         )
     if labels.train.ndim > 1:
         raise UserError(
-            f"data.label_column={data.label_column}: the study needs one label per image"
+            f"data.label_column={data.label_column}: the study needs a single label per image"
         )
     apart = labels.splits.validation.store is not labels.splits.train.store
     enough = apart and _count_labelled(labels.validation) >= FEW_IMAGES
@@ -335,9 +335,8 @@ def _count(
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
     if len(size_C) < 2:
-        raise UserError(
-            f"data: the labelled training images have {len(size_C)} classes. Label at least 2"
-        )
+        text = f"the training images have labels of {len(size_C)} classes"
+        raise UserError(f"data: {text}. Label images of at least 2 classes.")
     return Images(
         options=options,
         train=len(train_N),
