@@ -116,7 +116,7 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     if keys := engine.keeping(trunk_recipe, step):
-        text = f"run {trunk.run} does not keep this checkpoint. Give run {trunk.run} {keys}."
+        text = f"run {trunk.run} does not keep this checkpoint. There, use {keys}."
         raise UserError(f"{place}: resume={recipe.resume}: {text}")
 
 

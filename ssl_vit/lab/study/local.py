@@ -63,7 +63,8 @@ class Local:
             UserError: There are options for SLURM.
         """
         if job.slurm:
-            raise UserError(f"slurm={job.slurm}: has no effect without launcher=slurm")
+            text = "has no effect without launcher=slurm. Leave slurm= out."
+            raise UserError(f"slurm={job.slurm}: {text}")
 
     def preview(self, job: Job) -> list[str]:
         """Return a line for each unfinished task, with `?` for values that are not chosen yet."""

@@ -225,7 +225,7 @@ def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
     """
     if seed := options.get("seed"):
         seeds = seed if "," in seed else f"{seed},"
-        text = f"a study takes seeds=. Use seeds={seeds} for exactly this, or seeds=N for N seeds."
+        text = f"a study takes seeds=. Use seeds={seeds} for this choice, or seeds=N for N seeds."
         raise UserError(f"seed={seed}: {text}")
     known_options = [*map(option_name, StudyOptions.options().values()), *places]
     check_keys(options, known=engine.own_keys(), others=known_options)

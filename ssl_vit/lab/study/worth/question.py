@@ -200,7 +200,7 @@ def _check_released(texts: Mapping[str, str]) -> None:
     if place is None:
         return
     if place == texts.get("init"):
-        raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave one of them out.")
+        raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave {RELEASED}= out.")
     source = InitSource(place, RELEASED)
     if source.is_scratch or not source.described_values():
         raise UserError(f"{RELEASED}={place}: not a released encoder. Choose from: {DESCRIBED}")
@@ -294,9 +294,8 @@ def find_images(shared: Mapping[str, str]) -> Images:
             f"{NAME}: the images have no labels. Put the images of each class into a folder."
         )
     if labels.train.ndim > 1:
-        raise UserError(
-            f"data.label_column={data.label_column}: the study needs a single label per image"
-        )
+        text = "the study needs a single label per image. Use another column."
+        raise UserError(f"data.label_column={data.label_column}: {text}")
     apart = labels.splits.validation.store is not labels.splits.train.store
     enough = apart and _count_labelled(labels.validation) >= FEW_IMAGES
     share_given = (
