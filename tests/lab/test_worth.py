@@ -376,7 +376,7 @@ def test_too_few_images_or_classes(counts: tuple[int, ...], says: str, tmp_path:
 
 
 WRONG = {
-    "objective=supervised": "not a recipe of training without labels, choices: dino",
+    "objective=supervised": "choices: dino",
     "objective=ma": "did you mean mae?",
     "optim.lr=0.1": "released, hours, and keys of data, model",
     "data.share=0.5": "tries several values itself",
