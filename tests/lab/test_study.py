@@ -401,8 +401,9 @@ def test_lengths_that_share_a_trunk_are_pairs_of_it_and_take_its_steps_once(
 
 
 NO_LENGTHS: dict[str, dict[str, Any]] = {
-    "run length, steps 4: resume=trunk-0@3: trunk does not keep that checkpoint; expected its"
-    " checkpoint.every=3 checkpoint.keep=": {"4": {"resume": "{trunk}@3", "optim.decay": 0.1}},
+    "run length, steps 4: resume=trunk-0@3: ... checkpoint.every=3 checkpoint.keep=": {
+        "4": {"resume": "{trunk}@3", "optim.decay": 0.1}
+    },
     "run length, steps 8: resume=trunk-0@4: is of another recipe: optim.lr (": {
         "8": {"optim.lr": 0.1}
     },
@@ -422,7 +423,7 @@ def test_what_shares_no_beginning_is_refused_before_anything_starts(
     }
     with pytest.raises(UserError) as caught:
         requested(written(tmp_path, OF_LENGTHS | {"axes": {"steps": axis}}))
-    assert says in str(caught.value)
+    assert all(part in str(caught.value) for part in says.split("... "))
 
 
 def test_a_length_of_a_seed_that_no_trunk_has_is_refused(tmp_path: Path) -> None:
