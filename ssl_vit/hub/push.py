@@ -170,8 +170,8 @@ def _check_whose(run: Run, info: Any) -> None:
     names = {file.rfilename for file in info.siblings}
     if not names.issuperset(WHOSE):
         if strangers := sorted(names - BLANK):
-            names = ", ".join(strangers[:3])
-            raise UserError(f"{repo}: holds files that belong to no run ({names}). {another}")
+            listed = ", ".join(strangers[:3])
+            raise UserError(f"{repo}: holds files that belong to no run ({listed}). {another}")
         return
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, WHOSE)
     try:

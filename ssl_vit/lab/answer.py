@@ -38,11 +38,11 @@ LEARNED = {
     True: "Do not pre-train. To fine-tune without this pre-training: {tuned}",
     False: (
         "{epochs} epochs of pre-training taught the encoder nothing measurable. To find out whether"
-        " longer pre-training helps, type a new name= in this command: {longer}"
+        " longer pre-training helps: {longer}"
     ),
     None: (
         "The hours left no time to measure whether {epochs} epochs of pre-training taught the"
-        " encoder anything. To give the study more time, type a new name= in this command: {longer}"
+        " encoder anything. To train longer and to measure this too: {longer}"
     ),
 }
 LENGTH = (
@@ -108,16 +108,18 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     learned = any(
         stats.proportion(mean, images).low > commonest for mean in (objective_mean, baseline_mean)
     )
-    longer = _study(results, facts)
+    # with the same name, more hours would change the number of seeds only
+    longer = _study(results, facts, factor=2, name=f"{results.folder.name}-longer")
     if not verdict.found.final:
         first = PROVISIONAL
-        step = f"Wait for the planned end, or continue: {_study(results, facts, longer=False)}"
+        step = f"Wait for the planned end, or continue: {_study(results, facts)}"
     elif not learned:
         first = NOTHING
-        step = f"Check that the labels fit the images, then give the study more hours: {longer}"
+        step = f"Check that the labels fit the images, then train longer: {longer}"
     elif not primary.claimed:
         first = UNDECIDED
-        step = f"{_more_seeds(primary, images)}. To continue with more hours: {longer}"
+        step = f"{_more_seeds(primary, images)}. To continue with more hours:"
+        step += f" {_study(results, facts, limit=_hours_of_eight_seeds(results))}"
     elif primary.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
     else:
@@ -156,7 +158,7 @@ def _not_released(results: Results, facts: Mapping[str, str]) -> str:
     """Return the line that no released encoder was compared, with a command to do so."""
     name = f"{results.folder.name}-{RELEASED}"
     return NOT_RELEASED.format(
-        command=_study(results, facts, longer=False, name=name, more=f"{RELEASED}={EXAMPLE}\n")
+        command=_study(results, facts, name=name, more=f"{RELEASED}={EXAMPLE}\n")
     )
 
 
@@ -215,7 +217,7 @@ def _more_seeds(difference: Difference, images: int) -> str:
     return f"{text}. The {images:,} test images alone cause {by_images:.1f} points"
 
 
-def _longer(results: Results) -> float:
+def _hours_of_eight_seeds(results: Results) -> float:
     """Return the hours that eight seeds need, estimated from the seeds that have finished.
 
     A seed has finished when its fine-tunings of all arms have finished. If no seed or all eight
@@ -240,21 +242,24 @@ def _longer(results: Results) -> float:
 def _study(
     results: Results,
     facts: Mapping[str, str],
-    longer: bool = True,
-    name: str | None = None,
+    limit: float = 0.0,
+    factor: float = 1.0,
+    name: str = "",
     more: str = "",
 ) -> str:
-    """Return the command of the study, with more hours or with the current hours.
+    """Return the command of the study.
 
     Args:
         results: Results of the study.
         facts: Facts of the question.
-        longer: Whether to give the study more hours.
+        limit: New hours of the study. 0: the current hours times `factor`, or an hour if the study
+            has no hours.json.
+        factor: See `limit`.
         name: Name of the study's folder if it changes.
         more: Further options, each followed by a line break.
     """
     ledger = hours.read(results.folder)
-    limit = _longer(results) if longer or ledger is None else ledger.hours
+    limit = limit or factor * (ledger.hours if ledger else 1.0)
     place = (
         f"{more}name={name or results.folder.name}\nout={results.folder.parent}\nhours={limit:g}"
     )

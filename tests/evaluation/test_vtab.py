@@ -348,7 +348,7 @@ def test_the_tasks_that_are_there_are_run_with_their_own_classes(three: Path) ->
     assert options["data.path"] == f"{three}/dmlab/final" and options["data.classes"] == "6"
     setting = {"optim.steps": "200", "optim.lr": "0.01", "optim.batch": "512", "data.size": "384"}
     assert setting.items() <= options.items()
-    assert f"task svhn is left out: no {three}/svhn/final" in found.cautions
+    assert f"task svhn is left out: {three}/svhn/final does not exist" in found.cautions
     assert sum("is left out" in line for line in found.cautions) == 16
 
 

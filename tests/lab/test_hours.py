@@ -264,7 +264,7 @@ def test_seeds_follow_the_time(
     assert 3600 * found["used"] == pytest.approx(takes, abs=2 * len(machine.started))
     assert found["ended"] == ("planned" if seeds == 8 else "hours")
     said = capsys.readouterr().out
-    assert ("They run in any case" in said) == (takes > limit)
+    assert ("run in any case" in said) == (takes > limit)
     assert len(machine.started) == len({*machine.started}) == 10 + 4 * seeds
     if takes <= limit and seeds < 8:
         assert takes + slower * SEED > limit
@@ -364,7 +364,7 @@ def test_only_the_chosen_learning_rate_is_trained_again(
     assert ran == {"pretrain_high", "own_low"}, sorted(seeds)
     log = (tmp_path / "logs" / "final-mae-1.txt").read_text()
     assert f"init={tmp_path}/pretrain_high-1" in log
-    assert found["left_out"]["pretrain-1"] == "no task uses it" and found["ended"] == "planned"
+    assert "pretrain-1" in found["left_out"] and found["ended"] == "planned"
     assert "mae-99" in str(machine.started) and len(machine.started) == 6 + 48 + 3 * 4
 
 

@@ -419,13 +419,13 @@ def test_lines_now_and_then_of_what_runs_and_how_long_it_will_take(bench, monkey
     monkeypatch.setattr(launcher, "QUIET", 0.0)
     monkeypatch.setattr(launcher, "SHARE", 0.0)
     bench.run(tasks=bench.only(*FIRST[:2]))
-    assert "left about" not in capsys.readouterr().out.split("finished    ")[0]
+    assert " left\n" not in capsys.readouterr().out.split("finished    ")[0]
     bench.behave(dict.fromkeys(FIRST, "brief"))
     bench.run(tasks=bench.only(*FIRST), parallel=1)
     shown = capsys.readouterr().out
     assert "pretrain-mpp-0: step 5/5  loss 1.500\n" in shown
     assert "no output" not in shown  # of a run that has just started
-    assert "2 of 4 finished; left about 555 h 33 min\n" in shown
+    assert "2 of 4 finished, about 555 h 33 min left\n" in shown
     bench.behave({"probe-scratch-0": "brief"})
     bench.run(tasks=bench.only(*FIRST, "probe-scratch-0"))  # of a run that none has finished of
     assert "4 of 5 finished\n" in capsys.readouterr().out

@@ -351,7 +351,7 @@ WRONG = {
     "recipe=study/gap processes=16": "processes=16: ",
     "recipe=study/gap optim.clip=x": "arm scratch: optim.clip=x: expected a number",
     "recipe=study/worth": "Use --check",
-    "recipe=study/ga": "no such study and no .yaml file; did you mean study/gap?",
+    "recipe=study/ga": "did you mean study/gap?",
     "recipe=evaluate epochs=3": "an evaluation has no epochs",
     "recipe=evaluate --probe": "an evaluation has no training steps",
 }

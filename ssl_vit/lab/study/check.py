@@ -80,23 +80,23 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         of_task = [task.tool, task.seed, task.best, task.tried, named]
         first_task = same.setdefault(str([*of_task, recipe.values() | OWN_KEYS]), task)
         if first_task is not task and task.run == first_task.run:
-            text = f"is the same run as at {', '.join(first_task.at.values())}"
-            way = "give it an option there, leave a name out, or the axis out of its `over`"
-            raise UserError(f"{place}: {text}; {way}")
+            text = f"this run has the same options as at {', '.join(first_task.at.values())}"
+            remedy = "Change an option, or leave a name out with `only`."
+            raise UserError(f"{place}: {text}. {remedy}")
         if trunk := _origin(task, tasks, "resume"):
             _check_trunk(task, trunk, by_task)
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
-            text = "the report compares its predictions of test images; expected true"
+            text = "the report compares predictions of test images. Use eval.test=true."
             raise UserError(f"{place}: eval.test=false: {text}")
         for measure in study.report.measures if task.run == study.report.test else ():
-            _check_measured(f"{place}: report.measures", measure, "it", task.tool, recipe)
+            _check_measured(f"{place}: report.measures", measure, task.run, task.tool, recipe)
         best = study.runs[task.run].best
         if best and task.best:
             first = task.best[0][0]
             _chooses(place, best, tasks[first].tool, by_task[first])
         if task.name in judged and recipe.data.validation == 0:
-            text = "its best values are chosen on held-out images; expected a share or a split"
-            raise UserError(f"{place}: data.validation=0: {text}")
+            text = "held-out images must choose the best values. Use data.validation=0.1"
+            raise UserError(f"{place}: data.validation=0: {text}, or name a split.")
     return by_task
 
 
@@ -109,15 +109,15 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
     assert recipe.trunk is not None
     place, step = where(task.run, task.at), recipe.trunk.step
     if task.seed != trunk.seed:
-        text = f"seed {task.seed} cannot go on from seed {trunk.seed} of {trunk.run}"
-        raise UserError(f"{place}: resume={recipe.resume}: {text}; expected the same seeds of both")
+        text = f"run {trunk.run} has no seed {task.seed}. Give both runs the same seeds."
+        raise UserError(f"{place}: resume={recipe.resume}: {text}")
     try:
         engine.check_trunk(recipe, trunk_recipe)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     if keys := engine.keeping(trunk_recipe, step):
-        text = f"{trunk.run} does not keep that checkpoint"
-        raise UserError(f"{place}: resume={recipe.resume}: {text}; expected its {keys}")
+        text = f"run {trunk.run} does not keep this checkpoint. There, use {keys}."
+        raise UserError(f"{place}: resume={recipe.resume}: {text}")
 
 
 def _chooses(place: str, best: Best, tool: str, recipe: Recipe) -> None:
@@ -135,19 +135,19 @@ def _chooses(place: str, best: Best, tool: str, recipe: Recipe) -> None:
     Raises:
         UserError: The measure cannot tell which value is better."""
     if not best.by and tool == "pretrain" and not engine.predicts_labels(recipe.objective):
-        text = f"best: {best.of}: is a pre-training, whose own accuracy and loss say nothing of its"
-        wanted = f"expected best: {{of: {best.of}, by: {(*_online(recipe), 'MEASURE')[0]}}}"
-        raise UserError(f"{place}: {text} features; {wanted}")
+        text = f"best: {best.of}: accuracy and loss of pre-training say nothing about the features"
+        measure = (*_online(recipe), "MEASURE")[0]
+        raise UserError(f"{place}: {text}. Write best: {{of: {best.of}, by: {measure}}}.")
     _check_measured(f"{place}: best.by", best.by or "accuracy", best.of, tool, recipe)
 
 
-def _check_measured(key: str, measure: str, whose: str, tool: str, recipe: Recipe) -> None:
+def _check_measured(key: str, measure: str, run: str, tool: str, recipe: Recipe) -> None:
     """Check that a run measures a metric and that the metric has a better direction.
 
     Args:
         key: Key of the study file, for error messages.
         measure: Metric that the key names.
-        whose: Name of the run, for error messages.
+        run: Name of the run, for error messages.
         tool: Tool of the run.
         recipe: Recipe of the run. Metrics of a plugin objective are known only as far as the plugin
             declares them.
@@ -156,10 +156,10 @@ def _check_measured(key: str, measure: str, whose: str, tool: str, recipe: Recip
         UserError: The run does not measure the metric, or its better direction is not known.
     """
     with own_rows(recipe.own_rows):
-        _check_known(key, measure, whose, tool, recipe)
+        _check_known(key, measure, run, tool, recipe)
 
 
-def _check_known(key: str, measure: str, whose: str, tool: str, recipe: Recipe) -> None:
+def _check_known(key: str, measure: str, run: str, tool: str, recipe: Recipe) -> None:
     name, rows = measure.rpartition("/")[2], all_metrics()
     known = _probed(recipe) if tool == "evaluate" else _online(recipe)
     # metrics by which no report compares runs
@@ -171,11 +171,11 @@ def _check_known(key: str, measure: str, whose: str, tool: str, recipe: Recipe) 
         is_of_task = not (name.startswith(PROBED) or _is_probed(find_metric(name)))
         known, others = [*known, "loss"], [*others, *([name] if is_of_task else [])]
     if name not in (*known, *others):
-        text = f"{key}: {measure}: {whose} does not measure that"
-        raise UserError(f"{text}; {suggest(measure, known)}")
-    if not has_direction(measure):
-        text = "whether lower is better is not known; expected a metric, or a Metric of the plugin"
+        text = f"run {run} does not measure this metric, {suggest(measure, known)}"
         raise UserError(f"{key}: {measure}: {text}")
+    if not has_direction(measure):
+        text = "ssl_vit does not know whether lower values are better. Use another metric, or"
+        raise UserError(f"{key}: {measure}: {text} declare a Metric of this name in the plugin.")
 
 
 def _is_probed(row: Metric) -> bool:
@@ -253,7 +253,7 @@ def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
     for name, recipe in resolved.items():
         task = tasks[name]
         place = where(task.run, task.at)
-        chosen = ["the best of what is tried"] if name in judged else []
+        chosen = ["the best tried values"] if name in judged else []
         try:
             texts = engine.images(recipe, chosen, task.run == study.report.test, read)
         except UserError as error:
@@ -275,7 +275,7 @@ def not_here(resolved: Recipes) -> list[str]:
             away[data.path] = None
         else:
             engine.check_place(data)
-    text = "not checked, as they are not here: splits, labels and numbers of the images of"
+    text = "splits, labels and numbers of images were not checked, because this machine has no"
     return [f"{text} {some([*away])}"] if away else []
 
 
@@ -307,7 +307,7 @@ def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str
     ]
     if named := dict.fromkeys(name for pair in unequal for name in pair):
         texts = [f"{name} probe.pool={pools[name]}" for name in named]
-        yield f"{test} compares encoders by features that are pooled otherwise: {', '.join(texts)}"
+        yield f"run {test} compares encoders with different pooling: {', '.join(texts)}"
     compared = {name for comparison in rule.asked for name in comparison[:2]}
     models = {
         task.at[axis]: resolved[task.name].model.model_dump() | {"name": ""}
@@ -331,4 +331,4 @@ def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str
         texts = [
             f"{name} model.{differ[0]}={network[differ[0]]}" for name, network in models.items()
         ]
-        yield f"{test} compares encoders of different architectures: {', '.join(texts)}"
+        yield f"run {test} compares encoders of different architectures: {', '.join(texts)}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...formatting import NOT_COUNTED, format_bytes, plain_table, some
+from ...formatting import format_bytes, plain_table, some
 from .. import engine, estimate
 from ..compare import FEWEST, scope
 from ..options import PlanOptions
@@ -70,15 +70,16 @@ class StudyEstimate:
             yield "" if number else "compared", text
         timed, uncounted = self.in_all["device_hours"] is not None, self.in_all["uncounted"]
         if self.device:
-            yield "time", f"on {self.device.name}: {estimate.assumed(self.asked)} of its peak"
+            speed = f"{self.asked.efficiency:.0%} of the peak speed (efficiency=)"
+            yield "time", f"on {self.device.name}, assumed for steps only: {speed}"
         elif timed:
-            yield "time", "measured here, one task after the other"
+            yield "time", "measured on this machine, for one task after the other"
         elif not self.opening:  # the opening already gives measured hours
             yield "time", estimate.no_time()
         if timed and (untimed := self.in_all["untimed"]):
-            yield "left out", f"the time of {untimed} tasks, which is not known"
+            yield "left out", f"the time of {untimed} tasks, which is unknown"
         if uncounted:
-            yield "left out", f"the exaFLOP of {uncounted} tasks, which are {NOT_COUNTED}"
+            yield "left out", f"the exaFLOP of {uncounted} tasks, which ssl_vit cannot count"
 
 
 def of_request(request: Request, options: PlanOptions) -> StudyEstimate:
@@ -123,13 +124,13 @@ def _compared(request: Request, estimates: Mapping[str, estimate.RunEstimate]) -
     rule, tasks = rule_of(request.study), request.tasks
     if rule is None or not rule.asked:
         return []
-    asked = f"{some([str(comparison) for comparison in rule.asked])}, of {rule.test}"
-    first = "the first figure that it measures (another: report.measures)"
-    asked += f" by {rule.measure or first}"
+    measure = rule.measure or "the first measured metric (report.measures=)"
+    asked = f"{some([str(comparison) for comparison in rule.asked])}, in run {rule.test}"
+    asked += f" by {measure}"
     tested = [task for task in tasks.values() if task.run == rule.test]
     seeds = len({task.seed for task in tested})
     if seeds < FEWEST:
-        asked += f"; too few seeds to claim anything: {seeds}, of {FEWEST} at least"
+        asked += f". A claim needs {FEWEST} seeds, and this study has {seeds}."
     rows = [
         {"run": task.run, **task.at, "exaflop": _spent(task, request, estimates)} for task in tested
     ]

@@ -194,7 +194,9 @@ class Hours:
             hours=plan.hours, used=plan.spent / 3600, took={}, decisions=[], left_out={}
         )
         if self.path.exists():
-            self.ledger = records.require(self.path, Ledger, "remove it to count the hours anew")
+            self.ledger = records.require(
+                self.path, Ledger, "remove the file to count the hours again"
+            )
             if self.ledger.hours != plan.hours:
                 self.ledger.hours = plan.hours
                 # a user who has seen results can choose the hours by them
@@ -273,7 +275,7 @@ class Hours:
             if not starts:
                 self.ledger.left_out[name] = f"{group.name} does not fit into the hours"
             elif name not in tasks:
-                self.ledger.left_out[name] = "it needs a task that does not fit into the hours"
+                self.ledger.left_out[name] = "a needed task does not fit into the hours"
         decision = Decision(
             group=group.name,
             starts=starts,
@@ -328,4 +330,4 @@ def read(folder: Path) -> Ledger | None:
     path = folder / FILE
     if not path.exists():
         return None
-    return records.require(path, Ledger, "give the study's command again")
+    return records.require(path, Ledger, "remove the file and type the command of the study again")

@@ -221,10 +221,10 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
                 continue
             metrics = result(folder, name).metrics
             if by not in metrics:
-                raise UserError(f"{where}: {name} has {', '.join(metrics)}")
+                raise UserError(f"{where}: task {name} measured only {', '.join(metrics)}")
             if (split := metrics[by].split) != "validation":
-                reason = "nothing is chosen but on held-out ones"
-                raise UserError(f"{where}: of {name} it is of the {split} images; {reason}")
+                text = f"task {name} measured {by} on {split} images, not on held-out images"
+                raise UserError(f"{where}: {text}")
             scores[str(tasks[name].tried)].append(score(by, metrics[by].value))
     seeds = max(1, *map(len, scores.values()))
     means = {
@@ -233,7 +233,7 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
         if len(values) == seeds and all(map(math.isfinite, values))
     }
     if not means:
-        raise UserError(f"{where}: none of {len(among)} runs has a finite one")
+        raise UserError(f"{where}: none of the {len(among)} tries has a finite value of {by}")
     return means
 
 

@@ -63,12 +63,13 @@ class Local:
             UserError: There are options for SLURM.
         """
         if job.slurm:
-            raise UserError(f"slurm={job.slurm}: has no effect without launcher=slurm")
+            text = "has no effect without launcher=slurm. Leave slurm= out."
+            raise UserError(f"slurm={job.slurm}: {text}")
 
     def preview(self, job: Job) -> list[str]:
         """Return a line for each unfinished task, with `?` for values that are not chosen yet."""
         self.check(job)
-        return preview(job, f"; up to {Here(job).parallel} at once")
+        return preview(job, f", at most {Here(job).parallel} at once")
 
     def start(self, job: Job) -> Outcome:
         """Run the unfinished tasks.
@@ -155,7 +156,7 @@ class Here:
             if self.warm.lost is None:
                 return self.warm
             self.attempts = self.attempts if self.warm.can_fork else 0
-            then = "another one starts" if self.attempts else "tasks start as plain processes"
+            then = "a new process starts" if self.attempts else "tasks start as plain processes"
             _say("forking", f"the process that forks tasks has ended ({self.warm.lost}): {then}")
             self.warm = None
         if self.attempts:
@@ -168,7 +169,7 @@ def run(job: Job, place: Place) -> Outcome:
     """Run the unfinished tasks of a job at a place, as `Local.start` does."""
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
     files.sweep(job.folder / shared.FOLDER, shared.OWN)  # what killed tasks have left
-    print(_opening(job, f"; up to {place.parallel} at once"), flush=True)
+    print(_opening(job, f", at most {place.parallel} at once"), flush=True)
     processes = _Processes(job, place)
     processes.run()
     return Outcome(job.finished, processes.failed, left_out=processes.left_out)
@@ -244,7 +245,7 @@ def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
 
 
 def _opening(job: Job, how: str) -> str:
-    return f"tasks       {len(job.tasks)}, of which {len(job.finished)} are finished{how}"
+    return f"tasks       {len(job.tasks)}, {len(job.finished)} finished{how}"
 
 
 def _say(what: str, text: str) -> None:
@@ -433,7 +434,7 @@ class _Processes:
         while decision := self.hours.decide(self.took, running, over):
             what = f"{decision.group} {'starts' if decision.starts else 'is left out'}"
             ends = f"would end after {decision.expected:.2g} of {self.hours.ledger.hours:g} hours"
-            _say("hours", f"{what}: with it the study {ends}")
+            _say("hours", f"{what}: with this group, the study {ends}")
             if decision.starts:
                 return True
         return False
@@ -456,8 +457,8 @@ class _Processes:
             limit = self.hours.ledger.hours
             text = f"after {group.name} {self.hours.used:.2g} of {limit:g} hours are used"
             if ends > limit and not {*required} <= over:
-                text += f". Three seeds end after {ends:.2g} hours. They run in any case, because a"
-                text += " claim needs three"
+                text += ". Three seeds run in any case, because a claim needs three seeds, and end"
+                text += f" after {ends:.2g} hours"
             _say("hours", text)
 
     def _close_hours(self) -> None:
@@ -469,7 +470,7 @@ class _Processes:
         if self.signals or self.running or lost:
             self.hours.save(self.took)
             return
-        self.hours.leave_out(dict.fromkeys(waiting, "no task uses it"))
+        self.hours.leave_out(dict.fromkeys(waiting, "no other task uses this task"))
         _say("hours", self.hours.end(self.took))
 
     def _launch(self, task: Task) -> None:
@@ -588,4 +589,4 @@ class _Processes:
                     return ""
                 mean = statistics.mean(known[task.run])
                 left.append(max(0.0, mean - elapsed.get(name, 0.0)))
-        return f"; left about {duration(max(*left, sum(left) / self.parallel))}" if left else ""
+        return f", about {duration(max(*left, sum(left) / self.parallel))} left" if left else ""

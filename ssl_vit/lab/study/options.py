@@ -10,14 +10,14 @@ from ...recipe.tools import Number, flag, out
 # the package worth/ builds this study; all other studies are files in recipes/study/
 WORTH = "study/worth"
 RELEASED = "released"  # the option and the arm of a released encoder, in recipe=study/worth
-WORTH_TITLE = "Does pre-training help on your own images? In the hours= that it may take"
+WORTH_TITLE = "Does pre-training help on your own images? The study ends within hours="
 # {launcher=: MODULE:CLASS, a launch.Launcher}
 LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm", "ray": ".ray:Ray"}
 
 
 class StudyOptions(ToolOptions):
-    """Run a study, that is all runs of its file, each after those it needs; or resume it. With the
-    word `sweep`, every combination of the values of the keys after it.
+    """Run all runs of a study's file, each after the runs that it needs, or resume the study. After
+    the word `sweep`, pre-train and evaluate every combination of the values of the next keys.
 
     Examples:
         python tools/study.py recipe=study/gap
@@ -29,38 +29,40 @@ class StudyOptions(ToolOptions):
         python tools/study.py recipe=mpp sweep optim.lr=1e-3,3e-3 report.measures=[knn,linear]
 
     Attributes:
-        recipe: A study of recipes/study/ (study/NAME) or the path of a YAML file; with `sweep`, an
-            ordinary recipe.
-        name: The study's folder; default: the file's name.
-        seeds: The first N seeds, or a list: seeds=0,2.
-        parallel: Runs at once; default: the GPUs, else the cores (recipe=study/worth: these or one
-            run, which is faster), of this machine or of Ray's cluster. With launcher=slurm of each
-            run of the study (sbatch --array=...%N); default: all.
-        measures: Names in result.json that the report compares, instead of those of the study's
-            file: the first decides. Default of a sweep: the first measured of linear, attentive,
-            knn and few_shot_N.
-        match: With `sweep`: exaflop gives each value of the first key as much compute as the recipe
-            has without it.
-        launcher: What starts the runs.
-        slurm: With launcher=slurm: what each task requests, as on sbatch's command line.
-        dry: Print what would be started, and start nothing; recipe=study/worth once it is planned.
-        device: With --check: the device of whose time the hours are (device=h100); not with
-            recipe=study/worth, whose hours are measured.
-        hours: With recipe=study/worth: how long it may take on this machine; default: 4.
-        only: With index=: run one of these tasks, as an element of a job array does.
-        index: The task's place in only=, from 0.
-        check: Start no task: print the first mistake of the study's file, or its tasks and what
-            they cost; recipe=study/worth times a few steps for that.
+        recipe: Study that comes with ssl_vit (study/NAME), or path of a study's YAML file. With
+            `sweep`, a recipe of a single run.
+        name: Name of the study's folder. Default: the name of the study's file.
+        seeds: Number of seeds, or a list of seeds: seeds=0,2.
+        parallel: Number of tasks that run at once. Default: the number of GPUs, or of CPU cores
+            without a GPU, as far as memory allows. With recipe=study/worth the study measures which
+            number is faster. With launcher=slurm the number limits the tasks of each run, and the
+            default is no limit.
+        measures: Metrics of result.json that the report compares. The first metric decides.
+            Default: `measures` of the study's file, or the first measured metric of linear,
+            attentive, knn and few_shot_N.
+        match: Only with `sweep`. exaflop gives each value of the first key as much compute as the
+            recipe without that key.
+        launcher: Program that starts the tasks.
+        slurm: Options of sbatch for each task, with launcher=slurm.
+        dry: Print what would be started, and start nothing. With recipe=study/worth only after the
+            study has a plan.
+        device: Device whose speed --check assumes (device=h100). recipe=study/worth measures the
+            speed of this machine instead.
+        hours: Hours that recipe=study/worth may take on this machine. Default: 4.
+        only: Names of tasks, of which index= selects a task. Job arrays use this option.
+        index: Position of the task in only=, from 0.
+        check: Start no task. Print the first mistake of the study's file, or else the tasks and
+            their cost. With recipe=study/worth this times a few steps.
     """
 
-    summary = "run many runs that depend on one another"
+    summary = "run and compare many runs"
     command = "lab.study.tool:main"
     recipes = ALSO
     command_line_only = ("only", "index")
-    uses = (RecipeKeys(("PLACE",), "Each place that the study's file names under `places`."),)
+    uses = (RecipeKeys(("PLACE",), "Path for each name under `places` of the study's file."),)
     recipe: str | None = key(None, metavar="NAME")
     name: str | None = key(None, metavar="TEXT")
-    out: NewFolder = out("Folder that holds the study's folder.")
+    out: NewFolder = out("Folder for the study's folder.")
     seeds: str | None = key(None, metavar="N")
     parallel: Number | None = key(None, metavar="N")
     measures: list[str] | None = key(None, alias="report.measures", metavar="[NAME,...]")

@@ -51,7 +51,7 @@ class Ray:
         ray = _ray()
         try:
             which = _connect(ray)
-            print(f"cluster     {which}; nodes: {len(ray.nodes())}", flush=True)
+            print(f"cluster     {which}, nodes: {len(ray.nodes())}", flush=True)
             return run(job, Nodes(job, ray))
         finally:
             ray.shutdown()
@@ -114,7 +114,7 @@ def _ray() -> Any:
     try:
         return import_module("ray")
     except ImportError:
-        text = "Ray is not installed; type pip install -e '.[ray]' in the clone"
+        text = "Ray is not installed. Type pip install -e '.[ray]' in the clone."
         raise UserError(f"launcher=ray: {text}") from None
 
 
@@ -125,13 +125,13 @@ def _connect(ray: Any) -> str:
     try:
         try:
             ray.init(num_cpus=engine.cores(), include_dashboard=False, **quiet)
-            return "of its own, on this machine alone"
+            return "started on this machine"
         except ValueError:  # a cluster exists, and its cores are already set
             ray.init(**quiet)
             return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
     except Exception as error:  # Ray raises errors of its own and plain Python errors
-        remedy = "RAY_ADDRESS=HOST:PORT names another cluster, RAY_ADDRESS=local starts one here"
-        raise UserError(f"launcher=ray: {one_line(error)}; {remedy}") from None
+        remedy = "Set RAY_ADDRESS=HOST:PORT, or RAY_ADDRESS=local to start a cluster here."
+        raise UserError(f"launcher=ray: {one_line(error).rstrip('.')}. {remedy}") from None
 
 
 def run_task(
@@ -144,7 +144,7 @@ def run_task(
     """
     # nohup and & make child processes ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    doing = "waits for who writes the run" if engine.is_written(folder) else "starts"
+    doing = "waits for the process that writes the run" if engine.is_written(folder) else "starts"
     with log.open("a") as file:
         file.write(f"on {socket.gethostname()}: {doing}\n")
     engine.wait_until_free(folder)

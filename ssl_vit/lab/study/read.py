@@ -48,12 +48,12 @@ UNTRAINED = "untrained"  # name of the run in the results that measures fresh we
 REFERENCE = re.compile(r"\{([^{}:]+)\}")  # does not match a mapping such as {layers: [1,1]}
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**63
-# Keys of a recipe that the study sets, or that only the command line may set: {key: whose it is}
+# {key of a recipe that a study's file must not set: what to do instead}
 OURS = {
-    "name": "the task's",
-    "out": "the study's folder",
-    "seed": "the study's seeds",
-    "plugin": "the command line's (study.py recipe=THIS plugin=FILE)",
+    "name": "Remove the key, because the study names each task.",
+    "out": "Remove the key, because the study chooses the folder of each task.",
+    "seed": "Use `seeds` of the study or of the run.",
+    "plugin": "Type plugin=FILE on the command line.",
 }
 # WORD matches names of places, axes and runs. NAME matches names on an axis, such as 10%.
 WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
@@ -70,7 +70,7 @@ def _keyed(node: Any) -> dict[str, Any]:
     YAML reads keys such as 0.1 as numbers.
     """
     if not isinstance(node, dict | None):
-        raise ValueError(f"expected a mapping, not {_shown(node)}")
+        raise ValueError(f"expected a mapping of keys to values, not {_shown(node)}")
     return {option_text(key): value for key, value in (node or {}).items()}
 
 
@@ -82,7 +82,7 @@ def _names(node: Any) -> tuple[str, ...]:
         raise ValueError(f"expected a list, not {_shown(node)}")
     names = tuple(option_text(item) for item in node or ())
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{twice} is there twice")
+        raise ValueError(f"{twice} appears twice. Remove either copy.")
     return names
 
 
@@ -90,7 +90,7 @@ def _options(node: Any) -> dict[str, str]:
     options = {key: option_text(value) for key, value in flatten(_keyed(node)).items()}
     for key, text in options.items():
         if key in OURS:
-            raise ValueError(f"{key}: {text}: that is {OURS[key]}; leave it out")
+            raise ValueError(f"{key}: {text}: not allowed in a study. {OURS[key]}")
     return options
 
 
@@ -100,7 +100,7 @@ def _tries(node: Any) -> dict[str, list[Any]]:
         if not isinstance(values, list) or not values:
             raise ValueError(f"{key}: expected a list of values, not {_shown(values)}")
         if len({*map(option_text, values)}) < len(values):
-            raise ValueError(f"{key}: {_shown(values)}: a value is there twice")
+            raise ValueError(f"{key}: {_shown(values)}: a value appears twice")
     return tries
 
 
@@ -109,9 +109,9 @@ def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
     for text in _names(node):
         first, colon, second = text.partition(":")
         if not colon or first == second:
-            raise ValueError(f"{text}: expected two different names, A:B")
+            raise ValueError(f"{text}: expected two different names, as in A:B")
         if (second, first) in pairs:
-            raise ValueError(f"{text}: is there the other way round too")
+            raise ValueError(f"{text}: {second}:{first} is in the list too. Remove either pair.")
         pairs.append((first, second))
     return tuple(pairs)
 
@@ -127,8 +127,8 @@ def seeds_of(node: Any) -> tuple[int, ...]:
     whole = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
     fits = whole and 0 < len(seeds) <= MOST_SEEDS and len({*seeds}) == len(seeds)
     if not fits or any(abs(seed) >= LARGEST_SEED for seed in seeds):
-        text = "expected how many, or a list of different whole numbers of 64 bits"
-        raise ValueError(f"{_shown(node)}: {text}")
+        expected = f"expected a number of seeds from 1 to {MOST_SEEDS:,}, or a list of different"
+        raise ValueError(f"{_shown(node)}: {expected} 64-bit whole numbers such as [0, 2]")
     return tuple(seeds)
 
 
@@ -169,7 +169,7 @@ class Part(BaseModel):
         mapping = _keyed(node)
         keys = [str(field.validation_alias or name) for name, field in cls.model_fields.items()]
         unknown = [
-            f"{key}: no such key; {suggest(key, keys)}" for key in mapping if key not in keys
+            f"{key}: unknown key, {suggest(key, keys)}" for key in mapping if key not in keys
         ]
         if unknown:
             raise ValueError(" ".join(unknown))
@@ -321,7 +321,8 @@ def build(content: Mapping[str, Any], where: str) -> Study:
             _check_report(study, study.report)
     except graphlib.CycleError as error:
         circle = " -> ".join(error.args[1])
-        raise UserError(f"{where}: runs: they need one another in a circle: {circle}") from None
+        text = "runs: these runs wait for each other. Remove a reference from the circle"
+        raise UserError(f"{where}: {text}: {circle}") from None
     except ValidationError as error:
         raise UserError(f"{where}: {_line(error)}") from None
     except (ValueError, UserError) as error:
@@ -365,7 +366,8 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
     for place, setting in (*plain, *special):
         tries |= setting.tries
         for key in setting.options.keys() & tries.keys():
-            raise UserError(f"{place}: {key}: run {run} tries it; leave one out")
+            text = f"run {run} tries several values of this key. Remove the option or the tries."
+            raise UserError(f"{place}: {key}: {text}")
         options |= setting.options
     return Setting({key: text for key, text in options.items() if key not in tries}, tries)
 
@@ -406,7 +408,8 @@ def _named_in(study: Study, run: str) -> set[str]:
 def _line(error: ValidationError) -> str:
     """Describe the first mistake: the place, and what is expected."""
     first = error.errors(include_url=False)[0]
-    text = first["msg"].removeprefix("Value error, ").replace("Field required", "is missing")
+    text = first["msg"].removeprefix("Value error, ")
+    text = text.replace("Field required", "this key is missing")
     text = text.replace("Input should be", f"{_shown(first['input'])}: expected")
     return f"{'.'.join(map(str, first['loc']))}: {text}".removeprefix(": ")
 
@@ -418,7 +421,8 @@ def _require(fits: object, text: str) -> None:
 
 def _known(place: str, names: Collection[str], choices: Collection[str], what: str) -> None:
     for name in names:
-        _require(name in choices, f"{place}: {name}: no such {what}; {suggest(name, choices)}")
+        text = f"{place}: {name}: not {what} of this study, {suggest(name, choices)}"
+        _require(name in choices, text)
 
 
 def _check_names(study: Study) -> None:
@@ -427,49 +431,51 @@ def _check_names(study: Study) -> None:
     Names must be possible in folder names and in braces, must not clash, and every axis and run
     that another part names must exist.
     """
-    _require(study.runs, "runs: is missing")
+    _require(study.runs, "runs: this study has no run. Add a run.")
     for kind, named in (("places", study.places), ("axes", study.axes), ("runs", study.runs)):
         for name in named:
             free = name not in (ALL, SEED, UNTRAINED, *(COLUMNS if kind == "axes" else ()))
-            text = f"{kind}: {name}: expected another name, of letters, digits, _ and ."
-            _require(WORD.fullmatch(name) and free, text)
+            place = f"{kind}: {name}"
+            _require(free, f"{place}: ssl_vit reserves this name. Use another name.")
+            _require(WORD.fullmatch(name), f"{place}: expected a name of letters, digits, _ and .")
     shared_name = next((place for place in study.places if place in study.runs), None)
-    _require(shared_name is None, f"places: {shared_name} is a run too; take another name for one")
+    text = f"places: {shared_name}: a run has the same name. Rename the place or the run."
+    _require(shared_name is None, text)
     if study.match:
-        _known("match.exaflop", [study.match.exaflop], study.axes, "axis")
+        _known("match.exaflop", [study.match.exaflop], study.axes, "an axis")
     for name, declared in study.runs.items():
-        _known(f"runs.{name}.over", declared.over, study.axes, "axis")
-        _known(f"runs.{name}.only", declared.only, declared.over, "axis of the run")
+        _known(f"runs.{name}.over", declared.over, study.axes, "an axis")
+        _known(f"runs.{name}.only", declared.only, declared.over, f"an axis of run {name}")
         for axis, only in declared.only.items():
             place = f"runs.{name}.only.{axis}"
-            _require(only, f"{place}: expected names of the axis")
-            _known(place, only, study.axes[axis], f"name of {axis}")
+            _require(only, f"{place}: the list is empty. Write names of axis {axis}.")
+            _known(place, only, study.axes[axis], f"a name of axis {axis}")
     for axis, names in study.axes.items():
         tools = {
             run_of_axis.tool for run_of_axis in study.runs.values() if axis in run_of_axis.over
         }
-        _require(tools, f"axes.{axis}: no run is over it")
+        _require(tools, f"axes.{axis}: no run uses this axis. Add {axis} to `over` of a run.")
         matched = study.match and study.match.exaflop == axis
-        text = f"match.exaflop: {axis}: no run that pre-trains is over it"
+        text = f"match.exaflop: {axis}: no pretrain run uses this axis. Choose another axis."
         _require(not matched or "pretrain" in tools, text)
-        _require(names, f"axes.{axis}: expected names, each with the options of its runs")
+        text = f"axes.{axis}: this axis has no name. Write {{NAME: {{RUN: {{KEY: VALUE}}}}}}."
+        _require(names, text)
         for name, settings in names.items():
             text = f"axes.{axis}: {name}: expected a name of letters, digits and _ . % = , + -"
             _require(NAME.fullmatch(name), text)
             for key in settings:
                 run, at, name_there = key.partition("@")
                 place = f"axes.{axis}.{name}"
-                _known(place, [run], study.runs if at else (*study.runs, ALL), "run")
+                _known(place, [run], study.runs if at else (*study.runs, ALL), "a run")
                 over = study.runs[run].over if run != ALL else (axis,)
-                text = f"{place}.{key}: {run} is not over {axis}, so no run has these options"
+                text = f"{place}.{key}: {axis} is missing in `over` of run {run}. Add {axis} there."
                 _require(axis in over, text)
                 beside = {
                     name_of_axis for two in over if two != axis for name_of_axis in study.axes[two]
                 }
                 if at:
-                    _known(
-                        f"{place}.{key}", [name_there], beside, "name of another axis of the run"
-                    )
+                    what = f"a name of another axis of run {run}"
+                    _known(f"{place}.{key}", [name_there], beside, what)
 
 
 def _check_references(study: Study) -> None:
@@ -479,38 +485,42 @@ def _check_references(study: Study) -> None:
     }
     for name, run in study.runs.items():
         place, needed = f"runs.{name}", _named_in(study, name)
-        _known(place, sorted(needed), (*study.runs, *study.places, SEED), "run or place")
+        _known(place, sorted(needed), (*study.runs, *study.places, SEED), "a run or a place")
         for needed_run in sorted(needed & study.runs.keys()):
-            text = f"{place}: {{{needed_run}}}: has several runs, as it tries values; see `best`"
+            text = f"{place}: {{{needed_run}}}: run {needed_run} tries several values."
+            text += f" Name a run with `best: {needed_run}` instead."
             _require(needed_run not in trying, text)
         if run.best:
-            _known(f"{place}.best", [run.best.of], study.runs, "run")
-            text = f"{place}.best: {run.best.of}: expected a run that has `try`"
+            _known(f"{place}.best", [run.best.of], study.runs, "a run")
+            text = f"{place}.best: {run.best.of}: this run tries no values. Name a run with `try`."
             _require(run.best.of in trying, text)
-            text = f"{place}.best.by: {run.best.by}: is of the test images, which choose nothing"
-            _require(run.best.by not in TESTED, text)
+            text = f"{place}.best.by: {run.best.by}: test images must not choose values."
+            _require(run.best.by not in TESTED, f"{text} Use a measure of held-out images.")
             needed.add(run.best.of)
         for needed_run in sorted(needed & study.runs.keys()):
             beyond = [axis for axis in study.runs[needed_run].over if axis not in run.over]
-            text = f"{place}: {needed_run} is over {', '.join(beyond)}, which {name} is not"
-            _require(not beyond, f"{text}; expected over: [{', '.join((*run.over, *beyond))}]")
+            over = ", ".join((*run.over, *beyond))
+            text = f"{place}: run {needed_run}, which this run needs, is repeated over"
+            _require(not beyond, f"{text} {', '.join(beyond)}. Write over: [{over}] for this run.")
 
 
 def _check_report(study: Study, report: Report) -> None:
     """Check that everything that the report compares exists."""
     if report.test is None:
-        raise ValueError("report: test: is missing; expected a run")
-    _known("report.test", [report.test], study.runs, "run")
-    text = f"report.test: {report.test}: tries values, which the report leaves out"
+        raise ValueError("report.test: this key is missing. Name the run to compare.")
+    _known("report.test", [report.test], study.runs, "a run")
+    text = f"report.test: {report.test}: this run tries several values. Name a run with `best`."
     _require(not any(setting.tries for setting in settings_of(study, report.test)), text)
-    _known("report.beside", report.beside, study.runs, "run")
+    _known("report.beside", report.beside, study.runs, "a run")
     for key, names in (
         ("baseline", [report.baseline] if report.baseline else []),
         ("pairs", [name for pair in report.pairs for name in pair]),
         ("paper", report.paper),
     ):
-        _known(f"report.{key}", names, study.compared, "name that is compared")
-    _known("report.mean_over", report.mean_over, study.runs[report.test].over, "axis of the test")
+        _known(f"report.{key}", names, study.compared, "a name that the report compares")
+    over = study.runs[report.test].over
+    _known("report.mean_over", report.mean_over, over, f"an axis of run {report.test}")
     for axis, groups in report.mean_over.items():
         for group, members in groups.items():
-            _known(f"report.mean_over.{axis}.{group}", members, study.axes[axis], f"name of {axis}")
+            place = f"report.mean_over.{axis}.{group}"
+            _known(place, members, study.axes[axis], f"a name of axis {axis}")

@@ -161,12 +161,12 @@ def read(folder: Path) -> StudyRecord:
     Raises:
         UserError: study.json is missing or damaged.
     """
-    recorded = records.require(folder / FILE, StudyRecord, "remove it, or take another name=")
+    recorded = records.require(folder / FILE, StudyRecord, "remove the file, or use another name=")
     known: set[str] = set()
     for task in recorded.tasks:
         if task.name in known or not is_name(task.name) or not known.issuperset(task.needs):
-            text = "has no folder's name of its own, or needs a task that does not come before it"
-            raise UserError(f"{folder / FILE} is damaged: task {task.name} {text}")
+            text = f"task {task.name} has an invalid or repeated name, or needs a later task"
+            raise UserError(f"{folder / FILE} is damaged: {text}. Remove the file.")
         known.add(task.name)
     return recorded
 
@@ -208,7 +208,7 @@ def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
         names[task.name] = place
         settled[place] = here
     for path in sorted(folder.glob("*/recipe.yaml")):
-        others.setdefault(path.parent.name, "the study does not ask for it")
+        others.setdefault(path.parent.name, "the study has no task of this name")
     return settled, {name: why for name, why in others.items() if name not in settled}
 
 

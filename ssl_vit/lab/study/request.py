@@ -85,7 +85,8 @@ def requested(
         content = planned.study
         given_texts = {key: text for key, text in given_texts.items() if key == "plugin"}
     elif study_options.hours is not None:
-        raise UserError(f"hours={study_options.hours:g}: has no effect without recipe={worth.NAME}")
+        text = f"only recipe={worth.NAME} takes hours=. Leave hours= out."
+        raise UserError(f"hours={study_options.hours:g}: {text}")
     study, stem = _study(study_options, given_texts, content, swept)
     if swept is not None:  # the runs of the sweep hold all other options
         given_texts = {key: text for key, text in given_texts.items() if key == "plugin"}
@@ -129,7 +130,7 @@ def _study(
     """Return the study of a mapping, a sweep or a file, and the folder's default name."""
     if content is not None:
         if options.name is None or options.recipe is not None:
-            raise UserError("expected name=, the study's folder, beside a mapping, and no recipe=")
+            raise UserError("a study from a mapping needs name= and takes no recipe=")
         study, stem = read.build(content, "the study"), options.name
     elif swept is not None:
         _check_options(texts, ())
@@ -140,7 +141,7 @@ def _study(
         path = _find(options.recipe)
         study, stem = read.read(path), path.stem
     if options.match is not None and swept is None:
-        text = "is for sweep; a study has match: {exaflop: AXIS} in its file"
+        text = "only a sweep takes match=. Write match: {exaflop: AXIS} into the study's file."
         raise UserError(f"match={options.match}: {text}")
     if options.measures is not None:
         report = study.report.model_copy(update={"measures": tuple(options.measures)})
@@ -155,7 +156,7 @@ def _sorted(study: read.Study, texts: Mapping[str, str]) -> tuple[dict[str, str]
     for place in study.places:
         taken = place in StudyOptions.options() or place in engine.own_keys()
         if taken and place not in PRESETS:
-            raise UserError(f"places: {place}= means something else already; take another name")
+            raise UserError(f"places: {place}: ssl_vit has an option {place}=. Rename the place.")
     options = {key: text for key, text in texts.items() if key not in study.places}
     _check_options(options, study.places)
     named = {key: text for key, text in texts.items() if key in study.places}
@@ -172,20 +173,22 @@ def _worth(
         UserError: `worth.build` refuses the options, or another device is named.
     """
     if options.device:
-        text = f"{worth.NAME} takes its hours from steps that it times here, on this machine"
-        raise UserError(f"device={options.device}: {text}; leave it out")
+        text = f"{worth.NAME} times steps on this machine instead. Leave device= out."
+        raise UserError(f"device={options.device}: {text}")
     name = options.name or worth.NAME.rpartition("/")[2]
     planned = worth.build(texts, options, Path(options.out) / name, may_time)
     parallel = options.parallel
     if options.launcher != "local":
-        text = f"by the time of this machine, {planned.parallel} at once; on those of"
-        text += f" launcher={options.launcher} it may be another, and waiting comes on top"
-        planned.lines.append(f"planned     {text}")
+        planned.lines.append(
+            f"planned     with the speed of this machine and {planned.parallel} tasks at once. The"
+            f" machines of launcher={options.launcher} may be slower or faster, and the plan does"
+            " not include waiting in a queue."
+        )
     elif parallel is None:
         parallel = planned.parallel
     elif parallel != planned.parallel:
-        text = f"for parallel={planned.parallel}; it is not planned anew for parallel={parallel}"
-        planned.lines.insert(0, f"planned     {text}")
+        text = f"planned     for parallel={planned.parallel}. parallel={parallel} changes neither"
+        planned.lines.insert(0, f"{text} tries nor steps (use another name= for a new plan)")
     changed = {"recipe": None, "name": name, "parallel": parallel}
     return options.model_copy(update=changed), planned
 
@@ -199,18 +202,19 @@ def _find(name: str | None) -> Path:
     known = engine.studies()
     names = [*known, worth.NAME]
     if name is None:
-        raise UserError(f"recipe= is missing; choices: {', '.join(names)}, or a file's path")
+        choices = f"Choose from: {', '.join(names)}. Or name a study's file."
+        raise UserError(f"recipe= is missing. {choices}")
     if name in known:
         return known[name]
     path = parse_path(name, "recipe")
     if path.suffix in (".yaml", ".yml"):
         if path.is_file():
             return path
-        raise UserError(f"recipe={name}: no such file")
+        raise UserError(f"recipe={name}: no such file. Check the path.")
     if name in engine.recipe_names():
-        text = "is no study; to sweep it, say sweep and keys with several values"
-        raise UserError(f"recipe={name}: {text}")
-    raise UserError(f"recipe={name}: no such study and no .yaml file; {suggest(name, names)}")
+        remedy = f"To compare values, type recipe={name} sweep KEY=VALUE,VALUE."
+        raise UserError(f"recipe={name}: a recipe, not a study. {remedy}")
+    raise UserError(f"recipe={name}: not a study and not a .yaml file, {suggest(name, names)}")
 
 
 def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
@@ -221,12 +225,13 @@ def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
     """
     if seed := options.get("seed"):
         seeds = seed if "," in seed else f"{seed},"
-        raise UserError(f"seed={seed}: say seeds={seeds} for just that, or seeds=N for the first N")
+        text = f"a study takes seeds=. Use seeds={seeds} for this choice, or seeds=N for N seeds."
+        raise UserError(f"seed={seed}: {text}")
     known_options = [*map(option_name, StudyOptions.options().values()), *places]
     check_keys(options, known=engine.own_keys(), others=known_options)
     for key, text in options.items():
         if read.REFERENCE.search(text):
-            raise UserError(f"{key}={text}: braces are for the study's file")
+            raise UserError(f"{key}={text}: braces are allowed only in a study's file.")
 
 
 def _absolute(place: str) -> str:
@@ -250,5 +255,5 @@ def _seeds(text: str) -> tuple[int, ...]:
         numbers = [int(part) for part in text.strip("[]").removesuffix(",").split(",")]
         return read.seeds_of(numbers if {*text} & {*"[,"} else numbers[0])
     except ValueError:
-        expected = "expected how many (seeds=3) or which different ones (seeds=0,2)"
+        expected = "expected a number of seeds (seeds=3) or different seeds (seeds=0,2)"
         raise UserError(f"seeds={text}: {expected}") from None

@@ -29,9 +29,9 @@ OURS = (
 )
 BOUND = ("gpus-per-task", "gpu-bind", "tres-bind", "tres-per-task", "ntasks-per-gpu")
 REFUSED = {
-    **dict.fromkeys(OURS, "the launcher sets it"),
-    **dict.fromkeys(BOUND, "a process could see its own GPU alone; expected --gpus-per-node="),
-    "ntasks": "expected --ntasks-per-node=",
+    **dict.fromkeys(OURS, "the launcher sets this option. Leave the option out."),
+    **dict.fromkeys(BOUND, "each process would see a single GPU. Use --gpus-per-node= instead."),
+    "ntasks": "the launcher sets this option. Use --ntasks-per-node= instead.",
 }
 NUMBER = r"([1-9][0-9]*)"
 GPUS = rf"(?:[A-Za-z]\w*:)?{NUMBER}"  # with or without a type: a100:4
@@ -52,8 +52,8 @@ class Slurm:
         _options(job)
         for name in ("sbatch", "squeue"):
             if shutil.which(name) is None:
-                text = f"there is no {name} here; choices: launcher=local, dry=true to see commands"
-                raise UserError(f"launcher=slurm: {text}")
+                remedy = "Use launcher=local, or dry=true to see the commands."
+                raise UserError(f"launcher=slurm: {name} is not installed here. {remedy}")
 
     def preview(self, job: Job) -> list[str]:
         """Return the commands that would submit all unfinished tasks if the queue were empty.
@@ -153,9 +153,9 @@ def _output(words: Sequence[str], what: str) -> str:
     """
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        text = "; ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
-        text += "; the same command goes on once it is mended"
-        raise UserError(f"launcher=slurm: {what}: {text}")
+        text = ", ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+        remedy = "Solve this problem, then type the same command again to continue."
+        raise UserError(f"launcher=slurm: {what}: {text.rstrip('.')}. {remedy}")
     return done.stdout
 
 
@@ -216,7 +216,7 @@ def _options(job: Job) -> list[str]:
     for word in words:
         match = OPTION.fullmatch(word)
         if match is None:
-            expected = "expected long options of sbatch, as in --time=4:00:00 --gpus=8"
+            expected = "expected long options of sbatch, such as --time=4:00:00 --gpus=8"
             raise UserError(f"slurm: {word}: {expected}")
         if match[1] in REFUSED:
             raise UserError(f"slurm: {word}: {REFUSED[match[1]]}")
@@ -250,7 +250,8 @@ def _layout(values: Mapping[str, str]) -> tuple[int, int]:
     if name != "gpus":
         return nodes, each
     if each % nodes:
-        raise UserError(f"slurm: --gpus={values[name]}: {nodes} machines do not divide them")
+        text = f"the number of GPUs must be a multiple of --nodes={nodes}"
+        raise UserError(f"slurm: --gpus={values[name]}: {text}")
     return nodes, each // nodes
 
 
@@ -262,8 +263,8 @@ def _number(values: Mapping[str, str], name: str, pattern: str) -> int:
     """
     match = re.fullmatch(pattern, values.get(name, "1"), re.ASCII)
     if match is None:
-        expected = "a number, at least 1"
+        expected = "a number of at least 1"
         if pattern != NUMBER:
-            expected = "how many GPUs (4, a100:4, of gres gpu:4), or --ntasks-per-node= beside it"
+            expected = "a number of GPUs (4, a100:4, or gpu:4 in --gres), or add --ntasks-per-node="
         raise UserError(f"slurm: --{name}={values[name]}: expected {expected}")
     return int(match[1])

@@ -42,24 +42,24 @@ def content(
     """
     axes = {key: COMMA.split(texts[key]) for key in swept}
     if not axes:
-        example = "say what is swept, as in sweep corruption.rate=0.15,0.5"
-        raise UserError(f"{SWEEP}: no key follows; {example}")
+        example = "Type a key with several values, such as sweep corruption.rate=0.15,0.5."
+        raise UserError(f"{SWEEP}: no key follows. {example}")
     if recipe in engine.studies():
-        text = f"{SWEEP} starts from an ordinary recipe; a study has axes in its file"
+        text = f"{SWEEP} needs a recipe, not a study. Use recipe=mpp, or leave {SWEEP} out."
         raise UserError(f"recipe={recipe}: {text}")
     for key, values in axes.items():
         if "" in values:
-            raise UserError(f"{key}={texts[key]}: a value is empty")
+            raise UserError(f"{key}={texts[key]}: a value is empty. Write every value.")
         if len(values) == 1:
-            wanted = f"expected two values at least after {SWEEP}; others stand before it"
-            raise UserError(f"{key}={texts[key]}: {wanted}")
+            wanted = f"Add a value, or write {key}= before the word {SWEEP}."
+            raise UserError(f"{key}={texts[key]}: only a single value after {SWEEP}. {wanted}")
     start = {key: text for key, text in texts.items() if key not in axes}
     start |= {"recipe": recipe} if recipe else {}
     trained = {key: text for key, text in start.items() if not key.startswith("probe.")}
     probed = {key: text for key, text in start.items() if key.startswith(("probe.", "compute."))}
     base = _base(trained, {key: values[0] for key, values in axes.items()})
     if not base.trains:
-        raise UserError(f"recipe={recipe}: trains nothing that could be swept")
+        raise UserError(f"recipe={recipe}: this recipe trains no encoder. Use recipe=mpp.")
     trained.pop("plugin", None)  # the study passes on the plugin of the command line
     if base.data.path:
         # absolute, so that runs find the images from any folder
@@ -86,7 +86,8 @@ def _names(key: str, values: list[str]) -> dict[str, Any]:
     for value in values:
         name = re.sub(r"[^A-Za-z0-9_.%=,+-]", "_", value).strip("_.%=,+-") or "0"
         if name in names:
-            raise UserError(f"{key}={value}: is there twice, or gives the name {name} too")
+            text = f"another value has the same name {name}. Remove either value."
+            raise UserError(f"{key}={value}: {text}")
         names[name] = {"pretrain": {key: value}}
     return names
 

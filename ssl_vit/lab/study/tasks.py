@@ -103,11 +103,11 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
         }
         if not axes[axis]:
             reasons = some([*dict.fromkeys(lacking.values())])
-            raise UserError(f"{axis}: none of its names can be run: {reasons}")
+            raise UserError(f"axis {axis}: none of the names can run: {reasons}")
         lines += [f"{axis} {name} is left out: {why}" for name, why in lacking.items()]
     for name, run in study.runs.items():
         for place in sorted(references(study.options | run.options) & missing):
-            raise UserError(f"{place}= is missing: run {name} needs it")
+            raise UserError(f"{place}= is missing. Run {name} needs {place}=VALUE.")
     report, left = study.report, study.model_copy(update={"axes": axes})
     compared = {
         "pairs": tuple(pair for pair in report.pairs if {*pair} <= {*left.compared}),
@@ -124,7 +124,7 @@ def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: set[s
         place, _, below = text.partition("}/")
         folder = Path(places.get(place[1:], "")) / below
         if place.startswith("{") and place[1:] in places and below and not folder.exists():
-            return f"no {folder}"
+            return f"{folder} does not exist"
     return ""
 
 
@@ -155,7 +155,8 @@ def plan(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> T
             }
             unused = {key: text for key, text in unused.items() if key not in used}
             for key in tries.keys() & used.keys():
-                raise UserError(f"{key}={used[key]}: run {run} tries it; leave it out")
+                text = f"run {run} tries several values of this key. Leave {key}= out."
+                raise UserError(f"{key}={used[key]}: {text}")
             options |= used
             if study.match and study.match.exaflop in declared.over and declared.tool == "pretrain":
                 others = {axis: at[axis] for axis in declared.over if axis != study.match.exaflop}
@@ -166,11 +167,11 @@ def plan(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> T
                 task = _task(study, run, at, seed, tried, options, tasks)
                 build({"name": task.name})  # which checks it
                 if task.name in tasks:
-                    text = "two names or values give the same name of a folder"
-                    raise UserError(f"run {run}: {task.name}: {text}; write one otherwise")
+                    text = "two names or values give this folder name. Rename either of the two."
+                    raise UserError(f"run {run}: {task.name}: {text}")
                 tasks[task.name] = task
     for key, text in unused.items():
-        raise UserError(f"{key}={text}: no run of the study uses it")
+        raise UserError(f"{key}={text}: no run of the study uses {key}. Leave {key}= out.")
     return tasks
 
 
@@ -210,14 +211,15 @@ def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) ->
     """
     for key in SCALED:
         if options.get(key) != base.get(key):
-            raise UserError(f"{place}: {key}={options.get(key)}: is what is matched; leave it out")
-    whole = engine.cost(words_of(plain_options(base)), f"{place}, without it")
+            text = f"`match` chooses this value. Leave {key} out."
+            raise UserError(f"{place}: {key}={options.get(key)}: {text}")
+    whole = engine.cost(words_of(plain_options(base)), f"{place}, without the axis")
     own_cost = engine.cost(words_of(plain_options(options)), place)
     wanted = whole.steps * whole.exaflop_a_step / own_cost.exaflop_a_step
     count = max(1, round(wanted))
     if abs(count / wanted - 1) > TOLERANCE:
-        text = f"{count} steps cost {count / wanted:.0%} of the others' and no other number is"
-        raise UserError(f"{place}: {text} nearer; expected more optim.steps=")
+        text = f"{count} steps, the nearest number, cost {count / wanted:.0%} of the wanted exaFLOP"
+        raise UserError(f"{place}: {text}. Use more optim.steps=.")
     warmup = min(count - 1, round(own_cost.warmup * count / own_cost.steps))
     return {"optim.steps": str(count), "optim.warmup": str(warmup)}
 
@@ -272,7 +274,8 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
         if task.run == needed and task.at == {axis: at[axis] for axis in task.at}
     ]
     if not matching:
-        raise UserError(f"{where(run, at)}: needs {needed}, which is not there; see its `only`")
+        text = f"this run needs run {needed}, which does not exist at these names"
+        raise UserError(f"{where(run, at)}: {text}. Check `only` of run {needed}.")
     return matching
 
 
@@ -302,8 +305,8 @@ def tried_otherwise(tasks: Tasks) -> list[str]:
         apart = {*tried.tried, *NOT_CHOSEN_FOR, *task.despite, *(tried_values.keys() ^ here.keys())}
         every = engine.differences(tried_values, here, apart)
         if differ := [str(difference) for difference in every if engine.counts(difference.key)]:
-            text = f"takes {' and '.join(tried.tried)} from the tries of run {tried.run}, which"
-            text += f" differ in {', '.join(differ)}: another value may be better here"
+            text = f"takes the best {' and '.join(tried.tried)} from run {tried.run}, which differs"
+            text += f" in {', '.join(differ)}. For this run, another value may be better."
             texts.setdefault(text, where(task.run, task.at))
     return [f"{place}: {text}" for text, place in texts.items()]
 

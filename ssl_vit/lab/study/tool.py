@@ -30,7 +30,6 @@ from .warm import dies_with_us
 
 CHECK = "--check"
 ARRAY_OPTIONS = ("only=", "index=")  # the options of an element of a job array
-DRY = "tasks that are submitted by hand read study.json, which this command writes without dry=true"
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,10 @@ def check(
     estimate = of_request(request, PlanOptions(device=request.own.device))
     job = _job(request, record.settle(request.tasks, request.folder)[0])
     done, every = len(job.finished), len(job.tasks)
-    kept = f"kept        {done} of {every} tasks have finished, {every - done} are to do"
+    kept = f"kept        {done} of {every} tasks have finished"
     if request.hours:
         optional = sum(len(group.tasks) for group in job.order if group.kind)
-        kept += f", {optional} of them only if the hours allow it"
+        kept += f". {optional} tasks run only if the hours allow."
     return estimate, kept
 
 
@@ -124,7 +123,8 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         print(f"study       {request.name}: {request.study.title}", flush=True)
         if dry:
             print("\n".join(launcher.preview(job)))
-            print(f"dry         nothing is written: {DRY}")
+            text = "A job array needs study.json, which only a start without dry=true writes."
+            print(f"dry         nothing was started or written. {text}")
             return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
@@ -141,14 +141,12 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
     ended = f"{len(done)} of {wanted} tasks"
     if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for its tasks
         jobs = len({*outcome.submitted.values()})
-        print(f"submitted   {len(outcome.submitted)} tasks in {jobs} jobs; {ended} have finished")
-        print(
-            "then        type the same command again: it submits missing tasks or writes the report"
-        )
+        print(f"submitted   {len(outcome.submitted)} tasks in {jobs} jobs. {ended} have finished.")
+        print("then        type the same command again to submit missing tasks or write the report")
     else:
         print(f"finished    {ended} in {took}: {job.folder}")
     for name, why in outcome.failed.items():
-        print(f"not there   {name}: {why}")
+        print(f"no result   {name}: {why}")
     if done and not outcome.submitted:
         _print_report(job.folder)
     else:
@@ -195,7 +193,7 @@ def _print_report(folder: Path) -> None:
     )
     text = done.stdout.rstrip()
     if done.returncode:
-        lines = done.stderr.splitlines() or [f"ended with status {done.returncode}"]
+        lines = done.stderr.splitlines() or [f"the report ended with status {done.returncode}"]
         text = f"no report   {lines[-1].removeprefix('error: ')}"
     print(text, flush=True)
 
@@ -228,16 +226,17 @@ def _become_one(words: Sequence[str]) -> None:
     names = (options.only or "").split("/")
     if options.only is None or options.index is None:
         raise UserError(
-            "only= and index= belong together: names of tasks, and the number of a task among them"
+            "only= and index= go together: only= names tasks, and index= is a number in this list"
         )
     if options.index >= len(names):
-        raise UserError(f"index={options.index}: only= has the tasks 0 to {len(names) - 1}")
+        text = f"only= names the tasks 0 to {len(names) - 1}"
+        raise UserError(f"index={options.index}: {text}")
     # the metrics of the plugin are known from here on
     engine.run_plugin(engine.parse(rest).get("plugin"))
     folder = Path(options.out) / (options.name or Path(options.recipe or "").stem)
     tasks, name = record.read(folder).by_name, names[options.index]
     if name not in tasks:
-        raise UserError(f"only={name}: the study has no such task; {suggest(name, tasks)}")
+        raise UserError(f"only={name}: not a task of the study, {suggest(name, tasks)}")
     unfinished = [need for need in tasks[name].needs if not launch.finished(folder, need)]
     if missing := unreachable(tasks[name], tasks, unfinished):
         raise UserError(f"only={name}: this task needs {missing}, which has not finished")

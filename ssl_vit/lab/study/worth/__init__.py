@@ -94,12 +94,12 @@ def build(texts: Mapping[str, str], options: StudyOptions, folder: Path, may_tim
     if (before := _planned(path, words, hours)) is not None:
         return before
     if not may_time:
-        text = "the plan needs timed steps, and neither dry=true nor `plan` times any"
-        remedy = "Use --check; on a cluster, type it in a job like the jobs of the tasks"
+        text = "the plan needs timed steps, and neither dry=true nor `plan` times steps"
+        remedy = "Use --check, on a cluster in a job like the jobs of the tasks"
         raise UserError(f"recipe={NAME}: {text}. {remedy}.")
     if engine.is_written(folder) and not options.check:
         raise UserError(
-            f"{folder}: this folder holds a study with other options. Use another name=."
+            f"{folder}: a study with other options is running in this folder. Use another name=."
         )
     planned, printed = _plan(texts, options, hours, words)
     if not options.check:
@@ -130,7 +130,7 @@ def _planned(path: Path, words: Sequence[str], hours: float) -> Worth | None:
         text = f"this study was planned for {before.hours:g} hours, and some runs have finished"
         raise UserError(f"hours={hours:g}: {text}. Use hours={before.hours:g} or more.")
     text = (
-        f"planned     for hours={before.hours:g}; hours={hours:g} changes neither tries nor steps"
+        f"planned     for hours={before.hours:g}. hours={hours:g} changes neither tries nor steps"
     )
     before.lines.insert(0, f"{text} (use another name= for a new plan)")
     return before.model_copy(update={"hours": hours})

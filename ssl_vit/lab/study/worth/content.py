@@ -236,7 +236,7 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
     if len(extent.rates) > 1:
         before = objective if question.init else f"{objective} and of supervised training"
         yield (
-            f"Three learning rates of {before} are tried; validation after fine-tuning chooses."
+            f"Three learning rates of {before} are tried, and validation after fine-tuning chooses."
             " The frozen encoders have the learning rate of the recipe."
         )
     else:
@@ -250,14 +250,14 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
     yield "One comparison is primary, with all labels. Everything else is exploratory."
     if question.released:
         yield (
-            f"{RELEASED} is {question.released.network}, fine-tuned in the same way. It is compared"
-            " with the better of the other two arms. This comparison is not a part of the primary"
-            " claim, and its interval allows for the choice between two arms."
+            f"{RELEASED} is {question.released.network}, fine-tuned in the same way. The report"
+            f" compares {RELEASED} with the better of the other two arms. This comparison is not a"
+            " part of the primary claim, and the interval allows for the choice between two arms."
         )
     more = "" if question.released else ", or a released encoder"
     yield (
         "The study does not show what more hours, another network, image size or objective"
-        f"{more} would reach. It tested on images of this folder only."
+        f"{more} would reach. All test images are from this folder."
     )
 
 

@@ -162,16 +162,17 @@ def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> s
     question, _ = search.timed[chosen]
     fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
     if "init" in search.given:
-        why = "as init= says"
+        why = "the network of init="
     elif not chosen.options:
-        why = f"as {' and '.join(fixed)} say" if fixed else f"as in recipe={question.objective}"
+        named = " and ".join(fixed) or f"recipe={question.objective}"
+        why = f"the network of {named}"
     else:
         kind = "GPU" if gpus() else "CPU"
-        why = f"the largest that {search.hours:g} hours can answer on this {kind}"
+        why = f"the largest network for {search.hours:g} hours on this {kind}"
+        why += f", with {fixed[0]} as set" if fixed else ""
         if choices[0] != chosen:
             needed = search.needed(choices[0])
-            why += f"; {choices[0].text} would need about {needed:.2g} hours"
-        why += f" ({fixed[0]} as given)" if fixed else ""
+            why += f" ({choices[0].text} would need about {needed:.2g} hours)"
     return f"network     {question.network}: {why}"
 
 

@@ -239,12 +239,12 @@ def power_lines(test: int) -> Iterator[str]:
     """
     alone = 100 * 2.8 * math.sqrt(ASSUMED_APART / test)
     yield (
-        f"assumed     The smallest difference that would be claimed with a probability of 80% is"
-        f" {alone:.1f} points, as far as the {test:,} test images limit it (if on"
-        f" {format_share(ASSUMED_APART)} of them exactly one arm is right)."
+        f"assumed     With {test:,} test images, the study claims a difference of {alone:.1f}"
+        " points with a probability of 80%, if on"
+        f" {format_share(ASSUMED_APART)} of the images exactly one arm is right."
     )
-    yield "            As far as the seeds limit it, in points, with sd the standard deviation over"
-    yield "            seeds of the differences:"
+    yield "            The number of seeds limits this difference, too. In points, with sd the"
+    yield "            standard deviation of the difference over seeds:"
     head = ["seeds", *(f"sd {sd:g}" for sd in ASSUMED_SDS)]
     rows = [
         [str(n), *(f"{least_difference(sd, n):.1f}" for sd in ASSUMED_SDS)] for n in ASSUMED_SEEDS

@@ -162,7 +162,7 @@ def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     _check_released(texts)
     objective = texts.get("objective", OBJECTIVE)
     if not engine.is_pretraining(objective):
-        what = "not a recipe of training without labels"
+        what = "not a recipe that pre-trains without labels"
         choices = suggest(objective, filter(engine.is_pretraining, engine.recipe_names()))
         raise UserError(f"objective={objective}: {what}, {choices}")
     plain = engine.resolve([f"recipe={objective}"], NAME, here=False)
@@ -200,7 +200,7 @@ def _check_released(texts: Mapping[str, str]) -> None:
     if place is None:
         return
     if place == texts.get("init"):
-        raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave one of them out.")
+        raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave {RELEASED}= out.")
     source = InitSource(place, RELEASED)
     if source.is_scratch or not source.described_values():
         raise UserError(f"{RELEASED}={place}: not a released encoder. Choose from: {DESCRIBED}")
@@ -294,9 +294,8 @@ def find_images(shared: Mapping[str, str]) -> Images:
             f"{NAME}: the images have no labels. Put the images of each class into a folder."
         )
     if labels.train.ndim > 1:
-        raise UserError(
-            f"data.label_column={data.label_column}: the study needs one label per image"
-        )
+        text = "the study needs a single label per image. Use another column."
+        raise UserError(f"data.label_column={data.label_column}: {text}")
     apart = labels.splits.validation.store is not labels.splits.train.store
     enough = apart and _count_labelled(labels.validation) >= FEW_IMAGES
     share_given = (
@@ -335,9 +334,8 @@ def _count(
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
     if len(size_C) < 2:
-        raise UserError(
-            f"data: the labelled training images have {len(size_C)} classes. Label at least 2"
-        )
+        text = f"the training images have labels of {len(size_C)} classes"
+        raise UserError(f"data: {text}. Label images of at least 2 classes.")
     return Images(
         options=options,
         train=len(train_N),
