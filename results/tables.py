@@ -449,7 +449,7 @@ def checks() -> str:
         )
     return table(
         "labels | scratch and MAE | n | scratch, % | MAE, % | MAE minus scratch, points (95%) |"
-        " minus that as tuned (95%)",
+        " change from \"as tuned\", points (95%)",
         rows,
     )
 
