@@ -407,10 +407,11 @@ def choice() -> str:
         [
             "49,000 images, 50 labels in each class | `recipe=mae`, then `finetune` |"
             f" {steps('worth', 'mae'):,} steps of 128 images ({epochs('worth', 'mae')} epochs) |"
-            f" top-1 after MAE minus top-1 of tuned training from scratch: {points(few)}. With three times"
-            f" the steps {told(longer)}",
+            f" top-1 after MAE minus top-1 of tuned training from scratch: {points(few)}. With three"
+            f" times the steps {told(longer)}",
             "49,000 images, 500 labels in each class | no pre-training: `recipe=supervised"
-            " data.mixup=0.8 data.cutmix=1`, then `finetune` | 3,000 steps of 128, then 3,000 steps of 64 images |"
+            " data.mixup=0.8 data.cutmix=1`, then `finetune` |"
+            " 3,000 steps of 128, then 3,000 steps of 64 images |"
             f" top-1 of `recipe=mae` minus top-1 of this: {points(many)}",
             "49,000 images, features used frozen |"
             f" `recipe=mae data.size=64 optim.lr={chosen('mae')}` |"
@@ -419,7 +420,8 @@ def choice() -> str:
             f" k-NN accuracy minus that of untrained weights: {points(knn['mae'])}. The second best is"
             f" {METHODS[second][0]}: {told(knn[second])}",
             "50 labels in each class, and an encoder of such images | `finetune init=ENCODER` |"
-            f" 1,200 steps of 64 images | top-1 after MAE minus top-1 of fine-tuned untrained weights: {points(paid_1)}",
+            " 1,200 steps of 64 images |"
+            f" top-1 after MAE minus top-1 of fine-tuned untrained weights: {points(paid_1)}",
             "other images, or a larger network | `study/worth` | what fits into `hours=` | not measured",
         ],
     )
@@ -449,7 +451,7 @@ def checks() -> str:
         )
     return table(
         "labels | scratch and MAE | n | scratch, % | MAE, % | MAE minus scratch, points (95%) |"
-        " change from \"as tuned\", points (95%)",
+        ' change from "as tuned", points (95%)',
         rows,
     )
 
