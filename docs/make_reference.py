@@ -44,8 +44,8 @@ Keys marked * do not change what is computed. You may change these keys when you
 """
 TOOLS_HEAD = """## Tools
 
-`ssl-vit TOOL --help` shows the same options, with examples. `pretrain`, `finetune` and `evaluate` take
-the keys above and `--json`.
+`ssl-vit TOOL --help` shows the same options, with examples. `pretrain`, `finetune` and `evaluate`
+take the keys above and `--json`.
 """
 RUNS = "pretrain", "finetune", "evaluate"
 OTHERS = "resolve", "load_encoder", "load_run"
