@@ -36,17 +36,16 @@ and lab/options.py: `python docs/make_reference.py options > docs/options.md`.
 
 ## Recipes
 
-Besides these keys, `recipe=` names a file of recipes/ (or a path), and `data=` and `model=` name a
-row of recipes/tables/datasets.yaml and recipes/tables/models.yaml. A recipe sets its own defaults:
-`python tools/pretrain.py recipe=mpp --help` shows them.
+`recipe=` names a file of recipes/ (or a path). `data=` and `model=` name a row of
+recipes/tables/datasets.yaml and recipes/tables/models.yaml. A recipe replaces some defaults:
+`python tools/pretrain.py recipe=mpp --help` shows the values of a recipe.
 
-Keys marked * do not change what is computed: they are no part of a run's identity and may differ
-when it resumes.
+Keys marked * do not change what is computed. You may change these keys when you resume a run.
 """
 TOOLS_HEAD = """## Tools
 
-`ssl-vit TOOL --help` shows the same, with examples. pretrain, finetune and evaluate take the keys
-above and `--json`.
+`ssl-vit TOOL --help` shows the same options, with examples. `pretrain`, `finetune` and `evaluate`
+take the keys above and `--json`.
 """
 RUNS = "pretrain", "finetune", "evaluate"
 OTHERS = "resolve", "load_encoder", "load_run"
