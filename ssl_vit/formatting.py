@@ -256,7 +256,9 @@ def rounded_count(count: int) -> str:
 def count_of(count: int, things: str) -> str:
     """Return a number of things, given in the plural: "2 .txt files", "1 .txt file"."""
     if count == 1:
-        things = re.sub(r"(.*\b(?:image|file|folder|tar))s\b", r"\1", things)
+        things = re.sub(
+            r"(.*\b(?:image|file|folder|tar|task|job|step|process|pass))e?s\b", r"\1", things
+        )
     return f"{count:,} {things}"
 
 

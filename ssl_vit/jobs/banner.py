@@ -56,7 +56,8 @@ def _warnings(job: Job) -> Iterator[str]:
         left = train - job.online.chosen_on(train)
         if recipe.probe.neighbors > left:
             few = f"the probes learn from only {formatting.count_of_images(left)}"
-            yield f"probe.neighbors={recipe.probe.neighbors}: {few}, too few for k-NN accuracy"
+            remedy = "Use fewer neighbours, or probe.measures= without knn"
+            yield f"probe.neighbors={recipe.probe.neighbors}: {few}. {remedy}"
     yield from splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
         if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
@@ -137,8 +138,9 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     )
     yield (
         "batch",
-        f"{o.batch} = {batch_layout.device_batch} per pass x {batch_layout.processes} processes x "
-        f"{batch_layout.accumulation_steps} passes",
+        f"{o.batch} = {batch_layout.device_batch} per pass x "
+        f"{formatting.count_of(batch_layout.processes, 'processes')} x "
+        f"{formatting.count_of(batch_layout.accumulation_steps, 'passes')}",
     )
     epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
     work = formatting.format_exaflop(costs.exaflop(recipe, images), 2)

@@ -79,7 +79,7 @@ def check_memory(recipe: Recipe) -> None:
     """
     needed, memory = 4 * costs.work(recipe).parameters, host_memory()
     if needed > memory:
-        text = f"the weights take {format_bytes(needed)}, and a process has {format_bytes(memory)}"
+        text = f"the weights take {format_bytes(needed)}, and the memory is {format_bytes(memory)}"
         raise UserError(f"{largest_sizes(recipe)}: {text}. Use a smaller network.")
 
 

@@ -112,7 +112,8 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     longer = _study(results, facts, factor=2, name=f"{results.folder.name}-longer")
     if not verdict.found.final:
         first = PROVISIONAL
-        step = f"Wait for the planned end, or continue: {_study(results, facts)}"
+        step = "Wait for the planned end. If the study is not running, continue:"
+        step += f" {_study(results, facts)}"
     elif not learned:
         first = NOTHING
         step = f"Check that the labels fit the images, then train longer: {longer}"
@@ -214,7 +215,8 @@ def _more_seeds(difference: Difference, images: int) -> str:
     text = f"With {MOST_SEEDS} seeds the interval would reach about {wide:.1f} points to each side"
     if not difference.over_images:
         return text
-    return f"{text}. The {images:,} test images alone cause {by_images:.1f} points"
+    text += f", and with any number of seeds at least {by_images:.1f} points"
+    return f"{text}, because of the {images:,} test images"
 
 
 def _hours_of_eight_seeds(results: Results) -> float:

@@ -128,8 +128,8 @@ def cost(options: Sequence[str], where: str) -> Cost:
     recipe = resolve(options, where, here=False)
     a_step = costs.exaflop(recipe, recipe.optim.batch)
     if a_step is None:
-        text = f"objective={recipe.objective}: the exaFLOP of this objective are not counted"
-        raise UserError(f"{where}: {text} (docs/extend.md). Remove match from the study.")
+        text = f"objective={recipe.objective}: ssl_vit cannot count the exaFLOP of this objective"
+        raise UserError(f"{where}: {text} (docs/extend.md). Leave out `match`.")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 

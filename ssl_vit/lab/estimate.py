@@ -141,7 +141,7 @@ class RunEstimate:
         yield from self._time()
         if self.price is not None:
             of = "assumed" if self.device else "measured"
-            each = f"at {self.asked.price:g} per device-hour of the {of} time"
+            each = f"at {self.asked.price:g} per device-hour, for the {of} time"
             yield "price", f"{number(self.price)}, {each}"
 
     def _length(self) -> str:
@@ -187,8 +187,8 @@ class RunEstimate:
             peak += "" if on.verified else " (not checked)"
             yield "time", f"{about}, {spent}: {assumed(self.asked)} of {peak}"
             if self.images:
-                rate = f"{number(self.images / self.seconds)} images/s in total, or training waits"
-                yield "loading", f"{rate}. docs/speed.md says how fast a core decodes images"
+                rate = f"at least {number(self.images / self.seconds)} images/s, or training waits"
+                yield "loading", f"{rate}. docs/speed.md says how many images/s a core decodes"
         elif not timed:
             yield "time", f"{no_time()} or --probe"
         if timed:
@@ -196,7 +196,7 @@ class RunEstimate:
             step = f"{timed.seconds:.3g} s per step (median of {timed.steps}, {timed.least:.3g}"
             step += f" to {timed.most:.3g})"
             where = f"{timed.device}, {timed.threads} threads, {timed.precision}"
-            load = f"load average before: {timed.load:.2f}"
+            load = f"load average {timed.load:.2f} before the measurement"
             yield "here", f"about {total}: measured {step} on {where}, {load}"
 
 
@@ -206,11 +206,11 @@ def as_lines(opening: list[str], rows: Iterable[tuple[str, str]], warnings: Iter
 
 
 def assumed(asked: PlanOptions) -> str:
-    return f"assumed for the steps alone, at {asked.efficiency:.0%} (efficiency=)"
+    return f"for computation alone, assuming {asked.efficiency:.0%} (efficiency=) of the peak speed"
 
 
 def no_time() -> str:
-    return f"unknown. Add device= ({', '.join(devices())})"
+    return f"unknown. Add device= (choices: {', '.join(devices())})"
 
 
 def number(value: float | None) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..formatting import (
     NOT_COUNTED,
+    count_of,
     few_images,
     format_held_out,
     format_value,
@@ -97,7 +98,7 @@ def warnings(record: RunRecord) -> Iterator[Block]:
         shown = ", ".join(f"{step:,}" for step in record.not_finite[:STEPS])
         more = " and more" if len(record.not_finite) > STEPS else ""
         text = "Updates skipped because the loss or the gradient was not finite: "
-        text += f"{len(record.not_finite):,} steps ({shown}{more})."
+        text += f"{count_of(len(record.not_finite), 'steps')} ({shown}{more})."
         yield Text(f"{text} not_finite.json lists the images of these steps.", warning=True)
     if len(record.warnings) > WARNINGS:
         yield Text(f"The last {WARNINGS} of {len(record.warnings):,} warnings in log.txt:")

@@ -69,4 +69,4 @@ def why_kept(run: ListedRun) -> str:
         pending = manifest.pending(open_run(run.record.folder))
     except (OSError, ValueError) as error:  # includes UserError, which is a ValueError
         return f"whether all uploads are complete is unknown: {error}"
-    return f"pushes are pending: {', '.join(pending)}" if pending else ""
+    return f"uploads to the Hub are not complete: {', '.join(pending)}" if pending else ""

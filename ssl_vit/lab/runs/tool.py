@@ -185,7 +185,7 @@ def _ranking_lines(
     for run in runs:
         if metric in run.measured and run not in ranked:
             collapsed = listed.tells_nothing(run, metric)
-            why = "collapsed features could have the best value" if collapsed else run.state
+            why = f"even useless features can have the best {metric}" if collapsed else run.state
             yield f"left out    {text_line(run.name)}: {text_line(why)}"
     if any(len(group.runs) > 1 for group in groups):
         yield from ("", listed.CAUTION)

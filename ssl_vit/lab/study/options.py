@@ -10,7 +10,7 @@ from ...recipe.tools import Number, flag, out
 # the package worth/ builds this study; all other studies are files in recipes/study/
 WORTH = "study/worth"
 RELEASED = "released"  # the option and the arm of a released encoder, in recipe=study/worth
-WORTH_TITLE = "Does pre-training help on your own images? The study ends within hours="
+WORTH_TITLE = "Does pre-training help on your own images? The option hours= limits the time"
 # {launcher=: MODULE:CLASS, a launch.Launcher}
 LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm", "ray": ".ray:Ray"}
 
