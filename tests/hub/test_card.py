@@ -130,17 +130,17 @@ def test_a_card_repeats_what_its_run_needs_and_tells_no_place_of_this_machine(ru
     assert recipe.data.path == "/home/me/images"
 
 
-OWN_MACHINE = "a copy on the trainer's machine"
+OWN_MACHINE = "a copy on the author's machine"
 TERMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "drawn": ({}, "drawn by ssl_vit from a seed.", "Apache-2.0"),
     "the Hub's": (
         {"name": "cifar10", "hub": "uoft-cs/cifar10"},
-        "from uoft-cs/cifar10 of the Hub",
+        "from uoft-cs/cifar10 on the Hub",
         "Krizhevsky, Alex",
     ),
     "a copy": (
         {"name": "cifar10", "hub": "uoft-cs/cifar10", "path": "/home/me/cifar10"},
-        f"read from {OWN_MACHINE}, not from uoft-cs/cifar10 of the Hub.",
+        f"read from {OWN_MACHINE} and not from uoft-cs/cifar10 on the Hub.",
         "The authors state no licence, but ask to be cited",
     ),
     "one's own": (
@@ -155,7 +155,7 @@ TERMS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "another's": (
         {"name": "me--pics", "hub": "me/pics"},
-        "me/pics of the Hub",
+        "me/pics on the Hub",
         "See https://huggingface.co/datasets/me/pics.",
     ),
 }
