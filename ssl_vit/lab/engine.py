@@ -354,7 +354,7 @@ def image_counts(recipe: Recipe, train_images: int | None) -> ImageCounts:
     whole = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
     source = "given by images=" if train_images else "as published"
     if count != whole:
-        source = f"left for training, of {whole:,} {source}"
+        source = f"of {whole:,} {source}"
     return ImageCounts(count, seen, source)
 
 

@@ -147,14 +147,14 @@ class RunEstimate:
     def _length(self) -> str:
         """Describe steps, images and epochs, with the names of options to set."""
         if self.images is None:
-            return "unknown, because the number of images in the splits is unknown"
+            return "unknown number of images. Add data.path= with images on this machine"
         work = NOT_COUNTED if self.exaflop is None else number(self.exaflop)
         length = f"{self.images:,} images, exaFLOP {work}"
         if not self.steps:
             return f"{length}, one forward pass per image"
         epochs = "epochs unknown (add images=)"
         if self.training_images:
-            images = f"{self.training_images:,} images {self.images_source}"
+            images = f"{self.training_images:,} training images ({self.images_source})"
             epochs = f"epochs={self.epochs:.4g} of {images}"
         steps = f"optim.steps={self.steps + self.begins_at}"
         if self.begins_at:
@@ -311,6 +311,10 @@ def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []
     fits = [stage for stage, total in totals.items() if total <= device.memory * GIB]
-    remedy = f"{fits[0]} would fit" if fits else "Use a smaller compute.batch= or more processes="
+    remedy = (
+        f"{fits[0]} fits (docs/distributed.md)"
+        if fits
+        else "Use a smaller compute.batch= or more processes="
+    )
     text = f"{totals['DDP'] / GIB:.1f} GiB of tensors per process do not fit into"
     return [f"{text} device={device.name} ({device.memory:g} GiB). {remedy}"]

@@ -518,7 +518,8 @@ def test_images_that_have_changed_since_end_the_study(ended: Path, serial: list[
     path = ended / "tiny" / "pretrain-mpp-0" / "environment.json"
     alter(path, data=json.loads(path.read_text())["data"] | {"train": "other"})
     with pytest.raises(
-        UserError, match=r"the images of train differ between this command and the run in .*pretrain-mpp-0\."
+        UserError,
+        match=r"the images of train differ between this command and the run in .*pretrain-mpp-0\.",
     ):
         tool.study(written(ended, STUDY))
     assert serial == []

@@ -62,7 +62,7 @@ def why_kept(run: ListedRun) -> str:
     if run.record.result is None:
         return "the run has not finished"
     if (run.record.folder / "checkpoints").is_symlink():
-        return "checkpoints is a link and may belong to another run"
+        return "the folder checkpoints is a link and may belong to another run"
     if export_files.nonfinite_weight(run.record.folder / "export" / "model.safetensors"):
         return "the export has weights that are not finite"
     try:

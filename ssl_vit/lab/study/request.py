@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, suggest
+from ...formatting import count_of
 from ...recipe.parsing import parse_path
 from ...recipe.schema import build as build_recipe
 from ...recipe.tool import build, option_name, split
@@ -182,7 +183,7 @@ def _worth(
     parallel = options.parallel
     if options.launcher != "local":
         planned.lines.append(
-            f"planned     with the speed of this machine and {planned.parallel} tasks at once. The"
+            f"planned     with the speed of this machine and {count_of(planned.parallel, 'tasks')} at once. The"
             f" machines of launcher={options.launcher} may be slower or faster, and the plan does"
             " not include waiting in a queue."
         )
