@@ -183,9 +183,10 @@ def _worth(
     parallel = options.parallel
     if options.launcher != "local":
         planned.lines.append(
-            f"planned     with the speed of this machine and {count_of(planned.parallel, 'tasks')} at once. The"
-            f" machines of launcher={options.launcher} may be slower or faster, and the plan does"
-            " not include waiting in a queue."
+            "planned     with the speed of this machine and"
+            f" {count_of(planned.parallel, 'tasks')} at once. The machines of"
+            f" launcher={options.launcher} may be slower or faster, and the plan does not include"
+            " waiting in a queue."
         )
     elif parallel is None:
         parallel = planned.parallel
