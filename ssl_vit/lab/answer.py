@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .. import stats
-from ..formatting import typed_command
+from ..formatting import count_of, typed_command
 from .compare import Comparison, Difference, difference, pairs
 from .results import PREDICTED, Results
 from .study import hours, launch
@@ -47,7 +47,7 @@ LEARNED = {
 }
 LENGTH = (
     "Network and length: {network}, {epochs} epochs ({steps} steps) of pre-training and"
-    " {fine_epochs} epochs ({fine_steps} steps) of fine-tuning, {n} seeds{used}."
+    " {fine_epochs} epochs ({fine_steps} steps) of fine-tuning, {n}{used}."
 )
 WITH_RELEASED = (
     "{text}, and fine-tuned from the released encoder {released} {accuracy:.1f}% (difference from"
@@ -134,7 +134,7 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
     lines = (
         first.format(text=text, commonest=100 * commonest, a=objective, b=baseline),
-        LENGTH.format(**facts, n=len(seeds), used=used),
+        LENGTH.format(**facts, n=count_of(len(seeds), "seeds"), used=used),
         *([] if facts["init"] or facts.get("released") else [_not_released(results, facts)]),
     )
     return Answer(lines, step)
@@ -170,7 +170,7 @@ def _interval(difference: Difference, family: int) -> str:
         difference: The difference.
         family: Number of comparisons that the error level of 5% is divided by.
     """
-    seeds = f"{difference.n} seed{'s' if difference.n != 1 else ''}"
+    seeds = count_of(difference.n, "seeds")
     if difference.interval is None:
         return f"{difference.mean:+.1f} points, {seeds}"
     low, high = difference.interval

@@ -484,7 +484,7 @@ def shorter_side(images: "Source", data: schema.Data) -> int:
         with suppress(ValueError):
             sides.append(min(decode(raw).shape[1:]))
     if not sides:
-        raise UserError(f"{data.place}: none of {len(rows)} images can be read. Check the files.")
+        raise UserError(f"{data.place}: no image can be read (tried {len(rows)}). Check the files.")
     return int(np.median(sides))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, suggest
-from ..formatting import NOT_COUNTED, duration, format_bytes
+from ..formatting import NOT_COUNTED, count_of, count_of_images, duration, format_bytes
 from ..recipe.parsing import load_yaml
 from ..recipe.schema import Recipe
 from . import engine
@@ -171,7 +171,7 @@ class RunEstimate:
             totals = totals[:1]
         where = f"{', '.join(totals)} per process (processes={self.asked.processes})"
         each = f"activations (estimated {format_bytes(self.image_bytes)} per image)"
-        batch = f"with {self.device_batch} images per pass, including {each}"
+        batch = f"with {count_of_images(self.device_batch or 0)} per pass, including {each}"
         if not self.device_batch:
             batch = f"without {each}. To include activations, add device= or compute.batch="
         has = f". {self.device.name} has {self.device.memory:g} GiB" if self.device else ""
@@ -195,7 +195,7 @@ class RunEstimate:
             total = duration(timed.seconds * self.steps)
             step = f"{timed.seconds:.3g} s per step (median of {timed.steps}, {timed.least:.3g}"
             step += f" to {timed.most:.3g})"
-            where = f"{timed.device}, {timed.threads} threads, {timed.precision}"
+            where = f"{timed.device}, {count_of(timed.threads, 'threads')}, {timed.precision}"
             load = f"load average {timed.load:.2f} before the measurement"
             yield "here", f"about {total}: measured {step} on {where}, {load}"
 

@@ -82,8 +82,7 @@ def first(record: RunRecord) -> Iterator[Block]:
     for text in seen_text.cautions(record.seen):
         yield Text(f"{text}.", warning=True)
     if number := record.warning_count:
-        count = "1 warning" if number == 1 else f"{number} warnings"
-        yield Text(f"{count}: see the section Warnings.", warning=True)
+        yield Text(f"{count_of(number, 'warnings')}: see the section Warnings.", warning=True)
 
 
 def warnings(record: RunRecord) -> Iterator[Block]:
@@ -91,7 +90,7 @@ def warnings(record: RunRecord) -> Iterator[Block]:
     if record.problems:
         yield Listing([f"{problem}." for problem in record.problems])
     if steps := record.steps_of_bad_loss:
-        rows = "1 row" if len(steps) == 1 else f"{len(steps):,} rows"
+        rows = count_of(len(steps), "rows")
         text = f"The loss is not finite in {rows} of metrics.jsonl, first at step {steps[0]:,}."
         yield Text(f"{text} The curves have gaps at these steps.", warning=True)
     if record.not_finite:

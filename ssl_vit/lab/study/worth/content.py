@@ -85,7 +85,8 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
         runs[f"final{part}"] = fine_tuned | {"best": f"tune{part}", "options": tuned}
     if extent.frozen:
         runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
-    condition = f"With {hours:g} hours ({question.epochs(extent.steps)}) of {question.network}"
+    time = f"{hours:g} hour{'s' * (hours != 1)}"
+    condition = f"With {time} ({question.epochs(extent.steps)}) of {question.network}"
     asked = f"{condition}, {objective} minus {baseline}"
     return {
         "title": f"Does pre-training help on these images? {asked}",
