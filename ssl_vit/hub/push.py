@@ -171,7 +171,8 @@ def _check_whose(run: Run, info: Any) -> None:
     if not names.issuperset(WHOSE):
         if strangers := sorted(names - BLANK):
             listed = ", ".join(strangers[:3])
-            raise UserError(f"{repo}: this repository has files of no run ({listed}). {another}")
+            text = f"this repository has files that belong to no run ({listed})"
+            raise UserError(f"{repo}: {text}. {another}")
         return
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, WHOSE)
     try:

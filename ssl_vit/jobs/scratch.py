@@ -79,7 +79,7 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     )
     top1, value = result.metrics[MEASURE].value, nearest.result.metrics[MEASURE].value
     work, all_work = nearest.result.total_exaflop, result.total_exaflop
-    less = ", and the compute of the two runs cannot be compared"
+    less = ", and the compute of the two runs was not matched"
     if made_by(recipe) and work is not None and all_work is not None and work < all_work:
         less = " and less compute"
     tries = _tries(neighbours, SCRATCH)

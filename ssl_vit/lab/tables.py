@@ -175,8 +175,8 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
     caption += " count once. At a level above 95%, all intervals together hold with 95%."
     if any(row["over"] != SEEDS for row in rows):
         caption += (
-            " An interval over seeds and images covers both Student's t interval and that of a"
-            " bootstrap."
+            " An interval over seeds and images covers both Student's t interval and a"
+            " bootstrap interval."
         )
     return Shown(pd.DataFrame(rows), caption, "interval", measure.digits)
 

@@ -124,7 +124,7 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         print(f"study       {request.name}: {request.study.title}", flush=True)
         if dry:
             print("\n".join(launcher.preview(job)))
-            text = "(an sbatch command typed by hand would find no study.json)"
+            text = "(job arrays need study.json, which dry=true does not write)"
             print(f"dry         nothing was started. To start the study, leave out dry=true {text}")
             return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
