@@ -111,6 +111,9 @@ PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
 FEW_IMAGES = 100
 TEST_SHARE = 0.2  # share of the images to test on if there is no test split
 NAMED = 4  # number of names that a note lists
+# things that `count_of` knows in the singular
+COUNTED = "image|file|folder|tar|task|job|step|seed|run|row|thread|worker|warning|checkpoint"
+COUNTED += "|process|pass"
 # followed by "images"
 SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}
 
@@ -256,7 +259,7 @@ def rounded_count(count: int) -> str:
 def count_of(count: int, things: str) -> str:
     """Return a number of things, given in the plural: "2 .txt files", "1 .txt file"."""
     if count == 1:
-        things = re.sub(r"(.*\b(?:image|file|folder|tar))s\b", r"\1", things)
+        things = re.sub(rf"(.*\b(?:{COUNTED}))e?s\b", r"\1", things)
     return f"{count:,} {things}"
 
 

@@ -115,7 +115,9 @@ class Milestones:
             with suppress(OSError):  # an upload may have removed the milestone
                 remove(oldest, export_files.WRITTEN)
                 text = f"the milestone of step {step_of(oldest):,} will not be uploaded"
-                self.pusher.run.warn(f"{text}, because {MAX_PENDING} milestones wait for the Hub")
+                self.pusher.run.warn(
+                    f"{text}, because {MAX_PENDING} milestones already wait for the Hub"
+                )
         self.export(run.outbox / f"step-{step:09d}", objective)
         self.pusher.start()
         return ()

@@ -35,7 +35,7 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
         f"{repository}@{revision or 'state'}", place, (*STATE, *BEST, TRAINED_ON, COMPARED)
     )
     if missing := [file for file in STATE if not (source / file).exists()]:
-        text = f"no training state here ({missing[0]} is missing). Push with hub.state=true."
+        text = f"no training state ({missing[0]} is missing). Push the run with hub.state=true."
         raise UserError(f"{place}: {text}")
     try:  # checks the recipe like any other, so that its name cannot lead out of `out`
         run = Run(from_untrusted(source / "recipe.yaml", out, name))

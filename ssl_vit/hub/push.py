@@ -171,7 +171,8 @@ def _check_whose(run: Run, info: Any) -> None:
     if not names.issuperset(WHOSE):
         if strangers := sorted(names - BLANK):
             listed = ", ".join(strangers[:3])
-            raise UserError(f"{repo}: holds files that belong to no run ({listed}). {another}")
+            text = f"this repository has files that belong to no run ({listed})"
+            raise UserError(f"{repo}: {text}. {another}")
         return
     source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, WHOSE)
     try:
@@ -182,12 +183,12 @@ def _check_whose(run: Run, info: Any) -> None:
     compared = counted(flatten(pushed))
     here = computed_values(public_recipe(run.recipe))
     if differ := [difference.key for difference in differences(compared, here)]:
-        text = f"holds a run of another recipe ({', '.join(differ[:5])})"
+        text = f"this repository holds a run of another recipe ({', '.join(differ[:5])})"
         raise UserError(f"{repo}: {text}. {another}")
     for kind, now in identity(run).items():
         before = was.get(kind)
         if differences(facts(kind, before if isinstance(before, dict) else {}), facts(kind, now)):
-            text = f"holds a run of the same recipe, but the hashes of {kind} differ"
+            text = f"this repository holds a run of this recipe, but the hashes of {kind} differ"
             raise UserError(f"{repo}: {text}. {another}")
 
 

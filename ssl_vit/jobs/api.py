@@ -191,12 +191,13 @@ def load_encoder(
 def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) -> RunResult | None:
     if isinstance(options, Recipe):
         if keywords:
-            text = "a finished Recipe takes no options. Give all options to ssl_vit.resolve"
+            text = "a Recipe takes no further options. Give all options to ssl_vit.resolve"
             raise UserError(f"{', '.join(keywords)}: {text}.")
         # a new Recipe, because a run replaces values such as compute.precision=auto in its recipe
         values = options.values()
         if type(options) is not schema.recipe_class(options.objective, values):
-            text = "the Recipe was made for another objective or target. Use ssl_vit.resolve"
+            text = "the Recipe was made for another objective or target. Make a new Recipe with"
+            text += " ssl_vit.resolve"
             raise UserError(f"objective={options.objective}: {text}.")
         recipe = schema.build(values)
         check.check(recipe)

@@ -56,7 +56,8 @@ def _warnings(job: Job) -> Iterator[str]:
         left = train - job.online.chosen_on(train)
         if recipe.probe.neighbors > left:
             few = f"the probes learn from only {formatting.count_of_images(left)}"
-            yield f"probe.neighbors={recipe.probe.neighbors}: {few}, too few for k-NN accuracy"
+            remedy = "Use fewer neighbours, or probe.measures= without knn"
+            yield f"probe.neighbors={recipe.probe.neighbors}: {few}. {remedy}"
     yield from splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
         if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
@@ -137,14 +138,17 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     )
     yield (
         "batch",
-        f"{o.batch} = {batch_layout.device_batch} per pass x {batch_layout.processes} processes x "
-        f"{batch_layout.accumulation_steps} passes",
+        f"{o.batch} = {batch_layout.device_batch} per pass x "
+        f"{formatting.count_of(batch_layout.processes, 'processes')} x "
+        f"{formatting.count_of(batch_layout.accumulation_steps, 'passes')}",
     )
     epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
     work = formatting.format_exaflop(costs.exaflop(recipe, images), 2)
-    yield "length", f"{o.steps:,} steps, {formatting.count_of_images(images)},{epochs} {work}"
-    device, threads = job.accelerator.device.type, torch.get_num_threads()
-    loading = f"{job.workers} data workers"
+    steps = formatting.count_of(o.steps, "steps")
+    yield "length", f"{steps}, {formatting.count_of_images(images)},{epochs} {work}"
+    device = job.accelerator.device.type
+    threads = formatting.count_of(torch.get_num_threads(), "threads")
+    loading = formatting.count_of(job.workers, "data workers")
     if job.decoded:
         loading += f", decoded in memory: {job.decoded.description}"
     if job.online:
@@ -152,7 +156,7 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     elif job.not_compared:
         yield "probes", f"none, {job.not_compared}"
     device = f"{batch_layout.processes} x {device}, {formatting.sharded(job.sharding)}"
-    yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"
+    yield "machine", f"{device}, {threads}, {recipe.compute.precision}, {loading}"
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):

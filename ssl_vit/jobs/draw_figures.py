@@ -226,7 +226,7 @@ def _known(folder: OutputFolder[FigureRecord], named_encoder: "NamedEncoder") ->
     differ = differences(facts("init", record.init), facts("init", named_encoder.source.identity()))
     if folder.run is None and differ:
         names = ", ".join(sorted(each.name for each in differ))
-        text = f"{folder.path} holds figures of other weights (other {names}). Use another name=."
+        text = f"{folder.path} holds figures of other weights ({names} differs). Use another name=."
         raise UserError(f"init={named_encoder.source.place}: {text}")
     return record.figures
 

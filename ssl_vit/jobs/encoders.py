@@ -149,7 +149,7 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     brought = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
     own_texts = {key: text for key, text in texts.items() if key not in brought}
     if of_model and "model.width" in described:
-        text = f"the weights of init={place} describe the model. Leave out model="
+        text = f"the weights of init={place} describe the model. Leave out options of the model"
         raise UserError(f"{of_model}={texts[of_model]}: {text}.")
     own_texts.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
     name = own_texts.pop("model.name", None)  # only model= sets this key

@@ -141,8 +141,9 @@ def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> s
     )
     if pairs is None or above == len(neighbours):
         return ""
-    level = f"99% of all pairs of images (similarity above {pairs.high:.4f})"
-    text = f"only {above:,} of these {len(neighbours):,} images are more similar than {level}"
+    level = f"99% of all pairs of images ({pairs.high:.4f})"
+    text = f"the similarity of only {above:,} of these {len(neighbours):,} images is higher than in"
+    text += f" {level}"
     return f"{text}. The rest may look different from the query"
 
 

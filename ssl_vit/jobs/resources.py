@@ -79,7 +79,9 @@ def check_memory(recipe: Recipe) -> None:
     """
     needed, memory = 4 * costs.work(recipe).parameters, host_memory()
     if needed > memory:
-        text = f"the weights take {format_bytes(needed)}, and a process has {format_bytes(memory)}"
+        text = (
+            f"the weights take {format_bytes(needed)}, and a process can use {format_bytes(memory)}"
+        )
         raise UserError(f"{largest_sizes(recipe)}: {text}. Use a smaller network.")
 
 
@@ -147,7 +149,8 @@ def resident_images(
         return decode_split(train, data, room, torch.get_num_threads())
     except NotResident as error:
         if wanted:
-            raise UserError(f"compute.resident=true: {error}. Use compute.resident=null.") from None
+            text = f"images cannot be kept decoded ({error}). Use compute.resident=null."
+            raise UserError(f"compute.resident=true: {text}") from None
         return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..formatting import copies_text, count_of_images, duration, format_held_out
+from ..formatting import copies_text, count_of, count_of_images, duration, format_held_out
 from ..metrics import PROBED, format_metrics, own_rows
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
@@ -70,7 +70,8 @@ class RunResult(Result):
         began = f"(step {self.trunk.step:,} by run {self.trunk.run}) " if self.trunk else ""
         took = f"{began}in {duration(self.seconds)}, {self.finished}: "
         took += str(page if page.exists() else self.folder)
-        yield f"finished    {f'{self.steps:,} steps ' if self.steps else ''}{took}{self._chosen()}"
+        trained = f"{count_of(self.steps, 'steps')} " if self.steps else ""
+        yield f"finished    {trained}{took}{self._chosen()}"
         if self.steps:
             yield from self._of_training()
         readings = metric_tables.readings(self.metrics, self.measured_on)

@@ -79,9 +79,9 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     )
     top1, value = result.metrics[MEASURE].value, nearest.result.metrics[MEASURE].value
     work, all_work = nearest.result.total_exaflop, result.total_exaflop
-    less = "compute that was not compared"
+    less = ", and the compute of the two runs was not matched"
     if made_by(recipe) and work is not None and all_work is not None and work < all_work:
-        less = "less compute"
+        less = " and less compute"
     tries = _tries(neighbours, SCRATCH)
     tuning = "no tuning" if tries == 1 else f"{tries} tries"
     start, here = (
@@ -89,7 +89,7 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         for count, exaflop in ((tries, work), (_tries(neighbours, recipe.init), all_work))
     )
     return (
-        f"{NOT_KNOWN}, because training from scratch had {tuning} and {less}: {MEASURE} {value:.1%}"
+        f"{NOT_KNOWN}, because training from scratch had {tuning}{less}: {MEASURE} {value:.1%}"
         f" from scratch ({nearest.folder.name}: {start}), {top1:.1%} fine-tuned ({here} including"
         " pre-training)"
     )

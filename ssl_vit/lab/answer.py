@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .. import stats
-from ..formatting import typed_command
+from ..formatting import count_of, typed_command
 from .compare import Comparison, Difference, difference, pairs
 from .results import PREDICTED, Results
 from .study import hours, launch
@@ -47,7 +47,7 @@ LEARNED = {
 }
 LENGTH = (
     "Network and length: {network}, {epochs} epochs ({steps} steps) of pre-training and"
-    " {fine_epochs} epochs ({fine_steps} steps) of fine-tuning, {n} seeds{used}."
+    " {fine_epochs} epochs ({fine_steps} steps) of fine-tuning, {n}{used}."
 )
 WITH_RELEASED = (
     "{text}, and fine-tuned from the released encoder {released} {accuracy:.1f}% (difference from"
@@ -112,7 +112,8 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     longer = _study(results, facts, factor=2, name=f"{results.folder.name}-longer")
     if not verdict.found.final:
         first = PROVISIONAL
-        step = f"Wait for the planned end, or continue: {_study(results, facts)}"
+        step = "Wait for the planned end. If the study is not running, continue:"
+        step += f" {_study(results, facts)}"
     elif not learned:
         first = NOTHING
         step = f"Check that the labels fit the images, then train longer: {longer}"
@@ -133,7 +134,7 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
     lines = (
         first.format(text=text, commonest=100 * commonest, a=objective, b=baseline),
-        LENGTH.format(**facts, n=len(seeds), used=used),
+        LENGTH.format(**facts, n=count_of(len(seeds), "seeds"), used=used),
         *([] if facts["init"] or facts.get("released") else [_not_released(results, facts)]),
     )
     return Answer(lines, step)
@@ -169,7 +170,7 @@ def _interval(difference: Difference, family: int) -> str:
         difference: The difference.
         family: Number of comparisons that the error level of 5% is divided by.
     """
-    seeds = f"{difference.n} seed{'s' if difference.n != 1 else ''}"
+    seeds = count_of(difference.n, "seeds")
     if difference.interval is None:
         return f"{difference.mean:+.1f} points, {seeds}"
     low, high = difference.interval
@@ -214,7 +215,8 @@ def _more_seeds(difference: Difference, images: int) -> str:
     text = f"With {MOST_SEEDS} seeds the interval would reach about {wide:.1f} points to each side"
     if not difference.over_images:
         return text
-    return f"{text}. The {images:,} test images alone cause {by_images:.1f} points"
+    text += f", and with any number of seeds at least {by_images:.1f} points"
+    return f"{text}, because of the {images:,} test images"
 
 
 def _hours_of_eight_seeds(results: Results) -> float:

@@ -173,8 +173,8 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
         return
     for axis in rule.axes_of_places:
         if len({name for place in rule.places for name in place if name[0] == axis}) > 1:
-            first = f"To compare its names, put {axis} first under `axes` or after `sweep`"
-            yield f"{axis} is not compared. {first}"
+            first = f"To compare these names, put {axis} first under `axes` or after `sweep`"
+            yield f"The names of axis {axis} are not compared with one another. {first}"
     spent = rows.groupby([rule.axis, *rule.axes_of_places])["exaflop"].mean()
     known = {tuple(key) if isinstance(key, tuple) else (key,): mean for key, mean in spent.items()}
     apart: dict[float, str] = {}
@@ -186,7 +186,7 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
         low, high = sorted(sides, key=lambda name: sides[name])
         if sides[low] > 0 and (times := sides[high] / sides[low]) >= UNEQUAL:
             ends = f"from {sides[low]:.3g} ({low}) to {sides[high]:.3g} ({high}) exaFLOP"
-            apart[times] = f"by up to {times:.2g} times, {ends} including pre-training"
+            apart[times] = f"by a factor of up to {times:.2g}, {ends} including pre-training"
     if apart:
         yield f"{rule.axis}: the compute differs {apart[max(apart)]}"
     if unknown:

@@ -128,8 +128,8 @@ def cost(options: Sequence[str], where: str) -> Cost:
     recipe = resolve(options, where, here=False)
     a_step = costs.exaflop(recipe, recipe.optim.batch)
     if a_step is None:
-        text = f"objective={recipe.objective}: the exaFLOP of this objective are not counted"
-        raise UserError(f"{where}: {text} (docs/extend.md). Remove match from the study.")
+        text = f"objective={recipe.objective}: ssl_vit cannot count the exaFLOP of this objective"
+        raise UserError(f"{where}: {text} (docs/extend.md). Leave out `match`.")
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 
@@ -354,7 +354,7 @@ def image_counts(recipe: Recipe, train_images: int | None) -> ImageCounts:
     whole = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
     source = "given by images=" if train_images else "as published"
     if count != whole:
-        source = f"left for training, of {whole:,} {source}"
+        source = f"of {whole:,} {source}"
     return ImageCounts(count, seen, source)
 
 
@@ -484,7 +484,7 @@ def shorter_side(images: "Source", data: schema.Data) -> int:
         with suppress(ValueError):
             sides.append(min(decode(raw).shape[1:]))
     if not sides:
-        raise UserError(f"{data.place}: none of {len(rows)} images can be read. Check the files.")
+        raise UserError(f"{data.place}: no image can be read (tried {len(rows)}). Check the files.")
     return int(np.median(sides))
 
 

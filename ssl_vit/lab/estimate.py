@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, suggest
-from ..formatting import NOT_COUNTED, duration, format_bytes
+from ..formatting import NOT_COUNTED, count_of, count_of_images, duration, format_bytes
 from ..recipe.parsing import load_yaml
 from ..recipe.schema import Recipe
 from . import engine
@@ -141,20 +141,20 @@ class RunEstimate:
         yield from self._time()
         if self.price is not None:
             of = "assumed" if self.device else "measured"
-            each = f"at {self.asked.price:g} per device-hour of the {of} time"
+            each = f"at {self.asked.price:g} per device-hour, for the {of} time"
             yield "price", f"{number(self.price)}, {each}"
 
     def _length(self) -> str:
         """Describe steps, images and epochs, with the names of options to set."""
         if self.images is None:
-            return "unknown, because the number of images in the splits is unknown"
+            return "unknown number of images. Add data.path= with images on this machine"
         work = NOT_COUNTED if self.exaflop is None else number(self.exaflop)
         length = f"{self.images:,} images, exaFLOP {work}"
         if not self.steps:
             return f"{length}, one forward pass per image"
         epochs = "epochs unknown (add images=)"
         if self.training_images:
-            images = f"{self.training_images:,} images {self.images_source}"
+            images = f"{self.training_images:,} training images ({self.images_source})"
             epochs = f"epochs={self.epochs:.4g} of {images}"
         steps = f"optim.steps={self.steps + self.begins_at}"
         if self.begins_at:
@@ -171,7 +171,7 @@ class RunEstimate:
             totals = totals[:1]
         where = f"{', '.join(totals)} per process (processes={self.asked.processes})"
         each = f"activations (estimated {format_bytes(self.image_bytes)} per image)"
-        batch = f"with {self.device_batch} images per pass, including {each}"
+        batch = f"with {count_of_images(self.device_batch or 0)} per pass, including {each}"
         if not self.device_batch:
             batch = f"without {each}. To include activations, add device= or compute.batch="
         has = f". {self.device.name} has {self.device.memory:g} GiB" if self.device else ""
@@ -187,16 +187,16 @@ class RunEstimate:
             peak += "" if on.verified else " (not checked)"
             yield "time", f"{about}, {spent}: {assumed(self.asked)} of {peak}"
             if self.images:
-                rate = f"{number(self.images / self.seconds)} images/s in total, or training waits"
-                yield "loading", f"{rate}. docs/speed.md says how fast a core decodes images"
+                rate = f"at least {number(self.images / self.seconds)} images/s, or training waits"
+                yield "loading", f"{rate}. docs/speed.md says how many images/s a core decodes"
         elif not timed:
             yield "time", f"{no_time()} or --probe"
         if timed:
             total = duration(timed.seconds * self.steps)
             step = f"{timed.seconds:.3g} s per step (median of {timed.steps}, {timed.least:.3g}"
             step += f" to {timed.most:.3g})"
-            where = f"{timed.device}, {timed.threads} threads, {timed.precision}"
-            load = f"load average before: {timed.load:.2f}"
+            where = f"{timed.device}, {count_of(timed.threads, 'threads')}, {timed.precision}"
+            load = f"load average {timed.load:.2f} before the measurement"
             yield "here", f"about {total}: measured {step} on {where}, {load}"
 
 
@@ -206,11 +206,11 @@ def as_lines(opening: list[str], rows: Iterable[tuple[str, str]], warnings: Iter
 
 
 def assumed(asked: PlanOptions) -> str:
-    return f"assumed for the steps alone, at {asked.efficiency:.0%} (efficiency=)"
+    return f"for computation alone, assuming {asked.efficiency:.0%} (efficiency=) of the peak speed"
 
 
 def no_time() -> str:
-    return f"unknown. Add device= ({', '.join(devices())})"
+    return f"unknown. Add device= (choices: {', '.join(devices())})"
 
 
 def number(value: float | None) -> str:
@@ -311,6 +311,10 @@ def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []
     fits = [stage for stage, total in totals.items() if total <= device.memory * GIB]
-    remedy = f"{fits[0]} would fit" if fits else "Use a smaller compute.batch= or more processes="
+    remedy = (
+        f"{fits[0]} fits (docs/distributed.md)"
+        if fits
+        else "Use a smaller compute.batch= or more processes="
+    )
     text = f"{totals['DDP'] / GIB:.1f} GiB of tensors per process do not fit into"
     return [f"{text} device={device.name} ({device.memory:g} GiB). {remedy}"]

@@ -81,7 +81,7 @@ class RunsOptions(ToolOptions):
             order: sort=-ended.
         best: Rank finished runs by a metric, in groups of the same images and objective.
         clean: Remove the checkpoints of finished runs. Runs that have not finished, are being
-            written, have no intact export or have pending pushes keep all checkpoints.
+            written, have no intact export or have incomplete uploads keep all checkpoints.
     """
 
     summary = "list or rank the runs of a folder, remove checkpoints"

@@ -19,6 +19,7 @@ from .. import stats
 from ..formatting import (
     FEW_IMAGES,
     copies_text,
+    count_of_images,
     few_images,
     figure_label,
     plain_table,
@@ -169,7 +170,7 @@ def page(report: Report) -> list[Section]:
     for name, shown in rest.items():
         exploratory += [Text(f"{name[0].upper()}{name[1:]}:"), *_table(shown)]
     finished = sorted(run.result.finished[:16] for run in results.finished.values())
-    text = f"{len(finished)} runs finished between {finished[0]} and {finished[-1]}, on:"
+    text = f"Runs finished: {len(finished)}, from {finished[0]} to {finished[-1]} UTC, on:"
     machines = sorted({machine(run.environment) for run in results.finished.values()})
     sections = [
         Section("", opening),
@@ -311,7 +312,9 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
         images = max((entry.images.get("test", 0) for entry in seen), default=0)
         labels = max((entry.labels.get("test", 0) for entry in seen), default=0)
         text = f"{name}: the weights were trained on {images:,} of {of:,} test images"
-        with_labels = f"with the labels of {labels:,} images" if labels else "without labels"
+        with_labels = (
+            f"with the labels of {count_of_images(labels)}" if labels else "without labels"
+        )
         if seen_text.learned_labels(seen):
             yield f"{text}, {with_labels}. Do not trust the results of {name}.", True
         elif images:
@@ -352,7 +355,8 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         yield f"Values of {some([*broken['folder'].unique()])} that are not finite are left out."
     yield from _copies(results, verdict)
     if (rows["n"] < FEW_IMAGES).any():
-        text = f"An accuracy on {rows['n'].min()} images is uncertain by 10 points or more"
+        count = count_of_images(int(rows["n"].min()))
+        text = f"An accuracy on {count} is uncertain by 10 points or more"
         yield f"{text}, even if all seeds agree."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
     through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
@@ -367,7 +371,8 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         tested_task.seed for tested_task in tested
     }
     if seeds:
-        yield f"Some compared seeds also chose values: {some([*map(str, sorted(seeds))])}."
+        names = some([*map(str, sorted(seeds))])
+        yield f"Values were chosen with seeds that are also compared: {names}."
     if any("data.share" in texts and "data.share_seed" not in texts for texts in options):
         yield "All seeds use one draw of labelled images. The intervals do not cover other draws."
 
@@ -393,7 +398,9 @@ def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
     places = {(key, source.place) for sources in named for key, source in sources.items()}
     for key, place in sorted(places):
         if place != engine.SCRATCH and not REFERENCE.search(place):
-            text = f"{key}={Path(place).name} is one encoder for all seeds. The results describe"
+            text = (
+                f"{key}={Path(place).name} is the same encoder for all seeds. The results describe"
+            )
             yield f"{text} this encoder and not a method of pre-training."
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import UserError
+from ..formatting import count_of
 from ..metrics import FRESH
 from ..pages import metric_tables
 from ..recipe import records
@@ -29,7 +30,7 @@ from .study.tasks import Task, Tasks, origins
 
 PREDICTED = "top1"  # metric that a run's stored predictions reproduce
 # takes the place of a folder, for fresh weights that a task has measured
-BESIDE = "fresh weights beside {}"
+BESIDE = "fresh weights measured by {}"
 
 
 class Finished(NamedTuple):
@@ -156,7 +157,7 @@ def load(folder: Path) -> Results:
         why = run_folder.not_planned(folder / name, task.values, words, undecided)
         needed = next((need for need in task.needs if need in foreign), None)
         if why or needed:
-            foreign[name] = why or f"the task depends on {needed}"
+            foreign[name] = why or f"the task needs {needed}, which is left out"
             continue
         training_images[name] = run_folder.training_images(folder / name)
         finished[name] = Finished(
@@ -164,9 +165,9 @@ def load(folder: Path) -> Results:
             records.require(folder / name / "environment.json", RunEnvironment, HINT),
         )
     if not finished:
-        state = f"{len(missing)} of {len(tasks)} tasks have not finished"
+        state = f"{len(missing)} of {count_of(len(tasks), 'tasks')} not finished"
         left = "".join(f". {name} is left out: {why}" for name, why in foreign.items())
-        raise UserError(f"{folder}: no result can be shown, because {state}{left}")
+        raise UserError(f"{folder}: there are no results yet ({state}){left}")
     _check_training_images(folder, finished, training_images)
     rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
     table = frame(rows, list(plan.axes))

@@ -100,11 +100,10 @@ def _other_weights(
         return "" if same else f"the {called} differ from the weights of {source.public_name}"
     # recipes name weights on the Hub together with a commit
     names = {compared.public_name.partition("@")[0] for compared in (recorded_source, source)}
-    return (
-        ""
-        if len(names) == 1
-        else f"the {called} come from {recorded_source.key}={recorded_source.public_name}"
-    )
+    if len(names) == 1:
+        return ""
+    recorded_place = f"{recorded_source.key}={recorded_source.public_name}"
+    return f"the {called} come from {recorded_place} and not from {source.public_name}"
 
 
 @functools.lru_cache(maxsize=64)  # several tasks start from one run

@@ -169,12 +169,14 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
         for family in (verdict.found, verdict.fresh)
         for difference in family.differences
     ]
-    caption = "Each difference is a mean over n seeds. Seeds that continue from one pre-training"
+    caption = (
+        "Each difference is a mean over n seeds. Seeds that continue from the same pre-training"
+    )
     caption += " count once. At a level above 95%, all intervals together hold with 95%."
     if any(row["over"] != SEEDS for row in rows):
         caption += (
-            " An interval over seeds and images has the outer ends of Student's t interval and of a"
-            " bootstrap."
+            " An interval over seeds and images covers both Student's t interval and a"
+            " bootstrap interval."
         )
     return Shown(pd.DataFrame(rows), caption, "interval", measure.digits)
 
@@ -227,7 +229,10 @@ def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
         rows = pd.DataFrame(records)
         minus = partial(compare, rows, axis, scale=measure.scale)
         frame = _summary(results, verdict, measure, rows, baseline, minus)
-        caption = f"Means over {over} for each seed. Each row says how many names have finished."
+        caption = (
+            f"For each seed, values are means over the names of {over}. Each row says how many"
+        )
+        caption += " names have finished."
         left_out = ", ".join(name for name in every if name not in planned)
         caption += f" Not in the study: {left_out}." if left_out else ""
         frame = frame.drop(columns=["exaFLOP", "images"], errors="ignore")
@@ -255,9 +260,14 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
             at, low, high = (_number(end, None) for end in crossing)
             span = f"95% CI {_span(low, high)}"
             texts.append(f" {name} and {baseline} cross at {axis} {at} ({span}).")
-    caption = f"The column times is the factor for {axis} at which {baseline} is as good as the"
-    caption += f" name in the row. Values between two places are linear in the logarithm of {axis}."
-    caption += " An interval that reaches beyond the tried values is open."
+    caption = f"The column times says by which factor {axis} must be multiplied until {baseline} is"
+    caption += (
+        f" as good as the name in the row. Between two tried values of {axis}, the measure is"
+    )
+    caption += (
+        f" interpolated in the logarithm of {axis}. An interval that reaches beyond the tried"
+    )
+    caption += " values is open."
     yield f"along {axis}", Shown(pd.DataFrame(rows), caption + "".join(texts))
 
 
@@ -306,7 +316,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         counted = ", ".join(f"{name} ({n:.0f} images)" for name, n in few.items())
         caption += f" Measured on few images: {counted}."
     for counts, names in _on_other_images(every, axis, results.plan.axes).items():
-        caption += f" In {some(names)}, rows have different images (numbers of images: {counts})."
+        caption += f" Rows of {some(names)} were measured on different images ({counts} images)."
     return Shown(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))
 
 
@@ -365,7 +375,9 @@ def _cost(results: Results) -> Shown:
         exaflop = sum(counted) if len(counted) == len(done) else None
         row = {"run": run, "tasks": f"{len(done)} of {len(names)}", "exaFLOP": exaflop}
         rows.append(row | {"device-hours": float(sum(result.device_hours for result in done))})
-    return Shown(pd.DataFrame(rows), "Cost of each run, without earlier runs.")
+    return Shown(
+        pd.DataFrame(rows), "Cost of each run, without the runs that gave the initial weights."
+    )
 
 
 def as_text(shown: Shown) -> pd.DataFrame:

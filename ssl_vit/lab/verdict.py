@@ -173,7 +173,7 @@ def claims(results: Results) -> Verdict:
     ]
     sentences += _measured_otherwise(results, asked)
     if fresh is None:
-        sentences.append("The study did not measure training without pre-training.")
+        sentences.append("The study measured nothing with fresh weights for comparison.")
     elif fresh:
         named = {comparison.b for comparison in fresh} == {FRESH}
         if asked:  # else no sentence has named the measure yet
@@ -192,9 +192,13 @@ def _history(results: Results) -> Iterator[str]:
         yield f"{text} The plan dropped these unfinished tasks: {some(plan.dropped)}."
     elif results.ends > 1:
         bound = ERROR * sum(1 / end for end in range(1, results.ends + 1))
-        text = f"This is planned end number {results.ends}, so each error level is divided by"
-        text += f" {results.ends}. Over all {results.ends} planned ends, at most {bound:.1%} of"
-        yield f"{text} studies claim a difference that does not exist."
+        text = (
+            f"The plan changed after results were known, so this is planned end {results.ends} and"
+        )
+        text += (
+            f" each error level is divided by {results.ends}. With this rule, at most {bound:.1%}"
+        )
+        yield f"{text} of such studies claim a difference that does not exist."
 
 
 def _unfinished(results: Results) -> Iterator[str]:
@@ -225,7 +229,7 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
         raise UserError(f"{text} ({suggest(name, [*rows['metric'].unique()])})")
     if not has_direction(name):
         text = f"{name}: whether lower values are better is unknown. Write another metric under"
-        raise UserError(f"{results.folder}: {text} measures, or declare a Metric in the plugin.")
+        raise UserError(f"{results.folder}: {text} `measures`, or declare a Metric in the plugin.")
     row = find_metric(name)
     split = next(
         (candidate for candidate in ("test", "validation", "train") if candidate in splits),
@@ -282,7 +286,7 @@ def _apart(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
             # predicted labels do not depend on which part of an image the network sees
             keys = ["objective"]
         if differ := [key for key in keys if a.values[key] != b.values[key]]:
-            return f"predict different things, because {differ[0]} differs"
+            return f"have different pre-training tasks, because {differ[0]} differs"
     return ""
 
 

@@ -269,7 +269,7 @@ def _features_verdict(readings: Sequence[Reading]) -> str:
         claims = [*(claim for claim in claims if claim != said[WON]), f"are {NO_BETTER}"]
     if not claims:
         return ""
-    text = f"{first.row.words} features of this encoder {' and '.join(claims)}."
+    text = f"By {first.row.words}, the features of this encoder {' and '.join(claims)}."
     beside = [baseline for each in readings for baseline in each.beside if baseline.place == PIXELS]
     pixels = {baseline.verb for baseline in beside if baseline.difference}
     if LOST in pixels:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..formatting import (
     NOT_COUNTED,
+    count_of,
     few_images,
     format_held_out,
     format_value,
@@ -81,8 +82,7 @@ def first(record: RunRecord) -> Iterator[Block]:
     for text in seen_text.cautions(record.seen):
         yield Text(f"{text}.", warning=True)
     if number := record.warning_count:
-        count = "1 warning" if number == 1 else f"{number} warnings"
-        yield Text(f"{count}: see the section Warnings.", warning=True)
+        yield Text(f"{count_of(number, 'warnings')}: see the section Warnings.", warning=True)
 
 
 def warnings(record: RunRecord) -> Iterator[Block]:
@@ -90,14 +90,14 @@ def warnings(record: RunRecord) -> Iterator[Block]:
     if record.problems:
         yield Listing([f"{problem}." for problem in record.problems])
     if steps := record.steps_of_bad_loss:
-        rows = "1 row" if len(steps) == 1 else f"{len(steps):,} rows"
+        rows = count_of(len(steps), "rows")
         text = f"The loss is not finite in {rows} of metrics.jsonl, first at step {steps[0]:,}."
         yield Text(f"{text} The curves have gaps at these steps.", warning=True)
     if record.not_finite:
         shown = ", ".join(f"{step:,}" for step in record.not_finite[:STEPS])
         more = " and more" if len(record.not_finite) > STEPS else ""
         text = "Updates skipped because the loss or the gradient was not finite: "
-        text += f"{len(record.not_finite):,} steps ({shown}{more})."
+        text += f"{count_of(len(record.not_finite), 'steps')} ({shown}{more})."
         yield Text(f"{text} not_finite.json lists the images of these steps.", warning=True)
     if len(record.warnings) > WARNINGS:
         yield Text(f"The last {WARNINGS} of {len(record.warnings):,} warnings in log.txt:")

@@ -3,7 +3,7 @@
 import math
 from datetime import UTC, datetime
 
-from ..formatting import duration, format_held_out, rounded_count, sharded
+from ..formatting import count_of, duration, format_held_out, rounded_count, sharded
 from ..metrics import format_baselines, format_metrics, in_order, label, own_rows
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
@@ -46,7 +46,7 @@ def course(record: RunRecord) -> str:
         if result.steps:
             seen = f" on {result.images:,.0f} images" if result.images else ""
             began = f", starting at step {result.trunk.step:,}," if result.trunk else ""
-            trained = f"after {result.steps:,} steps{seen}{began} in"
+            trained = f"after {count_of(result.steps, 'steps')}{seen}{began} in"
         took = f"{trained} {duration(result.seconds)}{times}{_chosen(result)}"
         return f"The run finished on {_when(result.finished)}, {took}."
     of = f" of {record.steps:,}" if record.steps else ""

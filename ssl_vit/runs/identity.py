@@ -258,7 +258,7 @@ def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
         keys = keeping(trunk_recipe, step)
         kept = f" To keep this step, the run needed {keys}." if keys else ""
         steps = ", ".join(map(str, saved)) or "none"
-        raise recipe.error("resume", f"no checkpoint of this step. Choose from: {steps}.{kept}")
+        raise recipe.error("resume", f"no checkpoint of this step. Steps to use: {steps}.{kept}")
 
 
 def keeping(trunk: Recipe, step: int) -> str:
@@ -360,7 +360,10 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
             "plugin": f"plugin={option_text(recipe.plugin)}: the file differs",
             "real": f"eval.real={recipe.eval.real}: the labels differ",
         }[kind]
-        raise UserError(f"{text} from the run in {folder}. {TAKEN}")
+        # the folder of another run that a run resumes from must not be removed
+        is_trunk = recipe.trunk is not None and folder == recipe.trunk.folder
+        remedy = "Leave out resume=." if is_trunk else TAKEN
+        raise UserError(f"{text} between this command and the run in {folder}. {remedy}")
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:

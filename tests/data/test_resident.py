@@ -114,7 +114,7 @@ def test_a_run_is_the_same_and_names_the_memory(options, capsys):
 )
 def test_what_cannot_be_kept_in_memory_is_refused_where_it_is_asked_for(tiny, given, reason):
     recipe = resolve(altered(tiny, *given, "compute.resident=true"))
-    with pytest.raises(UserError, match=rf"^compute\.resident=true: {reason}"):
+    with pytest.raises(UserError, match=rf"^compute\.resident=true: .*{reason}"):
         resources.resident_images(recipe, sized(), 0)
     recipe.compute.resident = None
     assert resources.resident_images(recipe, sized(), 0) is None

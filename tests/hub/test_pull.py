@@ -144,7 +144,7 @@ def test_a_state_is_packed_and_unpacked_as_it_was() -> None:
 
 
 STATES: dict[str, dict[str, Any]] = {
-    "no training state here": {"recipe.yaml": "ITS OWN"},
+    "no training state": {"recipe.yaml": "ITS OWN"},
     ": recipe.yaml: ": dict.fromkeys(payload.STATE, b"\x80\x04N."),  # a pickle
     "no training state in": {
         **dict.fromkeys(payload.STATE, b""),

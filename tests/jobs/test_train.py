@@ -377,7 +377,7 @@ def of_other_images(trunk: Path) -> None:
 HARM = {
     "is damaged": lambda trunk: flip_a_bit(step_folder(trunk, 8)),
     "belongs to another run": of_another,
-    "the images of train differ from the run in .*long": of_other_images,
+    "the images of train differ between this command and the run in .*long": of_other_images,
 }
 
 

@@ -116,15 +116,17 @@ def test_own_images_that_are_here_are_counted(planned: Planned, tmp_path: Path) 
     assert planned("recipe=evaluate", own)[0]["images"] == 120
     # under the name of a published set, of which a folder may have a part
     record, lines = planned("recipe=mpp", "data=imagenet", own, "data.size=64", "model.patch=8")
-    assert record["training_images"] == 99 and "99 images on this machine" in row(lines, "length")
+    assert record["training_images"] == 99 and "99 training images (on this machine)" in row(
+        lines, "length"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "left"),
     [
-        (["images=1000"], "990 images left for training, of 1,000 given by images="),
-        (["images=1000", "data.validation=0"], "of 1,000 images given by images="),
-        ([], "1,268,355 images left for training, of 1,281,167 as published"),
+        (["images=1000"], "990 training images (of 1,000 given by images=)"),
+        (["images=1000", "data.validation=0"], "of 1,000 training images (given by images=)"),
+        ([], "1,268,355 training images (of 1,281,167 as published)"),
     ],
 )
 def test_images_that_are_not_trained_on_are_not_said_to_be_given(
@@ -193,7 +195,7 @@ LARGE = ["model.width=4096", "model.depth=48", "model.heads=32", "model.mlp=1638
         (["recipe=paper/mpp_b16_imagenet", "device=h100"], None),
         (["recipe=evaluate", "device=h100"], None),
         (["recipe=mpp", *LARGE], "compute.batch= or more processes="),
-        (["recipe=mpp", *LARGE, "processes=64"], "ZeRO-3 would fit"),
+        (["recipe=mpp", *LARGE, "processes=64"], "ZeRO-3 fits"),
         # a ZeroDivisionError of an evaluation, which keeps no activations of an image
         (["recipe=evaluate", *LARGE], "compute.batch= or more processes="),
     ],
@@ -217,7 +219,7 @@ def test_by_how_much_names_differ_in_compute(planned: Planned, tmp_path: Path) -
     record, _ = planned(f"recipe={tmp_path}/made.yaml")
     each = {run: one["exaflop"] / one["tasks"] for run, one in record["runs"].items()}
     times = 1 + each["pretrain"] / each["final"]
-    assert f"arm: compute differs by up to {times:.2g} times" in record["compared"][1]
+    assert f"arm: compute differs by a factor of up to {times:.2g}," in record["compared"][1]
 
 
 def test_what_weights_from_outside_of_the_study_have_cost_counts(
@@ -236,7 +238,7 @@ def test_what_weights_from_outside_of_the_study_have_cost_counts(
     record, _ = planned(f"recipe={tmp_path}/made.yaml")
     final = record["runs"]["final"]["exaflop"] / record["runs"]["final"]["tasks"]
     first, second = (final + one.result().exaflop for one in before.values())
-    assert f"by up to {second / first:.2g} times" in record["compared"][1]
+    assert f"by a factor of up to {second / first:.2g}," in record["compared"][1]
     assert f"from {first:.3g} (of_2) to {second:.3g} (of_40)" in record["compared"][1]
 
 

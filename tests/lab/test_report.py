@@ -92,7 +92,7 @@ def test_one_table_in_order_of_the_mean(whole):
     took = {row[0]: row[1:] for row in table(text, "run")}
     assert took["pretrain"] == ["6 of 6", "0.12", "3"]
     assert took["final"] == ["9 of 9", "0.036", "4.5"]
-    assert "arm: the compute differs by up to 6 times, from 0.004 (scr" in text
+    assert "arm: the compute differs by a factor of up to 6, from 0.004 (scr" in text
     head, *rows = table(text, "arm")
     assert head == ["arm", "n", "mean", "sd", "minus scratch", "97.5% interval", "exaFLOP", "paper"]
     assert [row[0] for row in rows] == ["mae", "mpp", "scratch"]
@@ -328,7 +328,7 @@ def test_what_limits_the_answer_is_said(tmp_path):
     with_metric(folder / "final-mpp-1%-0", "top1", n=40)
     text = markdown(folder)
     assert "All seeds use one draw of labelled images" in text and "no longer belong" not in text
-    assert "share is not compared" in text and "arm is not compared" not in text
+    assert "axis share are not compared" in text and "axis arm are not" not in text
     assert "An accuracy on 40 images" in text
     head, *rows = table(text, "share")
     images = {(row[0], row[1]): row[head.index("images")] for row in rows}
@@ -341,7 +341,7 @@ def test_what_limits_the_answer_is_said(tmp_path):
     # three seeds of fine-tuning counted as three of what had made the encoder
     content["axes"]["arm"]["mpp"]["final"] = {"init": "timm:vit_tiny_patch16_224"}
     other = markdown(study(tmp_path / "u", content, by_share))
-    assert "init=timm:vit_tiny_patch16_224 is one encoder for all seeds" in other
+    assert "init=timm:vit_tiny_patch16_224 is the same encoder for all seeds" in other
 
 
 def test_few_images_that_chose_are_said(tmp_path):
@@ -478,7 +478,7 @@ def test_what_was_chosen_of_how_many_tries_and_at_which_end(reported):
     chosen = "optim.lr=0.001, data.flip=True"
     # of a loss the lowest
     assert found["pretrain", "mpp"] == [chosen, "loss", "2.001", "2.001", "4 of 4", "optim.lr"]
-    assert "seeds also chose values: 0." in text
+    assert "seeds that are also compared: 0." in text
 
 
 # ---- the tool

@@ -125,7 +125,7 @@ def test_nothing_finished_and_no_study_are_one_line(made, tmp_path):
     for run in made.iterdir():
         if run.is_dir():
             shutil.rmtree(run)
-    assert error(made).endswith("21 of 21 tasks have not finished")
+    assert error(made).endswith("(21 of 21 tasks not finished)")
 
 
 def copied(made):
@@ -184,7 +184,7 @@ def test_what_depends_on_a_run_that_is_left_out_is_left_out(made):
     found = results.load(made).foreign
     finals = ["final-mae-2", *(f"final-mpp-{seed}" for seed in range(3))]
     assert sorted(found) == sorted(["pretrain-mae-2", "sweep-mpp-0-lr=0.03", *finals])
-    assert found["final-mae-2"] == "the task depends on pretrain-mae-2"
+    assert found["final-mae-2"] == "the task needs pretrain-mae-2, which is left out"
 
 
 def test_values_that_are_not_the_best_any_more_are_left_out(made):
@@ -308,7 +308,7 @@ def test_fresh_weights_stand_in_the_table(tmp_path):
     assert rows["value"].tolist() == [0.475, 0.5, 0.475] * 2
     assert rows["arm"].tolist() == ["mpp"] * 3 + ["mae"] * 3
     assert rows["seed"].tolist() == [0, 1, 2] * 2
-    assert rows["folder"].iloc[4] == "fresh weights beside probe-mae-1"
+    assert rows["folder"].iloc[4] == "fresh weights measured by probe-mae-1"
     assert rows[["exaflop", "device_hours"]].isna().all(axis=None) and {*rows["origin"]} == {""}
     own = found.rows("probe", "knn")
     for column in ("split", "n", "fingerprint"):

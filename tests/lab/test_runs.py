@@ -283,7 +283,7 @@ def spoil(kind: str, folder: Path) -> None:
         ("not finite", "the export has weights that are not finite"),
         ("heads", "No such file"),
         ("link", "checkpoints is a link"),
-        ("pending", "pushes are pending: step-000000001, main"),
+        ("pending", "not complete: step-000000001, main"),
         ("locked", "this process"),
     ],
 )
@@ -353,4 +353,4 @@ def test_every_list_says_whose_weights_had_learned_labels_of_test_images(
     capsys.readouterr()
     for words in ([str(runs)], [str(runs), "best=loss"]):
         runs_tool.main(words)
-        assert capsys.readouterr().out.count("no sound comparison") == 1
+        assert capsys.readouterr().out.count("do not compare") == 1

@@ -42,7 +42,7 @@ def test_an_easier_task_is_no_better_training(tmp_path, recipe, given, key):
     """A claim that the lower loss of fewer corrupted patches, or of larger ones, is a gain."""
     folder = made(tmp_path / "s", given, recipe=recipe)
     first, second = next(iter(given.values())).split(",")
-    text = f"Nothing is compared: {first} and {second} predict different things, because {key} differs."
+    text = f"Nothing is compared: {first} and {second} have different pre-training tasks, because {key} differs."
     assert sentence(folder) == text
 
 

@@ -426,7 +426,7 @@ def test_a_test_of_pre_training_has_fresh_weights_beside_it(tmp_path):
 
 
 def test_without_any_it_was_not_measured(tmp_path):
-    said = "The study did not measure training without pre-training."
+    said = "The study measured nothing with fresh weights for comparison."
     assert frozen(tmp_path / "s", RIGHT).sentences[1] == said
     content = changed(TRAINED, report={"test": "final"})
     assert tuned(tmp_path / "t", content=content).sentences[1] == said
@@ -510,7 +510,7 @@ def test_what_the_rule_compares_with_fresh_weights_is_said_once(tmp_path):
 @pytest.mark.parametrize(
     ("ways", "second"),
     [
-        (["{pretrain}", "{other}"], "did not measure training without pre-training"),
+        (["{pretrain}", "{other}"], "measured nothing with fresh weights"),
         (["scratch", "{other}"], None),  # the better of two ways, one of them without training
     ],
 )

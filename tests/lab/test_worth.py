@@ -379,8 +379,8 @@ WRONG = {
     "objective=supervised": "choices: dino",
     "objective=ma": "did you mean mae?",
     "optim.lr=0.1": "released, hours, and keys of data, model",
-    "data.share=0.5": "tries several values itself",
-    "data.mixup=0.5": "tries several values itself",  # it vanished beside the values that are tried
+    "data.share=0.5": "tries several values of this key",
+    "data.mixup=0.5": "tries several values of this key",  # it vanished beside the values that are tried
     "corruption.rate=0.5": "mae.",
 }
 
@@ -773,7 +773,7 @@ def test_a_plan_of_three_learning_rates_passes_every_check(
 ) -> None:
     found = requested([*words, "hours=40"])
     assert {"pretrain_low", "own_high"} < {task.run for task in found.tasks.values()}
-    assert any("Three learning rates of mae are tried" in line for line in found.opening)
+    assert any("Three learning rates for mae are tried" in line for line in found.opening)
     few = requested([*words, "hours=3", "name=few"])
     assert "pretrain_low" not in {task.run for task in few.tasks.values()}
     said = [line for line in few.opening if line.startswith("rates")]

@@ -218,7 +218,7 @@ def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
             resolve([*words, f"plugin={plugin}"])
     text = plugin.read_text()
     plugin.write_text(f"{text}# another\n")
-    differs = r"plugin=.*the file differs from"
+    differs = r"plugin=.*the file differs "
     with pytest.raises(UserError, match=differs):
         cli.open_run(resolve([*words, f"plugin={plugin}"]))
     moved = tmp_path / f"moved_{tmp_path.name}.py"

@@ -151,7 +151,7 @@ def test_a_recipe_is_complete_and_checked() -> None:
     recipe.optim.lr = "0.1"
     with pytest.raises(UserError, match=r'^optim.lr="0.1": expected a number above 0'):
         ssl_vit.pretrain(recipe)
-    with pytest.raises(UserError, match=r"^seed, name: a finished Recipe"):
+    with pytest.raises(UserError, match=r"^seed, name: a Recipe"):
         ssl_vit.pretrain(ssl_vit.resolve(TINY), seed=1, name="x")
     for function in (ssl_vit.plan, ssl_vit.embed, ssl_vit.resolve):
         with pytest.raises(UserError, match="a Recipe: expected options"):

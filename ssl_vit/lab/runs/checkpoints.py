@@ -62,11 +62,11 @@ def why_kept(run: ListedRun) -> str:
     if run.record.result is None:
         return "the run has not finished"
     if (run.record.folder / "checkpoints").is_symlink():
-        return "checkpoints is a link and may belong to another run"
+        return "the folder checkpoints is a link and may belong to another run"
     if export_files.nonfinite_weight(run.record.folder / "export" / "model.safetensors"):
         return "the export has weights that are not finite"
     try:
         pending = manifest.pending(open_run(run.record.folder))
     except (OSError, ValueError) as error:  # includes UserError, which is a ValueError
         return f"whether all uploads are complete is unknown: {error}"
-    return f"pushes are pending: {', '.join(pending)}" if pending else ""
+    return f"uploads to the Hub are not complete: {', '.join(pending)}" if pending else ""

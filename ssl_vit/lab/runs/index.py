@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ...formatting import count_of
 from ...metrics import FRESH, in_order, label
 from ...pages import blocks, curves, run_page
 from ...pages.blocks import Block, Cell, Chart, Section, Table, Text
@@ -73,8 +74,7 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
         if not any(map(listed_run.record.folder.is_relative_to, below))
     ]
     hours = sum(one.device_hours or 0 for run in every if (one := run.record.result))
-    number = "1 run" if len(every) == 1 else f"{len(every):,} runs"
-    text = f"{number}: {counted(every)}. {hours:.3g} device-hours in total."
+    text = f"{count_of(len(every), 'runs')}: {counted(every)}. {hours:.3g} device-hours in total."
     sections = [Section("", [Text(text), Text(f"{COMPARES} {CAUTION}")])]
     if below:
         head = ["study", "title", "finished", "report"]

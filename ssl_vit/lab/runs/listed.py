@@ -387,9 +387,9 @@ def _caveats(run: ListedRun, reading: Reading) -> str:
     """
     text = f"; {NO_BETTER}" if is_no_better(reading) else ""
     if run.learned(reading.split):
-        return f"{text} ({LEARNED}: no sound comparison)"
+        return f"{text} (do not compare: {LEARNED})"
     if any(seen.unknown for seen in run.record.seen):
-        text = f"{text} (images seen before are unknown)"
+        text = f"{text} (unknown whether these images were seen before)"
     return f"{text} (on training images)" if reading.split == "train" else text
 
 

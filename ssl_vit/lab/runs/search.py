@@ -48,7 +48,7 @@ def find(folder: Path) -> Found:
             for child in _folders(place) if levels else ():
                 (links if child.is_symlink() else waiting).append((child, levels - 1))
     if not listing.runs:
-        text = f"no run found in this folder and {DEEPEST} levels of folders below"
+        text = f"no run found in this folder or in {DEEPEST} levels of folders below"
         raise UserError(f"{folder}: {text}. Name the folder of a run, a study or several runs.")
     return Found(sorted(listing.runs), dict(sorted(listing.studies.items())))
 

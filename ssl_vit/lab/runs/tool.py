@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, suggest
-from ...formatting import format_bytes, plain_table, some, text_line
+from ...formatting import count_of, format_bytes, plain_table, some, text_line
 from ...metrics import is_of_model
 from ...pages.run_record import read_run
 from ...recipe.tool import parse
@@ -120,7 +120,7 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
     columns = [listed.COLUMNS[name] for name in listed.IN_TERMINAL]
     rows = [[column.text(run) for column in columns] for run in runs]
     total = format_bytes(sum(run.disk for run in runs))
-    lines = ["", f"{len(runs):,} run{'s' * (len(runs) > 1)}, {total}: {listed.counted(runs)}"]
+    lines = ["", f"{count_of(len(runs), 'runs')}, {total}: {listed.counted(runs)}"]
     if len({run.record.values.get("objective") for run in runs} - {"probe"}) > 1:
         lines.append(listed.COMPARES)
     for name, texts in listed.differing(runs).items():
@@ -185,7 +185,7 @@ def _ranking_lines(
     for run in runs:
         if metric in run.measured and run not in ranked:
             collapsed = listed.tells_nothing(run, metric)
-            why = "collapsed features could have the best value" if collapsed else run.state
+            why = f"even useless features can have the best {metric}" if collapsed else run.state
             yield f"left out    {text_line(run.name)}: {text_line(why)}"
     if any(len(group.runs) > 1 for group in groups):
         yield from ("", listed.CAUTION)
@@ -196,13 +196,13 @@ def _clean(runs: list[ListedRun]) -> RunTable:
     cleaned = [result for result in map(checkpoints.clean, runs) if result]
     gone = [result for result in cleaned if not result.kept]
     freed = sum(result.bytes for result in gone)
-    text = f"freed       {format_bytes(freed)} from {len(gone):,} run{'s' * (len(gone) != 1)}"
+    text = f"freed       {format_bytes(freed)} from {count_of(len(gone), 'runs')}"
     record = {"bytes": freed, "clean": [result._asdict() for result in cleaned]}
     return RunTable(runs, [*map(_cleaned_line, cleaned), text], record=record)
 
 
 def _cleaned_line(cleaned: Cleaned) -> str:
-    what = f"{cleaned.checkpoints} checkpoint{'s' * (cleaned.checkpoints > 1)}"
+    what = count_of(cleaned.checkpoints, "checkpoints")
     text = f"{text_line(cleaned.name)}: {what}, {format_bytes(cleaned.bytes)}"
     return (
         f"kept        {text}: {text_line(cleaned.kept)}" if cleaned.kept else f"removed     {text}"

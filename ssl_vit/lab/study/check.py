@@ -80,7 +80,7 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         of_task = [task.tool, task.seed, task.best, task.tried, named]
         first_task = same.setdefault(str([*of_task, recipe.values() | OWN_KEYS]), task)
         if first_task is not task and task.run == first_task.run:
-            text = f"this run has the same options as at {', '.join(first_task.at.values())}"
+            text = f"this run has the same options as {where(first_task.run, first_task.at)}"
             remedy = "Change an option, or leave a name out with `only`."
             raise UserError(f"{place}: {text}. {remedy}")
         if trunk := _origin(task, tasks, "resume"):
@@ -95,7 +95,7 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
             first = task.best[0][0]
             _chooses(place, best, tasks[first].tool, by_task[first])
         if task.name in judged and recipe.data.validation == 0:
-            text = "held-out images must choose the best values. Use data.validation=0.1"
+            text = "the best values are chosen on held-out images. Use data.validation=0.1"
             raise UserError(f"{place}: data.validation=0: {text}, or name a split.")
     return by_task
 
@@ -116,7 +116,7 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     if keys := engine.keeping(trunk_recipe, step):
-        text = f"run {trunk.run} does not keep this checkpoint. There, use {keys}."
+        text = f"run {trunk.run} does not keep this checkpoint. Write into run {trunk.run}: {keys}."
         raise UserError(f"{place}: resume={recipe.resume}: {text}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...formatting import format_bytes, plain_table, some
+from ...formatting import count_of, format_bytes, plain_table, some
 from .. import engine, estimate
 from ..compare import FEWEST, scope
 from ..options import PlanOptions
@@ -70,16 +70,18 @@ class StudyEstimate:
             yield "" if number else "compared", text
         timed, uncounted = self.in_all["device_hours"] is not None, self.in_all["uncounted"]
         if self.device:
-            speed = f"{self.asked.efficiency:.0%} of the peak speed (efficiency=)"
-            yield "time", f"on {self.device.name}, assumed for steps only: {speed}"
+            yield "time", f"on {self.device.name}, {estimate.assumed(self.asked)}"
         elif timed:
-            yield "time", "measured on this machine, for one task after the other"
+            yield "time", "measured on this machine, with one task running at a time"
         elif not self.opening:  # the opening already gives measured hours
             yield "time", estimate.no_time()
         if timed and (untimed := self.in_all["untimed"]):
-            yield "left out", f"the time of {untimed} tasks, which is unknown"
+            yield "left out", f"the unknown time of {count_of(untimed, 'tasks')}"
         if uncounted:
-            yield "left out", f"the exaFLOP of {uncounted} tasks, which ssl_vit cannot count"
+            yield (
+                "left out",
+                f"the exaFLOP of {count_of(uncounted, 'tasks')}, which ssl_vit cannot count",
+            )
 
 
 def of_request(request: Request, options: PlanOptions) -> StudyEstimate:

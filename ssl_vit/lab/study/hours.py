@@ -195,7 +195,7 @@ class Hours:
         )
         if self.path.exists():
             self.ledger = records.require(
-                self.path, Ledger, "remove the file to count the hours again"
+                self.path, Ledger, "remove the file to count the hours from zero"
             )
             if self.ledger.hours != plan.hours:
                 self.ledger.hours = plan.hours
@@ -275,7 +275,7 @@ class Hours:
             if not starts:
                 self.ledger.left_out[name] = f"{group.name} does not fit into the hours"
             elif name not in tasks:
-                self.ledger.left_out[name] = "a needed task does not fit into the hours"
+                self.ledger.left_out[name] = "a needed earlier task does not fit into the hours"
         decision = Decision(
             group=group.name,
             starts=starts,

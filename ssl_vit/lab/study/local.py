@@ -156,8 +156,8 @@ class Here:
             if self.warm.lost is None:
                 return self.warm
             self.attempts = self.attempts if self.warm.can_fork else 0
-            then = "a new process starts" if self.attempts else "tasks start as plain processes"
-            _say("forking", f"the process that forks tasks has ended ({self.warm.lost}): {then}")
+            then = "starting a new process" if self.attempts else "tasks now start more slowly"
+            _say("forking", f"the process that starts tasks has ended ({self.warm.lost}): {then}")
             self.warm = None
         if self.attempts:
             self.attempts -= 1
@@ -326,7 +326,8 @@ class _Processes:
             self._close_hours()
             if self.running:
                 _say(
-                    "stopping", "running tasks have two minutes to save. A second signal kills them"
+                    "stopping",
+                    "running tasks have two minutes to save. A second Ctrl-C kills the tasks",
                 )
         if self.signals:
             raise KeyboardInterrupt
@@ -455,7 +456,7 @@ class _Processes:
             ]
             ends = self.hours.forecast(required, self.took, {}, over - self.took.keys())
             limit = self.hours.ledger.hours
-            text = f"after {group.name} {self.hours.used:.2g} of {limit:g} hours are used"
+            text = f"after {group.name}, {self.hours.used:.2g} of {limit:g} hours are used"
             if ends > limit and not {*required} <= over:
                 text += ". Three seeds run in any case, because a claim needs three seeds, and end"
                 text += f" after {ends:.2g} hours"
@@ -470,7 +471,7 @@ class _Processes:
         if self.signals or self.running or lost:
             self.hours.save(self.took)
             return
-        self.hours.leave_out(dict.fromkeys(waiting, "no other task uses this task"))
+        self.hours.leave_out(dict.fromkeys(waiting, "no remaining task needs this task"))
         _say("hours", self.hours.end(self.took))
 
     def _launch(self, task: Task) -> None:
@@ -503,7 +504,7 @@ class _Processes:
             del self.running[name]
             if status == LOST:
                 self.lost = time.monotonic()
-                _say("again", f"{name}: the process that forks tasks has ended")
+                _say("again", f"{name}: the process that started this task has ended")
             elif status == 0 and finished(self.folder, name):
                 self.took[name] = time.monotonic() - child.begun
                 text = f"{name} in {duration(self.took[name])}"

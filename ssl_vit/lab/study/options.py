@@ -10,7 +10,7 @@ from ...recipe.tools import Number, flag, out
 # the package worth/ builds this study; all other studies are files in recipes/study/
 WORTH = "study/worth"
 RELEASED = "released"  # the option and the arm of a released encoder, in recipe=study/worth
-WORTH_TITLE = "Does pre-training help on your own images? The study ends within hours="
+WORTH_TITLE = "Does pre-training help on your own images? The option hours= limits the time"
 # {launcher=: MODULE:CLASS, a launch.Launcher}
 LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm", "ray": ".ray:Ray"}
 
@@ -44,8 +44,8 @@ class StudyOptions(ToolOptions):
             recipe without that key.
         launcher: Program that starts the tasks.
         slurm: Options of sbatch for each task, with launcher=slurm.
-        dry: Print what would be started, and start nothing. With recipe=study/worth only after the
-            study has a plan.
+        dry: Print what would be started, and start nothing. recipe=study/worth accepts dry=true
+            only after the study has been started once.
         device: Device whose speed --check assumes (device=h100). recipe=study/worth measures the
             speed of this machine instead.
         hours: Hours that recipe=study/worth may take on this machine. Default: 4.
@@ -62,7 +62,7 @@ class StudyOptions(ToolOptions):
     uses = (RecipeKeys(("PLACE",), "Path for each name under `places` of the study's file."),)
     recipe: str | None = key(None, metavar="NAME")
     name: str | None = key(None, metavar="TEXT")
-    out: NewFolder = out("Folder for the study's folder.")
+    out: NewFolder = out("Folder in which the study's folder is made.")
     seeds: str | None = key(None, metavar="N")
     parallel: Number | None = key(None, metavar="N")
     measures: list[str] | None = key(None, alias="report.measures", metavar="[NAME,...]")

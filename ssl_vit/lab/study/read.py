@@ -100,7 +100,7 @@ def _tries(node: Any) -> dict[str, list[Any]]:
         if not isinstance(values, list) or not values:
             raise ValueError(f"{key}: expected a list of values, not {_shown(values)}")
         if len({*map(option_text, values)}) < len(values):
-            raise ValueError(f"{key}: {_shown(values)}: a value appears twice")
+            raise ValueError(f"{key}: {_shown(values)}: a value appears twice. Remove a copy.")
     return tries
 
 
@@ -321,8 +321,8 @@ def build(content: Mapping[str, Any], where: str) -> Study:
             _check_report(study, study.report)
     except graphlib.CycleError as error:
         circle = " -> ".join(error.args[1])
-        text = "runs: these runs wait for each other. Remove a reference from the circle"
-        raise UserError(f"{where}: {text}: {circle}") from None
+        text = f"each of these runs needs the next run: {circle}. Remove a reference."
+        raise UserError(f"{where}: runs: {text}") from None
     except ValidationError as error:
         raise UserError(f"{where}: {_line(error)}") from None
     except (ValueError, UserError) as error:
@@ -458,7 +458,7 @@ def _check_names(study: Study) -> None:
         matched = study.match and study.match.exaflop == axis
         text = f"match.exaflop: {axis}: no pretrain run uses this axis. Choose another axis."
         _require(not matched or "pretrain" in tools, text)
-        text = f"axes.{axis}: this axis has no name. Write {{NAME: {{RUN: {{KEY: VALUE}}}}}}."
+        text = f"axes.{axis}: this axis has no names. Write {{NAME: {{RUN: {{KEY: VALUE}}}}}}."
         _require(names, text)
         for name, settings in names.items():
             text = f"axes.{axis}: {name}: expected a name of letters, digits and _ . % = , + -"
@@ -517,7 +517,7 @@ def _check_report(study: Study, report: Report) -> None:
         ("pairs", [name for pair in report.pairs for name in pair]),
         ("paper", report.paper),
     ):
-        _known(f"report.{key}", names, study.compared, "a name that the report compares")
+        _known(f"report.{key}", names, study.compared, "a compared name")
     over = study.runs[report.test].over
     _known("report.mean_over", report.mean_over, over, f"an axis of run {report.test}")
     for axis, groups in report.mean_over.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, suggest
+from ...formatting import count_of
 from ...recipe.parsing import parse_path
 from ...recipe.schema import build as build_recipe
 from ...recipe.tool import build, option_name, split
@@ -130,7 +131,9 @@ def _study(
     """Return the study of a mapping, a sweep or a file, and the folder's default name."""
     if content is not None:
         if options.name is None or options.recipe is not None:
-            raise UserError("a study from a mapping needs name= and takes no recipe=")
+            raise UserError(
+                "a study from a mapping needs name= and no recipe=. Add name= or leave out recipe=."
+            )
         study, stem = read.build(content, "the study"), options.name
     elif swept is not None:
         _check_options(texts, ())
@@ -180,9 +183,10 @@ def _worth(
     parallel = options.parallel
     if options.launcher != "local":
         planned.lines.append(
-            f"planned     with the speed of this machine and {planned.parallel} tasks at once. The"
-            f" machines of launcher={options.launcher} may be slower or faster, and the plan does"
-            " not include waiting in a queue."
+            "planned     with the speed of this machine and"
+            f" {count_of(planned.parallel, 'tasks')} at once. The machines of"
+            f" launcher={options.launcher} may be slower or faster, and the plan does not include"
+            " waiting in a queue."
         )
     elif parallel is None:
         parallel = planned.parallel
@@ -225,13 +229,15 @@ def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
     """
     if seed := options.get("seed"):
         seeds = seed if "," in seed else f"{seed},"
-        text = f"a study takes seeds=. Use seeds={seeds} for this choice, or seeds=N for N seeds."
+        text = f"a study takes seeds=. Use `seeds={seeds}` for this seed, or `seeds=N` for N seeds."
         raise UserError(f"seed={seed}: {text}")
     known_options = [*map(option_name, StudyOptions.options().values()), *places]
     check_keys(options, known=engine.own_keys(), others=known_options)
     for key, text in options.items():
         if read.REFERENCE.search(text):
-            raise UserError(f"{key}={text}: braces are allowed only in a study's file.")
+            raise UserError(
+                f"{key}={text}: braces are allowed only in a study's file. Write the value itself."
+            )
 
 
 def _absolute(place: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import UserError
-from ...formatting import process_command, process_environment, shell_command
+from ...formatting import count_of, process_command, process_environment, shell_command
 from ...runs.files import write_atomically
 from .. import engine
 from .launch import Job, Outcome, finished
@@ -84,7 +84,7 @@ class Slurm:
         for run in _runs(job):
             write_atomically(_list(job, run), "\n".join(_elements(job, run)))
             if queue[run]:
-                text = f"{len(queue[run])} tasks in job {', '.join(numbers[run])}"
+                text = f"{count_of(len(queue[run]), 'tasks')} in job {', '.join(numbers[run])}"
                 print(f"in queue    {run}: {text}", flush=True)
             if words := _command(job, run, numbers, queue[run]):
                 # with several clusters sbatch prints NUMBER;CLUSTER
@@ -265,6 +265,6 @@ def _number(values: Mapping[str, str], name: str, pattern: str) -> int:
     if match is None:
         expected = "a number of at least 1"
         if pattern != NUMBER:
-            expected = "a number of GPUs (4, a100:4, or gpu:4 in --gres), or add --ntasks-per-node="
+            expected = "a number of GPUs (4, a100:4, or gpu:4 in --gres). Or add --ntasks-per-node="
         raise UserError(f"slurm: --{name}={values[name]}: expected {expected}")
     return int(match[1])

@@ -218,7 +218,7 @@ def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) ->
     wanted = whole.steps * whole.exaflop_a_step / own_cost.exaflop_a_step
     count = max(1, round(wanted))
     if abs(count / wanted - 1) > TOLERANCE:
-        text = f"{count} steps, the nearest number, cost {count / wanted:.0%} of the wanted exaFLOP"
+        text = f"no number of steps gives the same exaFLOP ({count} give {count / wanted:.0%})"
         raise UserError(f"{place}: {text}. Use more optim.steps=.")
     warmup = min(count - 1, round(own_cost.warmup * count / own_cost.steps))
     return {"optim.steps": str(count), "optim.warmup": str(warmup)}
@@ -274,7 +274,7 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
         if task.run == needed and task.at == {axis: at[axis] for axis in task.at}
     ]
     if not matching:
-        text = f"this run needs run {needed}, which does not exist at these names"
+        text = f"this run needs run {needed}, which does not exist for these names"
         raise UserError(f"{where(run, at)}: {text}. Check `only` of run {needed}.")
     return matching
 

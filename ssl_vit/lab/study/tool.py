@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import (
+    count_of,
     duration,
     process_command,
     process_environment,
@@ -86,10 +87,10 @@ def check(
     estimate = of_request(request, PlanOptions(device=request.own.device))
     job = _job(request, record.settle(request.tasks, request.folder)[0])
     done, every = len(job.finished), len(job.tasks)
-    kept = f"kept        {done} of {every} tasks have finished"
+    kept = f"kept        finished: {done} of {count_of(every, 'tasks')}"
     if request.hours:
         optional = sum(len(group.tasks) for group in job.order if group.kind)
-        kept += f". {optional} tasks run only if the hours allow."
+        kept += f". {count_of(optional, 'tasks')} will run only if the hours allow."
     return estimate, kept
 
 
@@ -123,8 +124,8 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         print(f"study       {request.name}: {request.study.title}", flush=True)
         if dry:
             print("\n".join(launcher.preview(job)))
-            text = "A job array needs study.json, which only a start without dry=true writes."
-            print(f"dry         nothing was started or written. {text}")
+            text = "(job arrays need study.json, which dry=true does not write)"
+            print(f"dry         nothing was started. To start the study, leave out dry=true {text}")
             return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
@@ -138,11 +139,12 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
                 break
     done, took = job.finished, duration(time.monotonic() - started)
     wanted = len(job.tasks) - len(outcome.left_out)
-    ended = f"{len(done)} of {wanted} tasks"
+    ended = f"{len(done)} of {count_of(wanted, 'tasks')}"
     if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for its tasks
         jobs = len({*outcome.submitted.values()})
-        print(f"submitted   {len(outcome.submitted)} tasks in {jobs} jobs. {ended} have finished.")
-        print("then        type the same command again to submit missing tasks or write the report")
+        submitted = f"{count_of(len(outcome.submitted), 'tasks')} in {count_of(jobs, 'jobs')}"
+        print(f"submitted   {submitted}. Finished: {ended}.")
+        print("later       type the same command again to submit missing tasks or write the report")
     else:
         print(f"finished    {ended} in {took}: {job.folder}")
     for name, why in outcome.failed.items():
@@ -229,7 +231,7 @@ def _become_one(words: Sequence[str]) -> None:
             "only= and index= go together: only= names tasks, and index= is a number in this list"
         )
     if options.index >= len(names):
-        text = f"only= names the tasks 0 to {len(names) - 1}"
+        text = f"expected a number from 0 to {len(names) - 1}, the place of a task in only="
         raise UserError(f"index={options.index}: {text}")
     # the metrics of the plugin are known from here on
     engine.run_plugin(engine.parse(rest).get("plugin"))

@@ -94,8 +94,8 @@ def build(texts: Mapping[str, str], options: StudyOptions, folder: Path, may_tim
     if (before := _planned(path, words, hours)) is not None:
         return before
     if not may_time:
-        text = "the plan needs timed steps, and neither dry=true nor `plan` times steps"
-        remedy = "Use --check, on a cluster in a job like the jobs of the tasks"
+        text = "to plan this study, a few steps must be timed, which dry=true and `plan` do not do"
+        remedy = "Use --check. On a cluster, type this in a job with the resources of a task"
         raise UserError(f"recipe={NAME}: {text}. {remedy}.")
     if engine.is_written(folder) and not options.check:
         raise UserError(

@@ -85,7 +85,8 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
         runs[f"final{part}"] = fine_tuned | {"best": f"tune{part}", "options": tuned}
     if extent.frozen:
         runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
-    condition = f"With {hours:g} hours ({question.epochs(extent.steps)}) of {question.network}"
+    time = f"{hours:g} hour{'s' * (hours != 1)}"
+    condition = f"With {time} ({question.epochs(extent.steps)}) of {question.network}"
     asked = f"{condition}, {objective} minus {baseline}"
     return {
         "title": f"Does pre-training help on these images? {asked}",
@@ -101,7 +102,8 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
             "condition": condition,
             "question": _facts(question, extent),
             "notes": [
-                f"{asked}: this is the only difference that the study claims.",
+                f"{condition}, the only difference that the study claims is {objective} minus"
+                f" {baseline}.",
                 *_notes(question, extent),
             ],
         },
@@ -234,13 +236,13 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
             " fine-tuning. The frozen encoder is measured after this supervised training."
         )
     if len(extent.rates) > 1:
-        before = objective if question.init else f"{objective} and of supervised training"
+        before = objective if question.init else f"{objective} and for supervised training"
         yield (
-            f"Three learning rates of {before} are tried, and validation after fine-tuning chooses."
-            " The frozen encoders have the learning rate of the recipe."
+            f"Three learning rates for {before} are tried, and the validation images choose after"
+            " fine-tuning. The frozen encoders were trained with the learning rate of the recipe."
         )
     else:
-        yield f"Only the recipe's learning rate of {objective} is tried."
+        yield f"Only the recipe's learning rate for {objective} is tried."
     seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
     yield f"Pre-training sees {seen}. No run sees a test image before its test."
     data = question.recipe.data

@@ -222,12 +222,12 @@ def plan_lines(
     if not extent.frozen:
         yield "            The frozen encoders are measured only if time is left at the end."
     if extent.tries == WITH_RATES:
-        yield f"rates       Three learning rates of {question.objective} are tried."
+        yield f"rates       Three learning rates for {question.objective} are tried."
     else:
         most = extent._replace(tries=WITH_RATES, seeds=SEEDS_BEFORE_RATES, shares=())
         needed = (spent + seconds(question, most, pace)) / 3600 / (1 - RESERVE)
         yield (
-            f"rates       Only the recipe's learning rate of {question.objective} is tried."
+            f"rates       Only the recipe's learning rate for {question.objective} is tried."
             f" Three learning rates would need about {needed:.2g} hours."
         )
 
@@ -243,8 +243,8 @@ def power_lines(test: int) -> Iterator[str]:
         " points with a probability of 80%, if on"
         f" {format_share(ASSUMED_APART)} of the images exactly one arm is right."
     )
-    yield "            The number of seeds limits this difference, too. In points, with sd the"
-    yield "            standard deviation of the difference over seeds:"
+    yield "            The least difference, in points, also depends on the number of seeds and on"
+    yield "            sd, the standard deviation of the difference over seeds:"
     head = ["seeds", *(f"sd {sd:g}" for sd in ASSUMED_SDS)]
     rows = [
         [str(n), *(f"{least_difference(sd, n):.1f}" for sd in ASSUMED_SDS)] for n in ASSUMED_SEEDS

@@ -174,7 +174,9 @@ def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
         if key in ("objective", "init", "plugin", RELEASED):
             continue
         if key in ("data.share", "data.mixup"):
-            raise UserError(f"{key}={text}: {NAME} tries several values itself. Leave out {key}.")
+            raise UserError(
+                f"{key}={text}: {NAME} tries several values of this key. Leave out {key}=."
+            )
         if group not in groups:
             raise UserError(
                 f"{key}={text}: {NAME} sets this key itself. You can set objective, init, released,"
@@ -334,7 +336,7 @@ def _count(
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
     if len(size_C) < 2:
-        text = f"the training images have labels of {len(size_C)} classes"
+        text = "the labelled training images belong to fewer than 2 classes"
         raise UserError(f"data: {text}. Label images of at least 2 classes.")
     return Images(
         options=options,
