@@ -350,7 +350,7 @@ def test_figures_say_that_images_are_composed(
     monkeypatch.setattr(encoders, "data_of", lambda encoder, options: data)
     encoders.find_images(None, {}, "train")
     printed = capsys.readouterr().out
-    assert "1 of 1 checked images of own have transparent pixels" in printed
+    assert "transparent pixels in 1 of 1 checked images of own" in printed
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "WEBP"])
