@@ -357,7 +357,7 @@ def padded(values: Sequence[Any], where: str) -> np.ndarray:
             label_NL[row, : len(labels_of_row)] = labels_of_row
         else:
             raise UserError(
-                f"{where} holds {str(values[row])[:100]}. Use lists of class numbers, with 0 for the"
-                " first class."
+                f"{where} holds {str(values[row])[:100]}. Use lists of class numbers, with 0 for"
+                " the first class."
             )
     return label_NL

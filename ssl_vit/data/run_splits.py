@@ -356,7 +356,7 @@ def _notes(
         notes.append(f"validation: {split(roles.validation)}")
     elif data.validation == 0:
         count = len(held_out.part)
-        notes.append(f"validation: none, so {count:,} training images are measured instead")
+        notes.append(f"validation: none, so training images are evaluated instead ({count:,})")
     else:
         notes.append(f"validation: {_taken(held_out, labels)}, {len(train):,} left for training")
     if test is not None:

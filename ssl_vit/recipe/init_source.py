@@ -275,7 +275,11 @@ class InitSource:
         try:
             return timm_models.describe(name, args)
         except (ValueError, UserError) as error:
-            hint = "" if name.startswith(TRANSFORMERS) else ". To name the network yourself, use model="
+            hint = (
+                ""
+                if name.startswith(TRANSFORMERS)
+                else ". To name the network yourself, use model="
+            )
             raise UserError(f"{self.option}: {error}{hint}") from None
 
     def feature_values(self) -> dict[str, Any]:
