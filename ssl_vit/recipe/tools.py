@@ -275,8 +275,8 @@ class ExportOptions(ToolOptions):
 
 
 class PushOptions(ToolOptions):
-    """Upload a run to the Hugging Face Hub: milestones, the final export and, with hub.state=true,
-    the training state. Files that are already on the Hub are skipped.
+    """Upload a run to the Hugging Face Hub: the encoders of hub.every=, the final export and, with
+    hub.state=true, the training state. Files that are already on the Hub are skipped.
 
     Examples:
         python tools/push.py runs/mpp hub.repo=USER/NAME
