@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ..errors import UserError
-from ..formatting import count_of_images, text_line
+from ..formatting import count_of, count_of_images, text_line
 from ..recipe.images import BYTES, Data, unmeasured
 from . import decoding
 from .batching import samples_at
@@ -52,7 +52,7 @@ def complete(data: Data, train: Source) -> None:
             f" Correct data.channels=, or repair the images, such as {unreadable[-1]}"
         )
     if data.range is None and 16 in bits.values():
-        raise UserError(_proposed_range(count_CV.sum(0), f"{len(bits):,} training images"))
+        raise UserError(_proposed_range(count_CV.sum(0), count_of(len(bits), "training images")))
     lowest, highest = data.pixel_range
     share_V = (np.arange(VALUES).clip(lowest, highest) - lowest) / (highest - lowest)
     weight_CV = count_CV / count_CV.sum(1, keepdims=True)
