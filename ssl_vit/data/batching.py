@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from .. import rng
 from ..errors import UserError
-from ..formatting import some
+from ..formatting import count_of_images, some
 from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
 from . import augment, labels, pixel_values, transforms
@@ -239,8 +239,8 @@ class ImageDataset(Dataset):
             except ValueError as error:
                 text = f"{self.source.name(next_row)}: {error}"
         raise UserError(
-            f"{self.data.location}: {tries} images in a row cannot be read. Repair or remove"
-            f" unreadable images. The last is {text}"
+            f"{self.data.location}: cannot read {count_of_images(tries)} in a row. Repair or remove"
+            f" unreadable images, such as {text}"
         )
 
 

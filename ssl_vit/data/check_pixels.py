@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ..errors import UserError
-from ..formatting import count_of_images, text_line
+from ..formatting import count_of, count_of_images, text_line
 from ..recipe.images import BYTES, Data, unmeasured
 from . import decoding
 from .batching import samples_at
@@ -48,11 +48,11 @@ def complete(data: Data, train: Source) -> None:
     count_CV, bits, unreadable = _histogram(train, data.channels, MEASURED)
     if not bits:
         raise UserError(
-            f"data.channels={data.channels}: none of {len(unreadable)} training images can be read."
-            f" The last is {unreadable[-1]}"
+            f"data.channels={data.channels}: cannot read any of {len(unreadable)} training images."
+            f" Correct data.channels=, or repair the images, such as {unreadable[-1]}"
         )
     if data.range is None and 16 in bits.values():
-        raise UserError(_proposed_range(count_CV.sum(0), f"{len(bits):,} training images"))
+        raise UserError(_proposed_range(count_CV.sum(0), count_of(len(bits), "training images")))
     lowest, highest = data.pixel_range
     share_V = (np.arange(VALUES).clip(lowest, highest) - lowest) / (highest - lowest)
     weight_CV = count_CV / count_CV.sum(1, keepdims=True)
@@ -149,8 +149,8 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
     last = max(int(usual_S[-1]), first + 1)
     clipped, total = count_V[:first].sum() + count_V[last + 1 :].sum(), count_V.sum()
     return (
-        f"data.range=null: {images} have up to 16 bits, with values from {seen_S[0]:,} to"
-        f" {seen_S[-1]:,} (1% quantile {low:,}, 99% quantile {high:,}). Use"
+        f"data.range=null: images of 16 bits need a range. The values of {images} lie from"
+        f" {seen_S[0]:,} to {seen_S[-1]:,} (1% quantile {low:,}, 99% quantile {high:,}). Use"
         f" data.range=[{first},{last}], which maps {first} to 0 and {last} to 1 and clips"
         f" {clipped:,} of {total:,} values ({clipped / total:.2%}), or another range."
     )
@@ -170,19 +170,19 @@ def _changed(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
     checked = f"of {len(stored):,} checked images of {split}"
     # images of more than 16 bits cannot be read
     if deep := [name for name, file in stored.items() if 8 < file.bits <= 16]:
-        text = f"have more than 8 bits ({stored[deep[0]].bits} in {deep[0]})"
-        hint = "To keep all bits of TIFF and .npy files, use data.range=[LOWEST,HIGHEST]. For other"
-        hint = of_bytes or f"{hint} grey images, add data.channels=1"
-        yield f"{len(deep):,} {checked} {text}. Only the upper 8 bits are used. {hint}"
+        text = f"{len(deep):,} {checked} ({stored[deep[0]].bits} in {deep[0]})"
+        hint = "To keep all bits of TIFF and .npy files, use data.range=[LOWEST,HIGHEST]. For grey"
+        hint = of_bytes or f"{hint} images of other formats, also set data.channels=1"
+        yield f"more than 8 bits in {text}. Only the upper 8 bits are used. {hint}"
     if several := [name for name, file in stored.items() if file.pages > 1]:
         pages = stored[several[0]].pages
-        text = f"have several pages ({pages} in {several[0]}). Only the first page is used"
+        text = f"{len(several):,} {checked} ({pages} in {several[0]})"
         hint = "" if of_bytes else f". To read pages as channels, use data.channels={pages}"
-        yield f"{len(several):,} {checked} {text}{hint}"
+        yield f"several pages in {text}. Only the first page is used{hint}"
     if transparent := [name for name, file in stored.items() if file.is_transparent]:
-        text = f"have transparent pixels (such as {transparent[0]}) and get a white background"
+        text = f"{len(transparent):,} {checked}, such as {transparent[0]}"
         hint = "" if of_bytes else ". To read transparency as a channel, use data.channels=4"
-        yield f"{len(transparent):,} {checked} {text}{hint}"
+        yield f"transparent pixels in {text}. The background becomes white{hint}"
 
 
 def _stored(raw: bytes | np.ndarray) -> _Stored:

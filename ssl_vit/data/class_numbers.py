@@ -21,8 +21,8 @@ from .source import Source
 # classifier a billion outputs
 MOST_BY_HIGHEST = 2**16
 
-TO_NUMBERS = "Use these numbers as folder names, or in a column named with data.label_column=."
-TO_NAMES = "Use these names as folder names, or in a column named with data.label_column=."
+TO_NUMBERS = "Name folders by these numbers, or name a column of numbers with data.label_column=."
+TO_NAMES = "Name folders by these classes, or name a column of classes with data.label_column=."
 
 
 class ClassList(NamedTuple):

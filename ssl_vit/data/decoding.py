@@ -440,10 +440,11 @@ def _channels_first(values: Values, channels: int) -> np.ndarray:
         for axis, is_first in ((0, True), (2, False))
     )
     if first == final:
-        text = f"expects the shape (H, W, {channels}) or ({channels}, H, W)"
+        text = f"but data.channels={channels} expects (H, W, {channels}) or ({channels}, H, W)"
         if first:
-            text = "fits the first and the last axis. Save the image as TIFF, which names the axis"
-        raise ValueError(f"an image of shape {array.shape}, but data.channels={channels} {text}")
+            text = "whose first or last axis could be the channels. Save the image as TIFF, which"
+            text += " names the axis"
+        raise ValueError(f"an image of shape {array.shape}, {text}")
     return array if first else np.moveaxis(array, 2, 0)
 
 

@@ -121,8 +121,8 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         values = {name: [image.label for image in some] for name, some in of_split.items()}
         if data.labels and are_dates({image.label for image in images} - {""}):
             guesses.append(
-                f"the folders are used as classes, but {DATES}. If the folders are no classes,"
-                " accuracies mean nothing"
+                f"the folders are used as classes, but {DATES}. If the folders are no classes, use"
+                " data.labels=false"
             )
     else:
         _compare(images, metadata, column, guesses)
@@ -202,7 +202,9 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
                 rows_here[file] = row
             rows_by_file |= rows_here
     if "split" in columns:
-        guesses.append("the metadata column split is not used, because folders name the splits")
+        guesses.append(
+            "the metadata column split is not used. Use folders such as train/ and test/ as splits"
+        )
     guesses += unused
     own_columns = [key for key in columns if key not in (None, "file_name")]
     return Metadata(rows_by_file, replaced, own_columns, unused)

@@ -166,7 +166,7 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
         return {name: _lists(column, reading) for name, column in stored.items()}
     if count:
         guesses.append(
-            f"labels are not used, because {count_of_images(count)} have lists of labels. To use"
+            f"labels are not used, because the labels of {count_of_images(count)} are lists. To use"
             f" the lists, set data.label_column={reading.column}"
         )
         return _none(stored)
@@ -324,7 +324,7 @@ def _lists(stored: Stored, reading: Reading) -> Labels:
     if longest > 2 and highest in (0, 1):
         raise UserError(
             f"data.label_column={reading.column}: the lists hold up to {longest} zeros and ones."
-            " List the numbers of an image's classes, so [0, 3] instead of [1, 0, 0, 1]."
+            " List the numbers of an image's classes, such as [0, 3] instead of [1, 0, 0, 1]."
         )
     if highest < 2**31:
         label_NL = label_NL.astype(np.int32)  # labels stay in memory
@@ -357,7 +357,7 @@ def padded(values: Sequence[Any], where: str) -> np.ndarray:
             label_NL[row, : len(labels_of_row)] = labels_of_row
         else:
             raise UserError(
-                f"{where} holds {str(values[row])[:100]}. Use lists of class numbers, starting with"
-                " 0."
+                f"{where} holds {str(values[row])[:100]}. Use lists of class numbers, with 0 for"
+                " the first class."
             )
     return label_NL

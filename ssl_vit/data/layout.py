@@ -202,7 +202,7 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     if all(matches):
         return [first[1] for first in matches if first], []
     named = [name for name, first in zip(names, matches, strict=True) if first]
-    text = f"{len(named):,} of {len(names):,} images are named like a split ({some(named)})"
+    text = f"only {len(named):,} of {len(names):,} images are named like a split ({some(named)})"
     return ["train"] * len(names), [f"{text}. All images are used as train"] if named else []
 
 
@@ -347,7 +347,7 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
             count = sum(len(folder.of(kind)) for _, folder in outside)
             names = some(sorted({"/".join(path[: level + 1]) or TOP for path, _ in outside}))
             guesses = [
-                "only folders with the name of a split are used. Left out:"
+                "only folders named like a split, such as train, are used. Left out:"
                 f" {count_of_images(count)} in {names}"
             ]
         paths = [path[:level] + path[level + 1 :] for path in paths]
@@ -376,7 +376,7 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
             return level, []
         splits = some(sorted(name for name, split in named.items() if split))
         others = sorted(name for name, split in named.items() if not split)
-        outside = f"{some(others)} could not" if others else "some images are in none of the splits"
+        outside = f"{some(others)} could not" if others else "some images are outside such folders"
         guesses.append(f"{splits} could name a split, but {outside}. All folders count as classes")
     return None, guesses
 
@@ -430,7 +430,7 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
         guesses.append(f"images in {places} are outside the folders of classes and have no label")
     if named := sorted(name for name in set(label.values()) if NO_LABEL.fullmatch(name)):
         guesses.append(
-            f"{some(named)} is used as a class. Images without a label belong next to the folders"
-            " of classes"
+            f"folders counted as classes: {some(named)}. If their images have no label, move the"
+            " images next to the folders of classes"
         )
     return label, guesses

@@ -78,8 +78,8 @@ class StreamReader:
     def __init__(self, stream: Stream, batch_layout: BatchLayout) -> None:
         if stream.shards < batch_layout.processes:
             raise UserError(
-                f"data.stream=true: {stream.where} has {stream.shards} shards for"
-                f" {batch_layout.processes} processes. Use at most {stream.shards} processes."
+                f"data.stream=true: {stream.where} has fewer shards ({stream.shards}) than the run"
+                f" has processes ({batch_layout.processes}). Use at most {stream.shards}."
             )
         self.stream = stream
         self.batch_layout = batch_layout

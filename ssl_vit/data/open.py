@@ -136,7 +136,7 @@ def open_streams(data: Data) -> Found:
     if contents.kind != "parquet":
         what = layout.OTHERS.get(contents.kind, "tables of save_to_disk")
         raise UserError(
-            f"data.stream=true: {data.location} holds {what}, which are read in place. Use"
+            f"data.stream=true: {data.location} holds {what}, which are read without a stream. Use"
             " data.stream=false."
         )
     guesses += contents.guesses

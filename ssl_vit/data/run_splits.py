@@ -98,8 +98,8 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         guesses += _missing_classes(rest, named, share is not None, data)
     if test and roles.test is not None and roles.test == roles.validation:
         guesses.append(
-            f"data.test={data.test}: the test images are also the held-out images, so choices may"
-            " depend on them"
+            f"data.test={data.test}: the test images are also the held-out images. If you choose a"
+            " checkpoint or a learning rate on these images, the test accuracy is too high"
         )
     return Splits(
         _shown(train, data),
@@ -356,7 +356,7 @@ def _notes(
         notes.append(f"validation: {split(roles.validation)}")
     elif data.validation == 0:
         count = len(held_out.part)
-        notes.append(f"validation: none, so {count:,} training images are measured instead")
+        notes.append(f"validation: none, so training images are evaluated instead ({count:,})")
     else:
         notes.append(f"validation: {_taken(held_out, labels)}, {len(train):,} left for training")
     if test is not None:

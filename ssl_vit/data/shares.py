@@ -112,8 +112,9 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> C
     if inside_N.all() or not inside_N.any():
         side = "testing" if inside_N.any() else "training"
         raise UserError(
-            f"data.test={share:g}: the names put all {len(names):,} images of {data.location} on"
-            f" the {side} side. Use another share, or more images."
+            f"data.test={share:g}: file names or groups decide which images are tested, and all"
+            f" {len(names):,} images of {data.location} would be used for {side}. Use another"
+            " share, or more images."
         )
     if whole.groups is not None and data.labels and _one_label(whole):
         _check_classes(whole, whole.label_of(np.arange(len(whole))), inside_N, data)
@@ -194,8 +195,8 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
     )
     if len(number_G) < 2:
         raise UserError(
-            f"data.group={data.group}: all {len(whole):,} images belong to a single group. Use at"
-            " least 2 groups."
+            f"data.group={data.group}: all {len(whole):,} images belong to a single group. Use"
+            " another column, or leave out data.group=."
         )
     label_N = np.full(len(whole), UNLABELLED)
     if _one_label(whole):

@@ -207,8 +207,8 @@ def _count_skipped(
     )
     if beside:
         guesses.append(
-            f"tars hold several images with the same key. Left out: {len(beside):,}, such as"
-            f" {beside[0]}"
+            "tars hold several images with the same name up to the first dot. Left out:"
+            f" {count_of_images(len(beside))}, such as {beside[0]}"
         )
 
 

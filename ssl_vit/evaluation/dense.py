@@ -171,7 +171,8 @@ def _task(
     """
     class_counts = count_classes(train.mask_ISS, ignore)
     if (classes or class_counts) < 2:
-        text = f"without data.mask_ignore={ignore}, the training masks have {class_counts} classes"
+        text = f"the number of classes in the training masks is {class_counts}, without"
+        text += f" data.mask_ignore={ignore}"
         raise UserError(f"probe.measures=segmentation: {text}. Use masks with at least 2 classes.")
     return SegmentationTask(classes or class_counts, ignore, grid)
 

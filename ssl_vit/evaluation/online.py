@@ -413,10 +413,10 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
     if doubt := label_doubt(splits.train.whole()):
         return f"{NO_CLASSES}: {doubt}"
     if train < (neighbors := recipe.probe.neighbors):
-        return f"{train:,} labelled training images are too few for {neighbors} neighbours"
+        return f"too few labelled training images ({train:,}) for {neighbors} neighbours"
     labelled = int((splits.validation.label_of(held_out_M) >= 0).sum())
     if labelled < FEWEST:
-        return f"{labelled:,} labelled held-out images are too few{_more_labelled(recipe, splits)}"
+        return f"too few labelled held-out images: {labelled:,}{_more_labelled(recipe, splits)}"
     return ""
 
 

@@ -109,7 +109,7 @@ def sample_shots(
     count_C = np.bincount(label, minlength=classes)[:classes]
     if count_C.min() < shots:
         short = int(np.argmax(count_C < shots))
-        fits = f"at most {count_C.min()} shots, or " if count_C.min() else ""
+        fits = f"probe.shots=[{count_C.min()}], or " if count_C.min() else ""
         has = f"class {class_name(short, names)} has {count_of_images(count_C[short])}"
         text = f"{has} to learn from. Use {fits}probe.measures= without few_shot."
         raise UserError(f"probe.shots={shots}: {text}")
@@ -278,8 +278,8 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
     """
     if k > len(train_ND):
         images = len(train_ND)
-        text = f"Use at most {images} neighbours, or probe.measures= without knn."
-        raise UserError(f"probe.neighbors={k}: there are only {images} training images. {text}")
+        text = f"Use probe.neighbors={images} or less, or probe.measures= without knn."
+        raise UserError(f"probe.neighbors={k}: more than the training images ({images}). {text}")
     train_ND = F.normalize(train_ND, dim=1)
     predictions = []
     for x_BD in _chunks(test_MD, len(train_ND)):

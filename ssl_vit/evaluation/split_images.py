@@ -57,7 +57,7 @@ def of_use(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
         labelled = labelled_images(source)
         if 0 < len(labelled) < len(source):
             changed[name] = labelled
-            text = f"uses the {len(labelled):,} labelled images of {len(source):,} images"
+            text = f"uses only the labelled images ({len(labelled):,} of {len(source):,})"
             notes.append(f"{name}: {text}")
     return splits._replace(**changed, notes=tuple(notes))
 

@@ -196,7 +196,7 @@ def _load(export: Path) -> Any:
         return timm.create_model(f"local-dir:{export}", pretrained=True).eval()
     except Exception as error:  # folders from elsewhere can cause any error
         why = " ".join(str(error).split())[:200]
-        raise UserError(f"{export} cannot be read as an export: {why}") from None
+        raise UserError(f"init={export}: timm cannot read this export: {why}") from None
 
 
 def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def convert(options: ExportOptions) -> Path:
     except UserError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{export} cannot be read as an export: {reason(error)}") from None
+        raise UserError(f"init={export}: cannot read this export: {reason(error)}") from None
     try:
         with replacing(out) as beside:
             FORMATS[options.format](export, beside)

@@ -50,7 +50,7 @@ def both_views(batch: Batch) -> Tensor:
     """
     count = 1 if batch.views is None else batch.views.shape[1]
     if batch.views is None or count != VIEWS:
-        text = f"the batch has {count} view of each image, and {VIEWS} are needed"
+        text = f"expected {VIEWS} views of each image, and the batch has {count}"
         remedy = 'Add shared = ("views",) to the declaration.'
         raise UserError(f"{_caller()}: {text}. {remedy}")
     return batch.views

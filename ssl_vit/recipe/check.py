@@ -82,15 +82,15 @@ def check_place(data: Data) -> None:
     """
     if data.name == EMBEDDED and (data.path or data.hub):
         raise UserError(
-            f"data={EMBEDDED}: these images are generated and not read from a place. Leave out"
-            f" data={EMBEDDED} to use the images of data.path= or data.hub=."
+            f"data={EMBEDDED}: these images are generated, not read. Leave out data={EMBEDDED} to"
+            " use the images of data.path= or data.hub=."
         )
     if data.path and not exists(data.path):
         raise UserError(f"data.path={data.path}: no such file or folder. Check the path.")
     if not data.path and not data.hub and data.name != EMBEDDED:
         raise UserError(
-            f"data={data.name}: no place is given for these images. Add data.path= with the path"
-            " of a local copy (image folder, parquet files or tars)."
+            f"data={data.name}: ssl_vit does not download these images. Add data.path= with the"
+            " path of a local copy (image folder, parquet files or tars)."
         )
 
 
@@ -123,8 +123,9 @@ def _channels(r: Recipe) -> None:
     for key in ("data.mean", "data.std"):
         others = len(r.value(key)) != data.channels
         # For other channel counts, the default of three numbers is replaced by measured values.
-        text = f"data.channels={data.channels} needs {data.channels} numbers, one for each channel"
-        r.refuse(key, f"{text}.", others and _given(r, [key]))
+        text = f"data.channels={data.channels} needs a number for each channel. Give"
+        text += f" {data.channels} numbers, or leave out {key}=."
+        r.refuse(key, text, others and _given(r, [key]))
     resnet = r.model.convolutional or r.model.hybrid
     text = f"model={r.model.name} begins with a ResNet, which takes 3 channels. {USE_VIT}"
     r.refuse("data.channels", text, data.channels != 3 and resnet)
@@ -311,7 +312,9 @@ def _views(r: Recipe) -> None:
     text = "the first number is larger than the second. Give the smaller share first."
     r.refuse("views.local_area", text, smallest > largest)
     most = f"{r.data.crop_area:g}"
-    text = f"the first share must be at most data.crop_area={most}, the smallest of other views."
+    text = (
+        f"the first share must be at most data.crop_area={most}, the smallest share of other views."
+    )
     r.refuse("views.local_area", text, smallest > r.data.crop_area)
 
 

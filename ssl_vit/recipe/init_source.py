@@ -159,7 +159,7 @@ class InitSource:
         if (export / "config.json").exists():
             return export
         if (run / "result.json").exists():
-            text = f"this run only measured an encoder. Use the init= in {run / 'recipe.yaml'}"
+            text = f"this run only measured an encoder. Use the init of {run / 'recipe.yaml'}"
             raise UserError(f"{self.option}: {text}.")
         again = f"To resume the run, start the same tool with recipe={run / 'recipe.yaml'}"
         raise UserError(f"{self.option}: this run has not finished and has no export. {again}.")
@@ -275,7 +275,11 @@ class InitSource:
         try:
             return timm_models.describe(name, args)
         except (ValueError, UserError) as error:
-            hint = "" if name.startswith(TRANSFORMERS) else " (or name the network with model=)"
+            hint = (
+                ""
+                if name.startswith(TRANSFORMERS)
+                else ". To name the network yourself, use model="
+            )
             raise UserError(f"{self.option}: {error}{hint}") from None
 
     def feature_values(self) -> dict[str, Any]:
@@ -393,9 +397,9 @@ class InitSource:
         if run is None or not (run / "result.json").exists():
             return dict.fromkeys(COSTS, 0.0)
         path = run / "result.json"
-        result = require(path, Result, f"this file belongs to {self.option}")
+        result = require(path, Result, f"restore this file of {self.option}")
         if not result.has(*(f"total_{key}" for key in COSTS)):
-            raise UserError(f"{self.option}: {path} is damaged: it has no costs")
+            raise UserError(f"{self.option}: {path} has no costs. Restore this file.")
         return {key: result[f"total_{key}"] for key in COSTS}
 
 

@@ -54,9 +54,7 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     values = words.typed(texts)
     if values.get("data.path") and values.get("data.hub"):
         two_places = f"data.path={values['data.path']} and data.hub={values['data.hub']}"
-        raise UserError(
-            f"{two_places}: the images have two places. Leave out data.path or data.hub."
-        )
+        raise UserError(f"{two_places}: both name the images. Leave out data.path or data.hub.")
     path = recipe_files.find_recipe(named["recipe"])
     file = recipe_files.load(path)
     start: Values = {}

@@ -56,7 +56,7 @@ Arguments = Annotated[
     dict[str, bool | Number | Numbers | Annotated[str, Only(WORDS.__contains__, "")]],
     Only(
         lambda args: all(map(str.isidentifier, args)),
-        f"names in braces with numbers, lists of numbers, true, false or {', '.join(WORDS)}",
+        f"{{name: value}} with numbers, lists of numbers, true, false or {', '.join(WORDS)}",
     ),
 ]
 

@@ -29,7 +29,7 @@ class Compute(Keys):
     Attributes:
         batch: Images that a device processes in one forward and backward pass. Lower it if memory
             runs out: gradients are then accumulated over more passes, up to optim.batch. null: the
-            largest divisor that fits.
+            largest number that fits into memory and divides the images of a process.
         precision: Number format of the forward and backward pass. auto: bfloat16 if the hardware
             multiplies it natively, otherwise float32.
         compile: Compile the network with torch.compile. null: only on a GPU.

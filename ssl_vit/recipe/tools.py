@@ -13,7 +13,7 @@ PLACES = (
     "scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, or a Google .npz"
     " file"
 )
-ENCODER = f"Encoder: {PLACES}. scratch,PLACE: fresh weights for the model and images of PLACE."
+ENCODER = f"Encoder: {PLACES}. scratch,PLACE: the model and images of PLACE, with fresh weights."
 FIGURES = (
     "filters",
     "positions",
@@ -30,7 +30,8 @@ TOP = 5
 MOST_IMAGES = 2000  # images that figures are computed over by default
 Place = Annotated[str, Only(is_path, PLACES)]
 Number = Annotated[int, Field(ge=1, le=999_999_999)]
-IMAGES = "Images, chosen as for training (pretrain --help)."
+IMAGES = "Images, chosen as for training (pretrain --help data)."
+SAME = "Same as for training (pretrain --help compute)."
 
 
 def flag() -> Any:
@@ -127,7 +128,8 @@ class FigureOptions(ToolOptions):
 
     Attributes:
         figures: Draw only these figures. Default: all that apply. reconstruction needs an objective
-            that predicts patches, predicted any other objective that draws its predictions.
+            that predicts patches, such as mae. predicted needs another objective that draws
+            predictions, such as ijepa.
         split: Split whose images are used. Default: the test split, or the held-out images if there
             is none.
         shown: Number of images to show in figures.
@@ -143,13 +145,13 @@ class FigureOptions(ToolOptions):
             f"{IMAGES} Default: the images of the run.",
         ),
         RecipeKeys(("model", "model.*"), "Model for init=scratch and .npz files."),
-        RecipeKeys(("seed",), "Seed of fresh weights. Default: the seed of the run."),
-        RecipeKeys(("compute.threads",), "Same as for training (pretrain --help)."),
+        RecipeKeys(("seed",), "Seed of the fresh weights. Default: the seed of the run."),
+        RecipeKeys(("compute.threads",), SAME),
         RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
     )
     init: Place = key(
         ...,
-        f"Encoder: {PLACES}. The fresh weights next to a run have the seed of that run.",
+        f"Encoder: {PLACES}. The figures compare the encoder with fresh weights.",
         metavar="PLACE",
     )
     figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(None, metavar="NAME,...")
@@ -165,7 +167,7 @@ class FigureOptions(ToolOptions):
     shown: int = key(6, ge=1, le=64)
     out: NewFolder | None = out(
         "Folder in which the figures' folder is made. Default: figures/ in the folder of the run,"
-        " or runs/figures-LABEL for any other encoder.",
+        " or runs/figures-ENCODER for any other encoder.",
         None,
     )
     name: FolderName | None = key(None, metavar="TEXT")
@@ -187,7 +189,7 @@ class EmbedOptions(ToolOptions):
         patches: Also write the features of all patches.
         query: Image files whose nearest images are printed and shown in nearest.html. A path may
             also be relative to data.path=.
-        name: Name of the folder. Default: features-LABEL-DATA.
+        name: Name of the folder. Default: features-ENCODER-DATA.
     """
 
     summary = "write the features of every image of a data set"
@@ -217,14 +219,14 @@ class EmbedOptions(ToolOptions):
         ),
         RecipeKeys(
             ("model", "model.*", "seed"),
-            "Model for init=scratch and .npz files, and the seed of scratch.",
+            "Model for init=scratch and .npz files, and the seed of fresh weights.",
         ),
         RecipeKeys(
             (
                 *("compute.batch", "compute.workers", "compute.threads", "compute.precision"),
                 "compute.patience",
             ),
-            "Same as for training (pretrain --help).",
+            SAME,
         ),
     )
     init: Place = key(..., ENCODER, metavar="PLACE")
@@ -273,8 +275,8 @@ class ExportOptions(ToolOptions):
 
 
 class PushOptions(ToolOptions):
-    """Upload a run to the Hugging Face Hub: milestones, the final export and, with hub.state=true,
-    the training state. Files that are already on the Hub are skipped.
+    """Upload a run to the Hugging Face Hub: the encoders of hub.every=, the final export and, with
+    hub.state=true, the training state. Files that are already on the Hub are skipped.
 
     Examples:
         python tools/push.py runs/mpp hub.repo=USER/NAME

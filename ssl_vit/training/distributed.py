@@ -262,7 +262,7 @@ def _check_processes(processes: int) -> None:
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if processes != launched:
         raise UserError(
-            f"WORLD_SIZE={launched}: only {processes} of the launched processes are connected."
+            f"WORLD_SIZE={launched}: only {processes} of the launched processes could connect."
             " Check that the configuration does not request GPUs that this machine lacks."
         )
     if (

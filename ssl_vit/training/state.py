@@ -107,8 +107,9 @@ class State:
         accelerator = self.accelerator
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
             raise UserError(
-                f"data.stream=true: the run was stopped on {len(saved['stream'])} processes, not on"
-                f" {accelerator.num_processes}. Start {len(saved['stream'])} processes."
+                "data.stream=true: the run had another number of processes"
+                f" ({len(saved['stream'])}, now {accelerator.num_processes}). Start"
+                f" {len(saved['stream'])}."
             )
         self._check_device_batch(saved["device_batch"])
         self.load_weights(saved)

@@ -193,8 +193,8 @@ class Strategy:
         idle = [name for name, p in named if p.requires_grad and p.grad is None]
         if idle and self.accelerator.num_processes > 1:
             text = (
-                "the objective does not use these weights. Call requires_grad_(False) for them, "
-                "or use a single process."
+                "the objective does not use these weights. Freeze the weights with"
+                " requires_grad_(False), or use a single process."
             )
             kind = UserError if self.accelerator.is_main_process else ReportedError
             raise kind(f"no gradient for {', '.join(idle[:3])}: {text}")

@@ -62,7 +62,7 @@ def test_above_a_hundredth_is_warned_of_and_above_nine_tenths_refused() -> None:
 def test_bits_that_are_cut_off_on_the_way_to_rgb_are_said() -> None:
     of_12 = png(spread([0, 2000, 4095, 7]))
     (warning,) = check(of_12, of_12)
-    assert warning.startswith("2 of 2 ") and "more than 8 bits (16 " in warning
+    assert "more than 8 bits in 2 of 2 " in warning and "(16 in " in warning
     assert "data.range=" in warning and "data.channels=1" in warning
     (frozen,) = check(of_12, of_bytes=check_pixels.OF_ENCODER)
     assert "data.range" not in frozen and "0 to 255" in frozen
@@ -104,7 +104,7 @@ def with_bits(form: str) -> tuple[bytes, int]:
 def test_every_format_of_more_than_8_bits_is_warned_of(form: str) -> None:
     raw, bits = with_bits(form)
     warning = next(text for text in check(raw) if "more than 8 bits" in text)
-    assert warning.startswith("1 of 1 ") and f"({bits} in number 0)" in warning
+    assert "1 of 1 " in warning and f"({bits} in number 0)" in warning
 
 
 @pytest.mark.parametrize(("bits", "flags"), [(8, 0), (10, 0b0100_0000), (12, 0b0110_0000)])
@@ -156,7 +156,7 @@ def test_pages_that_are_left_out_are_said_and_copies_of_the_first_are_not() -> N
         file.write(image[:6, :6], subfiletype=1, metadata=None)  # TIFF 6.0: of less resolution
         file.write(image > 0, subfiletype=4, metadata=None)  # a mask
     (warning,) = check(pages.getvalue(), reduced.getvalue())
-    assert warning.startswith("1 of 2 ") and "several pages (5 in " in warning
+    assert "several pages in 1 of 2 " in warning and "(5 in " in warning
 
 
 def test_as_many_images_are_looked_at_of_each_split() -> None:
@@ -208,13 +208,13 @@ def test_images_of_16_bits_without_a_range_are_refused_with_one() -> None:
     images = [image.copy() for _ in range(5)]
     images[0][0, 0] = 65_000
     error = (
-        r"data\.range=null: 5 training images .* from 200 to 65,000 .* 238.* 3,962\)"
+        r"data\.range=null: .* 5 training images .* from 200 to 65,000 .* 238.* 3,962\)"
         r".*data\.range=\[200,3962\].* 1 of 500 values \(0\.20%\)"
     )
     with pytest.raises(UserError, match=error):
         complete(Data(channels=1), *images)
     words = {"channels": 1, "mean": [0.5], "std": [0.2]}  # which leave nothing to be measured
-    with pytest.raises(UserError, match=r"null: 5 images of test have .* data\.range=\[200,3962\]"):
+    with pytest.raises(UserError, match=r"null: .* 5 images of test .* data\.range=\[200,3962\]"):
         check(*images, **words)
     with pytest.raises(UserError, match=r"range=\[0,255\]: clips 9"):  # to an encoder of 8 bits
         check(*images, of_bytes=check_pixels.OF_ENCODER, **words)
@@ -223,5 +223,5 @@ def test_images_of_16_bits_without_a_range_are_refused_with_one() -> None:
 
 
 def test_training_images_none_of_which_can_be_read_are_an_error() -> None:
-    with pytest.raises(UserError, match=r"data.channels=5: none of 1 .* number 0: .*\(4, 4, 2\)"):
+    with pytest.raises(UserError, match=r"data.channels=5: .* of 1 .* number 0: .*\(4, 4, 2\)"):
         complete(Data(channels=5), np.zeros((4, 4, 2), np.uint8))

@@ -125,7 +125,7 @@ def test_too_many_in_a_row_are_named_in_one_line(workers, capsys, monkeypatch):
     with pytest.raises(SystemExit), report_errors():
         list(loader(ALONE, broken=range(10, 45), workers=workers))
     printed = capsys.readouterr().err
-    assert printed.startswith("error: data=numbered: 20 images in a row ")
+    assert printed.startswith("error: data=numbered: cannot read 20 images in a row")
     assert " number " in printed and printed.count("\n") == 1
 
 

@@ -252,7 +252,7 @@ def test_what_is_read_in_place_is_not_streamed(tmp_path: Path, kind: str) -> Non
     else:
         table = parquet(tmp_path / "train.parquet", range(4))
         datasets.Dataset.from_parquet(str(table)).save_to_disk(tmp_path / "own")
-    with pytest.raises(UserError, match=rf"^data\.stream=true: .* holds {kind}, .*read in place"):
+    with pytest.raises(UserError, match=rf"^data\.stream=true: .* holds {kind}, "):
         run_splits.load(data(tmp_path / "own", validation=0.0))
 
 
@@ -295,7 +295,7 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
     newest = checkpoint.list_checkpoints(tmp_path / "broken" / "checkpoints")[-1]
     saved = checkpoint.load(newest)
     checkpoint.save(newest.parent, 8, saved | {"stream": saved["stream"] * 2}, keep=2)
-    with pytest.raises(UserError, match="stopped on 2 processes, not on 1"):
+    with pytest.raises(UserError, match=r"\(2, now 1\)"):
         run([*words, f"out={tmp_path}", "name=broken"])
     checkpoint.save(newest.parent, 8, saved, keep=2)
     assert_same_end(whole.folder, run([*words, f"out={tmp_path}", "name=broken"]).folder)
@@ -328,5 +328,5 @@ def test_a_shard_that_cannot_be_read_is_named(error_line, tmp_path: Path, words)
 
 
 def test_fewer_shards_than_processes_are_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="4 shards for 8 processes"):
+    with pytest.raises(UserError, match=r"shards \(4\) .* processes \(8\)"):
         reading(folder, BatchLayout(8, 1, 0, 8))

@@ -323,12 +323,12 @@ def test_every_container_composes_and_says_how_many(tmp_path: Path) -> None:
         image = dataset.__getitems__(Samples(every, every)).image
         assert torch.equal(image[0], image[1]) and torch.equal(image[0], image[2]), kind
         (note,) = check_pixels.check({"train": source}, data)
-        assert note.startswith("2 of 3 ") and "transparent" in note, kind
+        assert "transparent pixels in 2 of 3 " in note, kind
         kept = resident.decode_split(source, data, 2**30, 1)
         assert all(np.array_equal(one, right) for one in kept.image_NHWC.numpy()), kind
     stream = load(tmp_path / "parquet", stream=True, validation=0, size=8)
     (note,) = check_pixels.check({"train": stream.train}, data)
-    assert note.startswith("2 of 3 ") and "transparent" in note
+    assert "transparent pixels in 2 of 3 " in note
 
 
 def test_a_query_and_a_callers_image_are_composed(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_figures_say_that_images_are_composed(
     monkeypatch.setattr(encoders, "data_of", lambda encoder, options: data)
     encoders.find_images(None, {}, "train")
     printed = capsys.readouterr().out
-    assert "1 of 1 checked images of own have transparent pixels" in printed
+    assert "transparent pixels in 1 of 1 checked images of own" in printed
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "WEBP"])

@@ -184,7 +184,11 @@ def test_an_evaluation_on_the_split_that_chose_has_no_difference(
         ({}, ["data.labels=false"], "no labels"),
         ({f"folder{n}": 2 for n in range(30)}, ["data.validation=0.2", "eval.images=6"], ""),
         ({"train__a": 40, "train__b": 40, "val__a": 3, "val__b": 2}, ["data.validation=val"], "5 "),
-        ({"a": 8, "b": 8}, ["data.validation=0.2", "eval.images=2"], "training images are too few"),
+        (
+            {"a": 8, "b": 8},
+            ["data.validation=0.2", "eval.images=2"],
+            "too few labelled training images",
+        ),
         ({"a": 40, "b": 40, "_": 40}, [], "data.validation=0.2 data.validation_from=labelled"),
     ],
     ids=["no labels", "folders that may be no classes", "few held-out images", "few", "partly"],

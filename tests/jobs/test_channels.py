@@ -108,7 +108,7 @@ def test_an_rgb_encoder_is_adapted(pretrained: Path, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        (["data.range=[9,9]"], "data.range=[9,9]: expected the lowest and the highest value"),
+        (["data.range=[9,9]"], "data.range=[9,9]: expected [LOWEST,HIGHEST]"),
         (["target=mean_channels", "data.channels=5"], "data.channels=5: none of"),
         (
             ["target=pixels", "data.range=[0,9999]", "compute.resident=true"],

@@ -348,7 +348,7 @@ WRONG = {
     "epochs=3 optim.steps=500": "optim.steps=",
     "epochs=3 data.path=/not/here": "Add images=",
     "device=v100_32 compute.precision=bfloat16": "Use float32.",
-    "data=jft --probe": "data=jft: no place",
+    "data=jft --probe": "data=jft: ssl_vit does not download",
     "recipe=study/gap epochs=3": "unknown key epochs",
     "recipe=study/gap processes=16": "processes=16: ",
     "recipe=study/gap optim.clip=x": "arm scratch: optim.clip=x: expected a number",

@@ -377,7 +377,7 @@ def test_a_number_of_a_builder_is_one_however_and_in_whatever_order_it_is_writte
 def test_arguments_of_a_builder_are_numbers(text: str) -> None:
     """A text may name what timm downloads; but words that it has for parts."""
     found = refusal("recipe=mpp", f"model.args={text}")
-    assert found.startswith("model.args=") and "expected names in braces with numbers" in found
+    assert found.startswith("model.args=") and "expected {name: value} with numbers" in found
     assert resolve(["recipe=mpp", "model.args={act_layer: gelu}"]).model.args["act_layer"] == "gelu"
 
 

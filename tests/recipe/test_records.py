@@ -60,7 +60,7 @@ class One(Record):
         (RESULT | {"seconds": 10**400}, Result, "seconds: "),
         (RESULT | {"seconds": math.nan}, Result, "seconds: expected a finite number"),
         (RESULT | {"exaflop": math.inf}, Result, "exaflop: expected a finite number"),
-        (RESULT | {"images": None}, Result, "images: expected a value, or no such key"),
+        (RESULT | {"images": None}, Result, "images: expected a value instead of null"),
         (RESULT | {"best": BEST | {"value": math.nan}}, Result, "best.value: expected a finite"),
         # was a traceback where it is shown
         (RESULT | {"best": BEST | {"value": None}}, Result, "best: expected a step"),

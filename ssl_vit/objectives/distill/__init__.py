@@ -86,7 +86,8 @@ class DistillDeclaration(ObjectiveDeclaration):
                 raise recipe.error("distill.teacher", text)
         side, patch = teacher.data.size, teacher.model.patch
         if side % patch or side < 2 * patch:
-            text = f"the teacher has patches of {patch} px. Use a multiple, at least {2 * patch}"
+            text = f"the teacher has patches of {patch} px. Use a multiple of {patch}, at least"
+            text += f" {2 * patch}"
             alone = (
                 "" if options.size else ", or resize images for the teacher only by distill.size="
             )

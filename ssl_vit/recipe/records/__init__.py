@@ -41,7 +41,7 @@ def _is_finite(value: int | float) -> int | float:
 
 def _is_given(value: object) -> object:
     if value is None:
-        raise ValueError("expected a value, or no such key")
+        raise ValueError("expected a value instead of null")
     return value
 
 
