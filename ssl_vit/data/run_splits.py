@@ -160,7 +160,8 @@ def _check_authors(data: Data, train: Source) -> None:
     if published_size is not None and len(train) != published_size:
         raise UserError(
             f"data={data.name}: {data.place} has {len(train):,} training images, but published"
-            f" results use {published_size:,}. To train on these images, leave out data={data.name}."
+            f" results use {published_size:,}. To train on these images, leave out"
+            f" data={data.name}."
         )
 
 
