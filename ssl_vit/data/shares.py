@@ -331,7 +331,7 @@ def class_names(source: Source, numbers: Sequence[int]) -> str:
 
 
 def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Return a random order in which the first images, however many, have all classes in proportion.
+    """Return a random order in which any number of first images has all classes in proportion.
 
     Each class is shuffled, and its r-th of n images (r = 1 to n) gets the place (r - 1/2) / n.
     Images are sorted by place, and images with equal places by hash. This is apportionment by
