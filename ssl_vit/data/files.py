@@ -147,14 +147,14 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         split: Source(
             FileStore(root, [image.path for image in split_images]),
             labels_of[split],
-            groups=_groups(root, split_images, metadata, data.group),
+            groups=_groups(split_images, metadata, data.group),
         )
         for split, split_images in images_of.items()
     }
 
 
 def are_dates(names: Collection[str]) -> bool:
-    """Return whether all names are years, months or days, such as 2024 or 2024-05. False if empty."""
+    """Return whether there are names and all are years, months or days, such as 2024-05."""
     return bool(names) and all(map(DATE.fullmatch, names))
 
 
@@ -324,13 +324,13 @@ def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses:
     without_image = [path for path in metadata.row_of if path not in paths]
     if without_row:
         guesses.append(
-            f"the metadata has no row for {count_of_images(without_row)}. Images without a row have no"
-            " label"
+            f"the metadata has no row for {count_of_images(without_row)}. Images without a row have"
+            " no label"
         )
     if without_image:
         guesses.append(
-            f"the metadata names {count_of(len(without_image), 'files')} not found among the images:"
-            f" {some(without_image)}"
+            f"the metadata names {count_of(len(without_image), 'files')} not found among the"
+            f" images: {some(without_image)}"
         )
 
 
@@ -342,13 +342,10 @@ def _about(metadata: Metadata) -> str:
     return f" The metadata columns are {listed}."
 
 
-def _groups(
-    root: Path, images: Sequence[_Image], metadata: Metadata, group: str | None
-) -> Groups | None:
+def _groups(images: Sequence[_Image], metadata: Metadata, group: str | None) -> Groups | None:
     """Group images by a metadata column, or by folder for data.group=folder.
 
     Args:
-        root: The user's folder.
         images: The images of a split.
         metadata: The rows of the metadata files.
         group: The value of data.group, None for no groups.
