@@ -105,8 +105,8 @@ class TableStore(Store):
         if len(missing) == len(images):
             raise UserError(
                 f"{where}: cannot read the files that column {self.column} names, such as"
-                f" {self._path_of(0)} ({missing[0].reason}). Use images in the table, or files below"
-                " data.path=."
+                f" {self._path_of(0)} ({missing[0].reason}). Use images in the table, or files"
+                " below data.path=."
             )
 
     def _path_of(self, row: int) -> str | None:
@@ -252,9 +252,9 @@ def split_files(
         UserError: Files of a split have different columns or no images, or are damaged.
     """
     splits: dict[str, Parquet] = {}
-    for split, split_files in files.items():
+    for split, paths in files.items():
         with ThreadPoolExecutor(READERS) as pool:
-            ends = zip(split_files, pool.map(_end, split_files), strict=True)
+            ends = zip(paths, pool.map(_end, paths), strict=True)
             schema_of = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
         if not schema_of:
             guesses.append(f"split {split} {EMPTY}")
