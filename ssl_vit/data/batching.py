@@ -41,15 +41,15 @@ class Batch(NamedTuple):
             itself would give more weight to the images of a micro-batch with few labels. With 6
             labels in one micro-batch and 2 in the other, both divide by 4. None outside of
             training.
-        unreadable: names of the images that could not be read. In training, each of these images is
+        unreadable: Names of the images that could not be read. In training, each of these images is
             replaced by the pixels and the label of the next readable image. Elsewhere the batch
             leaves them out, so that no image is measured twice.
-        partner_label: labels of the partners where images are mixed in pairs, shaped like `label`.
+        partner_label: Labels of the partners where images are mixed in pairs, shaped like `label`.
         mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
             and label in a mix with its partner.
-        views: random views of each image (B, V, 3, H, W), of the type of `image`, for objectives
+        views: Random views of each image (B, V, 3, H, W), of the type of `image`, for objectives
             that compare views, else None.
-        local: smaller views uint8 (B, L, 3, S, S), with `views.local`, else None.
+        local: Smaller views uint8 (B, L, 3, S, S), with `views.local`, else None.
         mask: int32 (B, H, W), the class of each pixel, for images with masks (masks.py).
         content: int64 (B,), the hash of each image's contents (contents.py). Where images are mixed
             in pairs, (B, 2) with the partner's hash second. An array and not a tensor, because each
@@ -95,10 +95,10 @@ def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
     """Return the samples at `count` consecutive positions of the endless sequence of epochs.
 
     Args:
-        first: the first position.
-        count: the number of samples.
-        length: the number of images in the split.
-        seed: the seed of the order.
+        first: The first position.
+        count: The number of samples.
+        length: The number of images in the split.
+        seed: The seed of the order.
     """
     epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
     key = rng.key(seed, epoch)
@@ -120,12 +120,12 @@ class ImageDataset(Dataset):
     the images (`prepared`).
 
     Args:
-        source: the images.
-        data: the preprocessing of the images.
-        train: true for random crops and flips, mixing, and the next readable image in place of an
+        source: The images.
+        data: The preprocessing of the images.
+        train: True for random crops and flips, mixing, and the next readable image in place of an
             unreadable image; false for the preprocessing of the evaluation, which leaves unreadable
             images out.
-        views: how random views are made, in training and in evaluation; None for no views.
+        views: How random views are made, in training and in evaluation; None for no views.
     """
 
     source: Source
@@ -159,7 +159,7 @@ class ImageDataset(Dataset):
         """Return the batch of these samples before any mixing.
 
         Raises:
-            UserError: as `_next_readable`.
+            UserError: As `_next_readable`.
         """
         raw, label_B = self.fetch(wanted.index)
         images: list[Any] = []
@@ -195,7 +195,7 @@ class ImageDataset(Dataset):
         """Decode what was fetched for a row to an image (C, H, W).
 
         Raises:
-            ValueError: the image cannot be read.
+            ValueError: The image cannot be read.
         """
         return pixel_values.decoder(self.data)(raw)
 
@@ -224,10 +224,10 @@ class ImageDataset(Dataset):
         """Find the first readable image at or after `row`.
 
         Returns:
-            its row and what was fetched for this row, the decoded image, and its label.
+            Its row and what was fetched for this row, the decoded image, and its label.
 
         Raises:
-            UserError: none of REPLACEMENTS images can be read.
+            UserError: None of REPLACEMENTS images can be read.
         """
         tries = min(REPLACEMENTS, len(self.source))
         text = ""
@@ -253,13 +253,13 @@ def check_unreadable(
     unreadable image does not stop a small run.
 
     Args:
-        unreadable, seen: number of unreadable images, and number of images that were wanted.
-        data: options, of which data.unreadable is the limit.
-        names: names of the different unreadable images.
-        different: number of different unreadable images, where images are read more than once.
+        unreadable, seen: Number of unreadable images, and number of images that were wanted.
+        data: Options, of which data.unreadable is the limit.
+        names: Names of the different unreadable images.
+        different: Number of different unreadable images, where images are read more than once.
 
     Raises:
-        UserError: the share is above data.unreadable, or all images are unreadable.
+        UserError: The share is above data.unreadable, or all images are unreadable.
     """
     none = unreadable == seen > 0
     allowed = data.unreadable * max(seen, 1000)

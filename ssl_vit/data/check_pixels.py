@@ -40,7 +40,7 @@ def complete(data: Data, train: Source) -> None:
     MEASURED training images, in values scaled to data.range.
 
     Raises:
-        UserError: no image can be read, or images have 16 bits and data.range is not given.
+        UserError: No image can be read, or images have 16 bits and data.range is not given.
     """
     missing = unmeasured(data)
     if not missing:
@@ -68,12 +68,12 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
     """Check LOOKED_AT images of each split.
 
     Args:
-        splits: the images by the name of the split.
-        data: options of the images.
-        of_bytes: the reason why data.range= cannot be given here, empty if it can.
+        splits: The images by the name of the split.
+        data: Options of the images.
+        of_bytes: The reason why data.range= cannot be given here, empty if it can.
 
     Returns:
-        warnings about clipped values, about bits and pages that are left out, about transparent
+        Warnings about clipped values, about bits and pages that are left out, about transparent
         images that are composed over white, and about images of 8 and of 16 bits under one range.
 
     Raises:
@@ -114,7 +114,7 @@ def _histogram(
     """Count the values of at most `most` images.
 
     Returns:
-        how often each channel has each value, int64 (C, V), {name: bits} of the readable images,
+        How often each channel has each value, int64 (C, V), {name: bits} of the readable images,
         and the unreadable images with the reasons.
     """
     count_CV = np.zeros((channels, VALUES), np.int64)
@@ -197,7 +197,7 @@ def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
     """Warn that data.range clips values, or that images of 8 and of 16 bits are mixed.
 
     Raises:
-        UserError: as `check`.
+        UserError: As `check`.
     """
     count_CV, bits, _ = _histogram(source, data.channels, LOOKED_AT)
     if not bits:

@@ -29,8 +29,8 @@ class ClassList(NamedTuple):
     """Classes of a set of labels.
 
     Attributes:
-        names: the name of each class, starting with label 0; empty where labels are bare numbers.
-        highest: the highest label; -1 where it is not known, or where no image has a label.
+        names: The name of each class, starting with label 0; empty where labels are bare numbers.
+        highest: The highest label; -1 where it is not known, or where no image has a label.
     """
 
     names: Sequence[str]
@@ -56,11 +56,11 @@ def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
     """Return the names of the classes that all lists share, starting with label 0.
 
     Args:
-        lists: the classes of each split. A split without labels and names is ignored.
-        place: the option that names the images, for the error.
+        lists: The classes of each split. A split without labels and names is ignored.
+        place: The option that names the images, for the error.
 
     Raises:
-        UserError: a number means different classes in two splits, or one split has bare numbers and
+        UserError: A number means different classes in two splits, or one split has bare numbers and
             another split has names that are not these numbers.
     """
     known = {
@@ -82,18 +82,18 @@ def pair_classes(
     """Return the number that a classifier has for each class of the images.
 
     Args:
-        names: the classifier's classes, in the order of its outputs; empty for bare numbers.
-        images: the images to classify.
-        init: the place of the classifier's weights, for errors.
-        place: the option that names the images, for errors.
-        outputs: the number of the classifier's outputs, for errors; 0 where it is not known.
+        names: The classifier's classes, in the order of its outputs; empty for bare numbers.
+        images: The images to classify.
+        init: The place of the classifier's weights, for errors.
+        place: The option that names the images, for errors.
+        outputs: The number of the classifier's outputs, for errors; 0 where it is not known.
 
     Returns:
         int64 (C,), -1 for a class that the classifier does not know and no image has; None where
         every label is the classifier's number already.
 
     Raises:
-        UserError: images are of a class that the classifier does not know, or one side has bare
+        UserError: Images are of a class that the classifier does not know, or one side has bare
             numbers and the other side has names.
     """
     if list(names) == images.classes:
@@ -143,7 +143,7 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
     refused.
 
     Raises:
-        UserError: as `count_classes`.
+        UserError: As `count_classes`.
     """
     if not declaration.objective(objective).labels:
         return 0
@@ -157,7 +157,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     """Count the classes: data.classes, else the number of class names, else highest label + 1.
 
     Raises:
-        UserError: a split has no labels (the message names `objective`), a label is out of range, a
+        UserError: A split has no labels (the message names `objective`), a label is out of range, a
             number means different classes in two splits, or the highest label is MOST_BY_HIGHEST or
             above.
     """

@@ -57,7 +57,7 @@ class Values(NamedTuple):
 
     Attributes:
         array: (H, W), (H, W, C) or (C, H, W).
-        channels_last: for three axes, whether the order is (H, W, C); None where the file does not
+        channels_last: For three axes, whether the order is (H, W, C); None where the file does not
             tell.
     """
 
@@ -72,10 +72,10 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     are reduced to 8, and transparent pixels are composed over white.
 
     Args:
-        raw: encoded bytes, or an array uint8 (H, W, 3).
+        raw: Encoded bytes, or an array uint8 (H, W, 3).
 
     Raises:
-        ValueError: the image cannot be decoded, is cut off, or has more than MOST_PIXELS.
+        ValueError: The image cannot be decoded, is cut off, or has more than MOST_PIXELS.
     """
     if isinstance(raw, np.ndarray):
         if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
@@ -91,11 +91,11 @@ def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
     """Decode an image to the stored values, (C, H, W) of uint8 or uint16.
 
     Args:
-        raw: encoded bytes, or an array (H, W, C), (C, H, W) or, for one channel, (H, W).
-        channels: the number of channels C.
+        raw: Encoded bytes, or an array (H, W, C), (C, H, W) or, for one channel, (H, W).
+        channels: The number of channels C.
 
     Raises:
-        ValueError: the image cannot be decoded, has other channels or other values, or could be
+        ValueError: The image cannot be decoded, has other channels or other values, or could be
             both (H, W, C) and (C, H, W).
     """
     values = Values(raw) if isinstance(raw, np.ndarray) else whole(_values, raw)
@@ -112,7 +112,7 @@ def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
     """Call `read` on encoded bytes, and turn any error into a ValueError with a reason.
 
     Raises:
-        ValueError: as `decode`.
+        ValueError: As `decode`.
     """
     if isinstance(raw, Missing):
         raise ValueError(raw.reason)
@@ -164,8 +164,8 @@ def open_image(raw: bytes) -> Image.Image:
     """Open an image with Pillow from the header, without decoding pixels.
 
     Raises:
-        ValueError: the format is not in PILLOW.
-        TooLarge: the image has more than MOST_PIXELS.
+        ValueError: The format is not in PILLOW.
+        TooLarge: The image has more than MOST_PIXELS.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # about many pixels and damaged EXIF
@@ -184,7 +184,7 @@ def from_pillow(image: Image.Image) -> np.ndarray:
     are composed over white.
 
     Raises:
-        ValueError: the pixels have 32 bits, or are below 0.
+        ValueError: The pixels have 32 bits, or are below 0.
     """
     return _upright(_compose_over_white(*_color_and_alpha(image)), _orientation(image))
 
@@ -193,7 +193,7 @@ def is_transparent(raw: bytes) -> bool:
     """Return whether `decode` composes any pixel of an encoded image over white.
 
     Raises:
-        ValueError: the image cannot be read.
+        ValueError: The image cannot be read.
     """
     if raw.startswith((JPEG, NPY)):
         return False
@@ -226,10 +226,10 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     """Load an image and separate colors and alpha.
 
     Returns:
-        the colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None where every pixel is opaque.
+        The colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None where every pixel is opaque.
 
     Raises:
-        ValueError: as `from_pillow`.
+        ValueError: As `from_pillow`.
     """
     _scale_transparent_color(image)
     image.load()  # before its tags are read: loading a TIFF lets Pillow turn it
@@ -343,8 +343,8 @@ def _values(raw: bytes) -> Values:
     """Read the stored values of all channels, in the order of the file.
 
     Raises:
-        ValueError: the file holds more than can be read.
-        TooLarge: as `decode`.
+        ValueError: The file holds more than can be read.
+        TooLarge: As `decode`.
     """
     if raw.startswith(NPY):
         return Values(_saved_array(raw))
@@ -396,7 +396,7 @@ def _check_series(series: Sequence[Any]) -> None:
     Then leaving them out loses nothing.
 
     Raises:
-        ValueError: there are other images.
+        ValueError: There are other images.
     """
     others = [page for page in series[1:] if not page.keyframe.subfiletype & REDUCED_OR_MASK]
     if others:
@@ -429,7 +429,7 @@ def _channels_first(values: Values, channels: int) -> np.ndarray:
     """Return the values as an array (C, H, W).
 
     Raises:
-        ValueError: neither the first nor the last axis has the length C, or both have it and the
+        ValueError: Neither the first nor the last axis has the length C, or both have it and the
             file does not tell which axis the channels are.
     """
     array, last = values
@@ -468,9 +468,9 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
     """Turn and mirror pixels by an EXIF orientation.
 
     Args:
-        array: the pixels.
+        array: The pixels.
         orientation: 1 to 8.
-        down, across: the axes of the rows and of the columns.
+        down, across: The axes of the rows and of the columns.
     """
     if not 1 < orientation <= 8:
         return array
@@ -487,7 +487,7 @@ def _check_pixels(width: int, height: int) -> None:
     """Check the size of an image before decoding.
 
     Raises:
-        TooLarge: the image has more than MOST_PIXELS.
+        TooLarge: The image has more than MOST_PIXELS.
     """
     if width * height > MOST_PIXELS:
         limit = f"more than the limit of {MOST_PIXELS // 10**6} million"
@@ -498,7 +498,7 @@ def _check_shape(shape: Sequence[int]) -> None:
     """Check the size of an array before reading.
 
     Raises:
-        TooLarge: the array has more values than MOST_PIXELS of RGB.
+        TooLarge: The array has more values than MOST_PIXELS of RGB.
     """
     most = 3 * MOST_PIXELS
     if math.prod(shape) > most:
@@ -510,7 +510,7 @@ def _check_16_bits(array: np.ndarray) -> None:
     """Check that whole numbers fit into 16 bits.
 
     Raises:
-        ValueError: numbers are below 0 or above MOST_VALUE.
+        ValueError: Numbers are below 0 or above MOST_VALUE.
     """
     if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
         raise ValueError(f"pixels from {array.min()} to {array.max()}. {WHOLE}")

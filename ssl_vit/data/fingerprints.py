@@ -30,11 +30,11 @@ def fingerprint_splits(
     share too.
 
     Args:
-        splits: the splits of a run. For a stream, the first images are hashed, and `stream` is the
+        splits: The splits of a run. For a stream, the first images are hashed, and `stream` is the
             hash of the names and sizes of its files if they are read from `place` on this machine.
-        place: the path of a stream's files.
-        masks: whether to add {"masks of SPLIT": fingerprint} for splits with masks.
-        grouped: whether the fingerprint of train depends on the groups (data.group) too.
+        place: The path of a stream's files.
+        masks: Whether to add {"masks of SPLIT": fingerprint} for splits with masks.
+        grouped: Whether the fingerprint of train depends on the groups (data.group) too.
     """
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     sources = {name: source for name, source in named.items() if source is not None}
@@ -69,8 +69,8 @@ def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:
     `prints`.
 
     Args:
-        splits: the splits of a run.
-        prints: the result of `fingerprint_splits`.
+        splits: The splits of a run.
+        prints: The result of `fingerprint_splits`.
     """
     return of_part(splits.validation, prints["validation"])
 

@@ -72,7 +72,7 @@ class StreamReader:
     process p of P processes has the index p + nP.
 
     Raises:
-        UserError: there are fewer shards than processes.
+        UserError: There are fewer shards than processes.
     """
 
     def __init__(self, stream: Stream, batch_layout: BatchLayout) -> None:
@@ -184,14 +184,14 @@ def training_loader(
     There are `accumulation_steps` micro-batches in a step.
 
     Args:
-        source: the training images, or the reader of a stream.
-        data: the preprocessing of the images.
-        batch_layout: sizes of batches.
-        seed: the seed of the order and of random numbers.
-        start, stop: the first step, and the step after the last.
-        workers: the requested number of worker processes.
-        views: how random views of each image are made, None for no views.
-        decoded: decoded images of `source`, from which batches are cut; None to decode at each
+        source: The training images, or the reader of a stream.
+        data: The preprocessing of the images.
+        batch_layout: Sizes of batches.
+        seed: The seed of the order and of random numbers.
+        start, stop: The first step, and the step after the last.
+        workers: The requested number of worker processes.
+        views: How random views of each image are made, None for no views.
+        decoded: Decoded images of `source`, from which batches are cut; None to decode at each
             step.
     """
     size = batch_bytes(data, batch_layout, views)

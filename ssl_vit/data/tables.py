@@ -335,7 +335,7 @@ def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
     """Load the splits of a data set on the Hub.
 
     Raises:
-        UserError: the data set cannot be read.
+        UserError: The data set cannot be read.
     """
     return _opened(lambda: dict(datasets.load_dataset(data.hub, streaming=stream)), data)
 
