@@ -66,9 +66,9 @@ class _Streamed(Dataset):
 
 
 class StreamReader:
-    """Reader of this process's images of a stream, in an order that no number of workers changes.
+    """Reader of this process's images of a stream.
 
-    The process reads a window of images into memory and shuffles the images of the window. A window
+    The order does not depend on the number of workers: the process reads a window of images into memory and shuffles the images of the window. A window
     ends with its epoch, and has at most WINDOW / processes images with at most
     WINDOW_BYTES / processes encoded bytes. The n-th image of process p of P processes has the index
     p + nP.
@@ -121,7 +121,7 @@ class StreamReader:
             yield _StreamBatch(list(cells), Samples(index, rng.key(seed, 0, index)))
 
     def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, StreamedImage]]:
-        """Yield (number, image) of this process's images `first` to `last` - 1, in shuffled order."""
+        """Yield (number, image) of this process's shuffled images `first` to `last` - 1."""
         if first >= last:
             return
         layout = self.batch_layout
@@ -157,7 +157,7 @@ def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None
     bytes_per_sample = bytes_in_batch(data, data.size) * (VIEWS if views else 1)
     if views:
         bytes_per_sample += views.local * bytes_in_batch(data, views.local_size)
-    bytes_per_sample += 64  # label, index, key and hash, with room to spare
+    bytes_per_sample += 64  # more than the label, index, key and hash take
     return batch_layout.device_batch * bytes_per_sample
 
 
