@@ -68,10 +68,10 @@ class _Streamed(Dataset):
 class StreamReader:
     """Reader of this process's images of a stream.
 
-    The order does not depend on the number of workers: the process reads a window of images into memory and shuffles the images of the window. A window
-    ends with its epoch, and has at most WINDOW / processes images with at most
-    WINDOW_BYTES / processes encoded bytes. The n-th image of process p of P processes has the index
-    p + nP.
+    The order does not depend on the number of workers: the process reads a window of images into
+    memory and shuffles the images of the window. A window ends with its epoch, and has at most
+    WINDOW / processes images with at most WINDOW_BYTES / processes encoded bytes. The n-th image of
+    process p of P processes has the index p + nP.
 
     Raises:
         UserError: There are fewer shards than processes.
