@@ -43,10 +43,10 @@ def random_views(
     transforms after it.
 
     Args:
-        images: tensors (C, H, W), which may differ in size.
-        key_B: keys of the samples.
-        size, area, flip: options of the crops, as in `transforms.train_transform`.
-        views: chances and strengths of the transforms.
+        images: Tensors (C, H, W), which may differ in size.
+        key_B: Keys of the samples.
+        size, area, flip: Options of the crops, as in `transforms.train_transform`.
+        views: Chances and strengths of the transforms.
     """
     made = []
     for view in range(VIEWS):
@@ -79,10 +79,10 @@ def _changed(
     """Apply the random changes of colour, blur and solarisation to each crop.
 
     Args:
-        crop_BCSS: the crops of one view.
-        view_key_B: keys of the view.
-        views: chances and strengths of the changes.
-        blur, solarize: chances for this view.
+        crop_BCSS: The crops of one view.
+        view_key_B: Keys of the view.
+        views: Chances and strengths of the changes.
+        blur, solarize: Chances for this view.
     """
     if crop_BCSS.shape[1] != 3 or crop_BCSS.dtype != torch.uint8:
         return _blurred(crop_BCSS, view_key_B, blur, views.blur_sigma)
@@ -116,7 +116,7 @@ def _color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, n
     """Draw the order and the strength of the changes of colour, as torchvision's ColorJitter does.
 
     Returns:
-        the index into ORDERS for each image (B,), and the shares by which brightness, contrast,
+        The index into ORDERS for each image (B,), and the shares by which brightness, contrast,
         saturation and hue change (B, 4).
     """
     key_B = rng.stream(key_B, "jitter")

@@ -24,15 +24,15 @@ class BatchLayout(NamedTuple):
         """Return the layout of a global batch of `batch` images.
 
         Args:
-            batch: images in the global batch.
-            wanted: the device batch, or None for the largest device batch up to `limit` that
+            batch: Images in the global batch.
+            wanted: The device batch, or None for the largest device batch up to `limit` that
                 divides the images of a process.
-            limit: the most images in a device batch that is chosen here.
-            rank: the number of this process.
-            processes: the number of processes.
+            limit: The most images in a device batch that is chosen here.
+            rank: The number of this process.
+            processes: The number of processes.
 
         Raises:
-            UserError: the processes or the wanted device batch do not divide the global batch.
+            UserError: The processes or the wanted device batch do not divide the global batch.
         """
         if batch % processes:
             raise UserError(

@@ -41,15 +41,15 @@ class Batch(NamedTuple):
             itself would give more weight to the images of a micro-batch with few labels. With 6
             labels in one micro-batch and 2 in the other, both divide by 4. None outside of
             training.
-        unreadable: names of the images that could not be read. In training, each of these images is
+        unreadable: Names of the images that could not be read. In training, each of these images is
             replaced by the pixels and the label of the next readable image. Elsewhere the batch
             leaves them out, so that no image is measured twice.
-        partner_label: labels of the partners where images are mixed in pairs, shaped like `label`.
+        partner_label: Labels of the partners where images are mixed in pairs, shaped like `label`.
         mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
             and label in a mix with its partner.
-        views: random views of each image (B, V, 3, H, W), of the type of `image`, for objectives
+        views: Random views of each image (B, V, 3, H, W), of the type of `image`, for objectives
             that compare views, else None.
-        local: smaller views uint8 (B, L, 3, S, S), with `views.local`, else None.
+        local: Smaller views uint8 (B, L, 3, S, S), with `views.local`, else None.
         mask: int32 (B, H, W), the class of each pixel, for images with masks (masks.py).
         content: int64 (B,), the hash of each image's contents (contents.py). Where images are mixed
             in pairs, (B, 2) with the partner's hash second. An array and not a tensor, because each
@@ -92,22 +92,23 @@ class Samples(NamedTuple):
 
 
 def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
-    """Return the samples at `count` consecutive positions of the endless sequence of epochs.
+    """Return `count` consecutive samples of an endless sequence of epochs, from `first` on.
+
+    Each epoch is another random order of all images.
 
     Args:
-        first: the first position.
-        count: the number of samples.
-        length: the number of images in the split.
-        seed: the seed of the order.
+        first: The position of the first sample in the sequence, from 0.
+        count: The number of samples.
+        length: The number of images in the split.
+        seed: The seed of the random orders.
     """
-    epoch, place = np.divmod(first + np.arange(count, dtype=np.int64), length)
-    key = rng.key(seed, epoch)
-    index = rng.permute(place, length, key)
+    epoch, position_in_epoch = np.divmod(first + np.arange(count, dtype=np.int64), length)
+    index = rng.permute(position_in_epoch, length, rng.key(seed, epoch))
     return Samples(index, rng.key(seed, epoch, index))
 
 
 def _partners(wanted: Samples, length: int) -> Samples:
-    """Return the sample that each sample is mixed with: any image of the split, drawn by key."""
+    """Draw the image that each sample is mixed with, from all `length` images of the split."""
     key = rng.stream(wanted.key, "partner")
     return Samples(rng.integers(key, 0, length), rng.bits(key, 1))
 
@@ -120,12 +121,12 @@ class ImageDataset(Dataset):
     the images (`prepared`).
 
     Args:
-        source: the images.
-        data: the preprocessing of the images.
-        train: true for random crops and flips, mixing, and the next readable image in place of an
+        source: The images.
+        data: The preprocessing of the images.
+        train: True for random crops and flips, mixing, and the next readable image in place of an
             unreadable image; false for the preprocessing of the evaluation, which leaves unreadable
             images out.
-        views: how random views are made, in training and in evaluation; None for no views.
+        views: How random views are made, in training and in evaluation; None for no views.
     """
 
     source: Source
@@ -156,31 +157,31 @@ class ImageDataset(Dataset):
         )
 
     def _unmixed(self, wanted: Samples) -> Batch:
-        """Return the batch of these samples before any mixing.
+        """Return the batch of these samples, without mixing.
 
         Raises:
-            UserError: as `_next_readable`.
+            UserError: In training, an image and many images after it cannot be read.
         """
         raw, label_B = self.fetch(wanted.index)
         images: list[Any] = []
         contents: list[int] = []
-        places: list[int] = []
+        positions: list[int] = []  # in `wanted`, of the samples that are in the batch
         unreadable: list[str] = []
-        for place, (row, raw_image) in enumerate(zip(wanted.index.tolist(), raw, strict=True)):
+        for i, (row, raw_image) in enumerate(zip(wanted.index.tolist(), raw, strict=True)):
             try:
-                used, image = (row, raw_image), self.decode(raw_image)
+                row_and_raw, image = (row, raw_image), self.decode(raw_image)
             except ValueError as error:
                 unreadable.append(f"{self.source.name(row)}: {error}")
                 if not self.train:
                     continue
-                used, image, label_B[place] = self._next_readable(row)
+                row_and_raw, image, label_B[i] = self._next_readable(row)
             images.append(image)
-            places.append(place)
-            contents.append(self.content(*used))
-        samples = Samples(wanted.index[places], wanted.key[places])
+            positions.append(i)
+            contents.append(self.content(*row_and_raw))
+        samples = Samples(wanted.index[positions], wanted.key[positions])
         return Batch(
             **self.prepared(images, samples),
-            label=torch.from_numpy(label_B[places]),
+            label=torch.from_numpy(label_B[positions]),
             index=torch.from_numpy(samples.index),
             key=torch.from_numpy(samples.key),
             unreadable=tuple(unreadable),
@@ -188,87 +189,101 @@ class ImageDataset(Dataset):
         )
 
     def fetch(self, rows: np.ndarray) -> tuple[Sequence[Any], np.ndarray]:
-        """Return what `decode` takes for each row, and the labels, as `Source.fetch` does."""
+        """Return the image of each row, in the form that `decode` takes, and the labels.
+
+        Labels are int64 (B,), or lists of labels (B, L), as from `Source.fetch`.
+        """
         return self.source.fetch(rows)
 
     def decode(self, raw: Any) -> Any:
-        """Decode what was fetched for a row to an image (C, H, W).
+        """Decode an image from `fetch` to integers (C, H, W).
 
         Raises:
-            ValueError: the image cannot be read.
+            ValueError: The image cannot be read.
         """
         return pixel_values.decoder(self.data)(raw)
 
     def content(self, row: int, raw: Any) -> int:
-        """Return the hash (`content_hash`) of the bytes or array that holds a row's image."""
+        """Return the hash of a row's encoded image or array (`content_hash`)."""
         return content_hash(raw)
 
     def prepared(self, images: list[Any], samples: Samples) -> dict[str, Any]:
-        """Return the fields of the Batch that are made from pixels, by name."""
+        """Crop and resize images, and make views if the dataset has views.
+
+        Args:
+            images: The decoded images, as from `decode`.
+            samples: The samples of these images.
+
+        Returns:
+            {"image", "views" or "local": value of this field of the Batch}.
+        """
         data = self.data
         if not images:
             return {"image": pixel_values.no_images(data)}
-        crops = (images, samples.key, data.size, data.crop_area, data.flip)
-        made: dict[str, Any] = {}
+        crop_options = (images, samples.key, data.size, data.crop_area, data.flip)
+        fields: dict[str, Any] = {}
         if self.views:
-            made["views"] = augment.random_views(*crops, self.views)
+            fields["views"] = augment.random_views(*crop_options, self.views)
             if self.views.local:
-                made["local"] = augment.local_views(images, samples.key, data.flip, self.views)
+                fields["local"] = augment.local_views(images, samples.key, data.flip, self.views)
         if not self.train:
             image = transforms.eval_transform(images, data.size, data.eval_mode, data.eval_crop)
+        elif self.views:
+            image = fields["views"][:, 0]
         else:
-            image = made["views"][:, 0] if self.views else transforms.train_transform(*crops)
-        return {"image": image, **made}
+            image = transforms.train_transform(*crop_options)
+        return {"image": image, **fields}
 
     def _next_readable(self, row: int) -> tuple[tuple[int, Any], Any, Any]:
         """Find the first readable image at or after `row`.
 
         Returns:
-            its row and what was fetched for this row, the decoded image, and its label.
+            (row, what `fetch` returned for the row), the decoded image, and the label.
 
         Raises:
-            UserError: none of REPLACEMENTS images can be read.
+            UserError: None of REPLACEMENTS successive images can be read.
         """
         tries = min(REPLACEMENTS, len(self.source))
-        text = ""
+        last_error = ""
         for offset in range(tries):
             next_row = (row + offset) % len(self.source)
             (raw,), (label,) = self.fetch(np.array([next_row]))
             try:
                 return (next_row, raw), self.decode(raw), label
             except ValueError as error:
-                text = f"{self.source.name(next_row)}: {error}"
+                last_error = f"{self.source.name(next_row)}: {error}"
         raise UserError(
             f"{self.data.location}: cannot read {count_of_images(tries)} in a row. Repair or remove"
-            f" unreadable images, such as {text}"
+            f" unreadable images, such as {last_error}"
         )
 
 
 def check_unreadable(
     unreadable: int, seen: int, data: Data, names: Collection[str], different: int | None = None
 ) -> None:
-    """Check that not too many images are unreadable, and that some image can be read.
+    """Check that at most the share data.unreadable of the images is unreadable.
 
-    The limit is the share data.unreadable. Fewer than 1,000 images count as 1,000, so that a single
-    unreadable image does not stop a small run.
+    Fewer than 1,000 images count as 1,000, so that a single unreadable image does not stop a small
+    run. In any case, at least one image must be readable.
 
     Args:
-        unreadable, seen: number of unreadable images, and number of images that were wanted.
-        data: options, of which data.unreadable is the limit.
-        names: names of the different unreadable images.
-        different: number of different unreadable images, where images are read more than once.
+        unreadable: Number of unreadable images.
+        seen: Number of images that the run tried to read.
+        data: The recipe's options, with the limit data.unreadable.
+        names: Names of the unreadable images, each once.
+        different: Number of different unreadable images, if images are read more than once.
 
     Raises:
-        UserError: the share is above data.unreadable, or all images are unreadable.
+        UserError: The share is above data.unreadable, or all images are unreadable.
     """
-    none = unreadable == seen > 0
+    are_all_unreadable = unreadable == seen > 0
     allowed = data.unreadable * max(seen, 1000)
-    if unreadable > allowed or none:
+    if unreadable > allowed or are_all_unreadable:
         finding = f"{unreadable} of {seen} images cannot be read"
         if different is not None:
             finding += f" ({different} different images)"
         remedy = "Repair or remove the images"
-        if not none:
+        if not are_all_unreadable:
             finding += f", and at most {int(allowed)} may be unreadable"
             remedy = "Allow a larger share with data.unreadable=, or repair or remove the images"
         raise UserError(f"data.unreadable={data.unreadable}: {finding}. {remedy}: {some([*names])}")

@@ -34,13 +34,17 @@ OF_ENCODER = "The encoder expects values from 0 to 255"  # for a frozen encoder
 
 
 def complete(data: Data, train: Source) -> None:
-    """Set data.mean and data.std from training images, unless the user sets the values.
+    """Set data.mean and data.std from training images, unless the user has set them.
 
-    Whether they are to be measured says `images.unmeasured`. They are measured for each channel on
-    MEASURED training images, in values scaled to data.range.
+    They are measured for each channel on MEASURED training images, whose values are scaled from
+    data.range to 0 to 1.
+
+    Args:
+        data: The recipe's options of the images, which are changed.
+        train: The training images.
 
     Raises:
-        UserError: no image can be read, or images have 16 bits and data.range is not given.
+        UserError: No image can be read, or images have 16 bits and data.range is not given.
     """
     missing = unmeasured(data)
     if not missing:
@@ -54,27 +58,27 @@ def complete(data: Data, train: Source) -> None:
     if data.range is None and 16 in bits.values():
         raise UserError(_proposed_range(count_CV.sum(0), count_of(len(bits), "training images")))
     lowest, highest = data.pixel_range
-    share_V = (np.arange(VALUES).clip(lowest, highest) - lowest) / (highest - lowest)
-    weight_CV = count_CV / count_CV.sum(1, keepdims=True)
-    mean_C = weight_CV @ share_V
-    std_C = np.sqrt((weight_CV * (share_V - mean_C[:, None]) ** 2).sum(1))
+    # mean and std from the histogram: each value, clipped and scaled, with its frequency
+    scaled_V = (np.arange(VALUES).clip(lowest, highest) - lowest) / (highest - lowest)
+    frequency_CV = count_CV / count_CV.sum(1, keepdims=True)
+    mean_C = frequency_CV @ scaled_V
+    std_C = np.sqrt((frequency_CV * (scaled_V - mean_C[:, None]) ** 2).sum(1))
     if "mean" in missing:
         data.mean = [float(f"{value:.{DIGITS}g}") for value in mean_C]
-    if "std" in missing:  # a channel of one value stays at 0
+    if "std" in missing:  # a channel with a single value has std 0, by which nothing can be divided
         data.std = [float(f"{value:.{DIGITS}g}") or 1.0 for value in std_C]
 
 
 def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[str]:
-    """Check LOOKED_AT images of each split.
+    """Return warnings about pixels that are lost or changed when images are read.
+
+    LOOKED_AT images of each split are checked for clipped values, bits beyond 8, further pages and
+    transparency, and for a mixture of images of 8 and of 16 bits.
 
     Args:
-        splits: the images by the name of the split.
-        data: options of the images.
-        of_bytes: the reason why data.range= cannot be given here, empty if it can.
-
-    Returns:
-        warnings about clipped values, about bits and pages that are left out, about transparent
-        images that are composed over white, and about images of 8 and of 16 bits under one range.
+        splits: {name of the split: images}.
+        data: The recipe's options of the images.
+        of_bytes: The reason why data.range= cannot be given here, empty if it can be given.
 
     Raises:
         UserError: data.range clips more than the share REFUSED of a split's values, or data.range
@@ -91,10 +95,10 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
 def _read(
     source: Source, most: int, read: Callable[[bytes | np.ndarray], Read]
 ) -> tuple[dict[str, Read], list[str]]:
-    """Call `read` on the first images of a fixed random order, at most on `most` images.
+    """Call `read` on at most `most` images, in a fixed random order.
 
     Returns:
-        {name: result of `read`} of the readable images, and the unreadable images with the reasons.
+        {name: result of `read`} for readable images, and a list of unreadable images with reasons.
     """
     readable, unreadable = {}, list[str]()
     rows = samples_at(0, min(most, len(source)), len(source), SEED).index
@@ -111,11 +115,11 @@ def _read(
 def _histogram(
     source: Source, channels: int, most: int
 ) -> tuple[np.ndarray, dict[str, int], list[str]]:
-    """Count the values of at most `most` images.
+    """Count how often each channel has each value, in at most `most` images.
 
     Returns:
-        how often each channel has each value, int64 (C, V), {name: bits} of the readable images,
-        and the unreadable images with the reasons.
+        The counts, int64 (C, V); {name: 8 or 16 bits} for readable images; and a list of unreadable
+        images with reasons.
     """
     count_CV = np.zeros((channels, VALUES), np.int64)
 
@@ -130,20 +134,30 @@ def _histogram(
 
 
 def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, int]:
-    """Return two quantiles of a histogram: the values at which the given shares are reached."""
+    """Return two quantiles of a histogram.
+
+    Args:
+        count_V: How often each value occurs.
+        shares: The lower and the upper quantile to return, between 0 and 1.
+    """
     share_V = count_V.cumsum() / count_V.sum()
     lowest, highest = (int(np.searchsorted(share_V, share)) for share in shares)
     return lowest, highest
 
 
 def _proposed_range(count_V: np.ndarray, images: str) -> str:
-    """Word the error that images of 16 bits need data.range, with a range to copy.
+    """Write the error that images of 16 bits need data.range, with a range to copy.
 
-    The range holds all values but outliers. A value is an outlier if its distance from the
-    quantiles USUAL is larger than the distance between these quantiles.
+    The range contains all values except outliers. A value is an outlier if it is farther outside
+    of the quantiles USUAL than these quantiles are apart.
+
+    Args:
+        count_V: How often each value occurs.
+        images: The number of images, for the message.
     """
     seen_S = np.flatnonzero(count_V)
     low, high = _quantiles(count_V, USUAL)
+    # at most the distance high - low below low, or above high
     usual_S = seen_S[(seen_S >= 2 * low - high) & (seen_S <= 2 * high - low)]
     first = min(int(usual_S[0]), VALUES - 2)
     last = max(int(usual_S[-1]), first + 1)
@@ -157,7 +171,7 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
 
 
 class _Stored(NamedTuple):
-    """Properties of a file that RGB of 8 bits does not keep: bits, pages, transparency."""
+    """Bits of a value, number of pages and transparency of a file, which RGB of 8 bits loses."""
 
     bits: int
     pages: int
@@ -169,17 +183,20 @@ def _changed(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
     stored, _ = _read(source, LOOKED_AT, _stored)
     checked = f"of {len(stored):,} checked images of {split}"
     # images of more than 16 bits cannot be read
-    if deep := [name for name, file in stored.items() if 8 < file.bits <= 16]:
+    deep = [name for name, file in stored.items() if 8 < file.bits <= 16]
+    if deep:
         text = f"{len(deep):,} {checked} ({stored[deep[0]].bits} in {deep[0]})"
         hint = "To keep all bits of TIFF and .npy files, use data.range=[LOWEST,HIGHEST]. For grey"
         hint = of_bytes or f"{hint} images of other formats, also set data.channels=1"
         yield f"more than 8 bits in {text}. Only the upper 8 bits are used. {hint}"
-    if several := [name for name, file in stored.items() if file.pages > 1]:
+    several = [name for name, file in stored.items() if file.pages > 1]
+    if several:
         pages = stored[several[0]].pages
         text = f"{len(several):,} {checked} ({pages} in {several[0]})"
         hint = "" if of_bytes else f". To read pages as channels, use data.channels={pages}"
         yield f"several pages in {text}. Only the first page is used{hint}"
-    if transparent := [name for name, file in stored.items() if file.is_transparent]:
+    transparent = [name for name, file in stored.items() if file.is_transparent]
+    if transparent:
         text = f"{len(transparent):,} {checked}, such as {transparent[0]}"
         hint = "" if of_bytes else ". To read transparency as a channel, use data.channels=4"
         yield f"transparent pixels in {text}. The background becomes white{hint}"
@@ -197,7 +214,7 @@ def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
     """Warn that data.range clips values, or that images of 8 and of 16 bits are mixed.
 
     Raises:
-        UserError: as `check`.
+        UserError: As `check`.
     """
     count_CV, bits, _ = _histogram(source, data.channels, LOOKED_AT)
     if not bits:
@@ -209,7 +226,8 @@ def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
     lowest, highest = data.pixel_range
     first, last = _quantiles(count_V, MOST)
     below, above = count_V[:lowest].sum(), count_V[highest + 1 :].sum()
-    share, low, high = (float(part / count_V.sum()) for part in (below + above, below, above))
+    total = count_V.sum()
+    share, low, high = float((below + above) / total), float(below / total), float(above / total)
     text = (
         f"data.range=[{lowest},{highest}]: clips {share:.1%} of the values of {images}"
         f" ({low:.1%} below the range, {high:.1%} above). {MOST[1] - MOST[0]:.1%} of the values lie"
@@ -219,8 +237,10 @@ def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
         raise UserError(f"{text}. Use a range that contains most values.")
     if share > WARNED:
         yield text
-    named = {number: name for name, number in bits.items()}
-    if len(named) > 1 and highest > BYTES[1]:
-        text = f"some have 8 bits, such as {named[8]}, and some 16 bits, such as {named[16]}"
+    example_of = {num_bits: name for name, num_bits in bits.items()}
+    if len(example_of) > 1 and highest > BYTES[1]:
+        text = (
+            f"some have 8 bits, such as {example_of[8]}, and some 16 bits, such as {example_of[16]}"
+        )
         hint = "The images of 8 bits do not fit this range and count as unreadable"
         yield f"data.range=[{lowest},{highest}]: of {images}, {text}. {hint}"

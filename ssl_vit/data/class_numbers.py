@@ -29,8 +29,8 @@ class ClassList(NamedTuple):
     """Classes of a set of labels.
 
     Attributes:
-        names: the name of each class, starting with label 0; empty where labels are bare numbers.
-        highest: the highest label; -1 where it is not known, or where no image has a label.
+        names: The name of each class, starting with label 0; empty where labels are bare numbers.
+        highest: The highest label; -1 where it is not known, or where no image has a label.
     """
 
     names: Sequence[str]
@@ -56,22 +56,23 @@ def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
     """Return the names of the classes that all lists share, starting with label 0.
 
     Args:
-        lists: the classes of each split. A split without labels and names is ignored.
-        place: the option that names the images, for the error.
+        lists: The classes of each split. A split without labels and names is ignored.
+        place: The option that names the images, for the error.
 
     Raises:
-        UserError: a number means different classes in two splits, or one split has bare numbers and
+        UserError: A number means different classes in two splits, or one split has bare numbers and
             another split has names that are not these numbers.
     """
-    known = {
+    lists = {
         split: classes for split, classes in lists.items() if classes.names or classes.highest >= 0
     }
-    names = [classes.names for classes in known.values()]
+    names = [classes.names for classes in lists.values()]
     longest = max(names, key=len, default=[])
-    are_counted = all(name == str(number) for number, name in enumerate(longest))
-    if same_numbers(names) and (are_counted or all(names)):
+    # names "0", "1", ... agree with the bare numbers of another split
+    are_names_numbers = all(name == str(number) for number, name in enumerate(longest))
+    if same_numbers(names) and (are_names_numbers or all(names)):
         return list(longest)
-    described = " ".join(f"Split {split} has {classes}." for split, classes in known.items())
+    described = " ".join(f"Split {split} has {classes}." for split, classes in lists.items())
     hint = "Use the same class names in all splits." if all(names) else TO_NUMBERS
     raise UserError(f"{place}: the splits have different classes. {described} {hint}")
 
@@ -79,29 +80,31 @@ def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
 def pair_classes(
     names: Sequence[str], images: Source, init: str, place: str = "", outputs: int = 0
 ) -> np.ndarray | None:
-    """Return the number that a classifier has for each class of the images.
+    """Return the classifier's output that belongs to each class of the images.
 
     Args:
-        names: the classifier's classes, in the order of its outputs; empty for bare numbers.
-        images: the images to classify.
-        init: the place of the classifier's weights, for errors.
-        place: the option that names the images, for errors.
-        outputs: the number of the classifier's outputs, for errors; 0 where it is not known.
+        names: The classifier's classes, in the order of its outputs; empty for bare numbers.
+        images: The images to classify.
+        init: The place of the classifier's weights, for errors.
+        place: The option that names the images, for errors.
+        outputs: The number of the classifier's outputs, for errors; 0 where it is not known.
 
     Returns:
-        int64 (C,), -1 for a class that the classifier does not know and no image has; None where
-        every label is the classifier's number already.
+        The output for each of the C labels, int64 (C,), -1 for a class that the classifier does not
+        know and no image has; None if every label is the number of the right output already.
 
     Raises:
-        UserError: images are of a class that the classifier does not know, or one side has bare
+        UserError: Images are of a class that the classifier does not know, or one side has bare
             numbers and the other side has names.
     """
     if list(names) == images.classes:
         return None
-    trained, tested = ClassList(names, outputs - 1), ClassList.of(images)
+    classifier_classes, image_classes = ClassList(names, outputs - 1), ClassList.of(images)
     are_named = bool(names and images.classes)
-    if not are_named and not (trained.are_numbers and tested.are_numbers):
-        text = f"the images have {tested} as classes, and init={init} has {trained}"
+    if not are_named and not (classifier_classes.are_numbers and image_classes.are_numbers):
+        text = (
+            f"the images have {image_classes} as classes, and init={init} has {classifier_classes}"
+        )
         hint = TO_NAMES if names else TO_NUMBERS
         raise UserError(f"{place}: {text}. Numbers cannot be matched with names. {hint}")
     if not names:
@@ -111,19 +114,20 @@ def pair_classes(
     if are_named:
         name_of = dict(enumerate(images.classes))
     else:
-        trained_name_of = {int(name): name for name in names}
-        name_of = {label: trained_name_of.get(label, str(label)) for label in labels}
+        classifier_name_of = {int(name): name for name in names}
+        name_of = {label: classifier_name_of.get(label, str(label)) for label in labels}
     output_of = {name: output for output, name in enumerate(names)}
-    used = [name_of.get(label, str(label)) for label in labels]
-    if unknown := [name for name in used if name not in output_of]:
+    names_of_images = [name_of.get(label, str(label)) for label in labels]
+    unknown = [name for name in names_of_images if name not in output_of]
+    if unknown:
         raise UserError(
             f"probe.measures=top1: the head of init={init} does not know the test classes"
             f" {some(unknown)}, {suggest(unknown[0], names)}"
         )
-    number_C = np.full(max(name_of, default=-1) + 1, -1, np.int64)
+    output_C = np.full(max(name_of, default=-1) + 1, -1, np.int64)
     for label, name in name_of.items():
-        number_C[label] = output_of.get(name, -1)
-    return number_C
+        output_C[label] = output_of.get(name, -1)
+    return output_C
 
 
 def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:
@@ -143,7 +147,7 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
     refused.
 
     Raises:
-        UserError: as `count_classes`.
+        UserError: As `count_classes`.
     """
     if not declaration.objective(objective).labels:
         return 0
@@ -157,15 +161,15 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     """Count the classes: data.classes, else the number of class names, else highest label + 1.
 
     Raises:
-        UserError: a split has no labels (the message names `objective`), a label is out of range, a
+        UserError: A split has no labels (the message names `objective`), a label is out of range, a
             number means different classes in two splits, or the highest label is MOST_BY_HIGHEST or
             above.
     """
-    named = {"train": splits.train, "validation": splits.validation}
+    sources = {"train": splits.train, "validation": splits.validation}
     if splits.test:
-        named["test"] = splits.test
-    shared_names({split: ClassList.of(source) for split, source in named.items()}, data.location)
-    for split, source in named.items():
+        sources["test"] = splits.test
+    shared_names({split: ClassList.of(source) for split, source in sources.items()}, data.location)
+    for split, source in sources.items():
         low, high = source.labels.lowest_and_highest
         if high < 0:
             raise UserError(
@@ -173,17 +177,17 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
                 " folder for each class, a column of labels named with data.label_column=, or"
                 f" different images (data=, data.path=, data.hub=).{source.labels.columns}"
             )
-        known = data.classes or len(source.classes) or high + 1
-        if low < -1 or high >= known:
+        num_classes = data.classes or len(source.classes) or high + 1
+        if low < -1 or high >= num_classes:
             raise UserError(
-                f"{data.location}: the {split} split has labels from {low} to {high}, but {known}"
-                f" classes have the labels 0 to {known - 1} (-1 means no label). Correct the labels"
+                f"{data.location}: the {split} split has labels from {low} to {high}, but {num_classes}"
+                f" classes have the labels 0 to {num_classes - 1} (-1 means no label). Correct the labels"
                 " or data.classes=."
             )
     classes = data.classes or len(splits.train.classes)
     if classes:
         return classes
-    split, source = max(named.items(), key=lambda pair: pair[1].labels.lowest_and_highest[1])
+    split, source = max(sources.items(), key=lambda pair: pair[1].labels.lowest_and_highest[1])
     highest = source.labels.lowest_and_highest[1]
     if highest >= MOST_BY_HIGHEST:
         raise UserError(

@@ -23,7 +23,7 @@ def find(features: Features, data: Data) -> tuple[str, str | None]:
     usual names. Lists of labels are used only where data.label_column names their column.
 
     Raises:
-        UserError: a named column does not exist, no column holds images, or a column has another
+        UserError: A named column does not exist, no column holds images, or a column has another
             type.
     """
     for key, name in (
@@ -65,7 +65,7 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
     """Return the column of masks: data.mask_column, else the first column with a usual name.
 
     Raises:
-        UserError: there is no such column, or it holds no images.
+        UserError: There is no such column, or it holds no images.
     """
     choices = [name for name, f in features.items() if _holds_images(f) and name != image]
     text = f"No column can hold masks (columns: {', '.join(features)})"
@@ -91,7 +91,7 @@ def check_group(features: Features, data: Data) -> None:
     """Check that the training images have the column of data.group, with a single value each.
 
     Raises:
-        UserError: there is no such column, or it holds images or lists.
+        UserError: There is no such column, or it holds images or lists.
     """
     group = str(data.group)
     if group not in features:

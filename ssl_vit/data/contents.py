@@ -43,11 +43,11 @@ def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
     """Count the distinct images among M images, and the images with different labels on the copies.
 
     Args:
-        hashes_M: hashes of the images' contents.
-        label_M: their labels, int64 (M,), or lists of labels (M, L).
+        hashes_M: Hashes of the images' contents.
+        label_M: Their labels, int64 (M,), or lists of labels (M, L).
 
     Returns:
-        the counts, or None where all images are distinct.
+        The counts, or None where all images are distinct.
     """
     copies_C = np.unique(hashes_M, return_counts=True)[1]
     if len(copies_C) == len(hashes_M):
@@ -72,8 +72,8 @@ def is_among(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return which hashes occur in `known`, as bool of the shape of `hashes`.
 
     Args:
-        hashes: hashes of any shape.
-        known: sorted hashes from `distinct`.
+        hashes: Hashes of any shape.
+        known: Sorted hashes from `distinct`.
     """
     place = np.searchsorted(known, hashes)
     return np.append(known, known[:1])[place] == hashes if len(known) else place < 0

@@ -53,11 +53,11 @@ class TooLarge(ValueError):
 
 
 class Values(NamedTuple):
-    """Stored values of all channels of an image.
+    """Values of an image as stored in the file.
 
     Attributes:
         array: (H, W), (H, W, C) or (C, H, W).
-        channels_last: for three axes, whether the order is (H, W, C); None where the file does not
+        channels_last: Whether an array with three axes is (H, W, C); None if the file does not
             tell.
     """
 
@@ -72,10 +72,10 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     are reduced to 8, and transparent pixels are composed over white.
 
     Args:
-        raw: encoded bytes, or an array uint8 (H, W, 3).
+        raw: Encoded bytes, or an array uint8 (H, W, 3).
 
     Raises:
-        ValueError: the image cannot be decoded, is cut off, or has more than MOST_PIXELS.
+        ValueError: The image cannot be decoded, is cut off, or has more than MOST_PIXELS.
     """
     if isinstance(raw, np.ndarray):
         if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
@@ -91,11 +91,11 @@ def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
     """Decode an image to the stored values, (C, H, W) of uint8 or uint16.
 
     Args:
-        raw: encoded bytes, or an array (H, W, C), (C, H, W) or, for one channel, (H, W).
-        channels: the number of channels C.
+        raw: Encoded bytes, or an array (H, W, C), (C, H, W) or, for one channel, (H, W).
+        channels: The number of channels C.
 
     Raises:
-        ValueError: the image cannot be decoded, has other channels or other values, or could be
+        ValueError: The image cannot be decoded, has other channels or other values, or could be
             both (H, W, C) and (C, H, W).
     """
     values = Values(raw) if isinstance(raw, np.ndarray) else whole(_values, raw)
@@ -112,7 +112,7 @@ def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
     """Call `read` on encoded bytes, and turn any error into a ValueError with a reason.
 
     Raises:
-        ValueError: as `decode`.
+        ValueError: As `decode`.
     """
     if isinstance(raw, Missing):
         raise ValueError(raw.reason)
@@ -126,7 +126,10 @@ def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
 
 
 def stored_bits(raw: bytes) -> int:
-    """Return the bits of a stored value where `decode` reduces them to 8, else 8."""
+    """Return how many bits a stored value of an encoded image has, at least 8.
+
+    More than 8 bits are reduced to 8 by `decode`.
+    """
     if raw.startswith(PNG):
         return max(8, raw[24])
     if raw.startswith(TIFF):
@@ -135,37 +138,44 @@ def stored_bits(raw: bytes) -> int:
         return max(8, *bits) if isinstance(bits, tuple) else max(8, bits or 1)
     if raw.startswith(PORTABLE):
         packing = _packing(open_image(raw))
+        if packing == "I;16B":
+            return 16
         highest = packing[1] if isinstance(packing, tuple) else 0
-        return 16 if packing == "I;16B" else max(8, int(highest).bit_length())
-    if raw[4:8] == b"ftyp" and (place := raw.find(AV1_SETTINGS)) > 0:
-        flags = raw[place + 6]
-        return 8 if not flags & AV1_HIGH_DEPTH else 12 if flags & AV1_12_BITS else 10
+        return max(8, int(highest).bit_length())
+    if raw[4:8] == b"ftyp":  # AVIF
+        settings_start = raw.find(AV1_SETTINGS)
+        if settings_start > 0:
+            flags = raw[settings_start + 6]
+            if flags & AV1_HIGH_DEPTH:
+                return 12 if flags & AV1_12_BITS else 10
     return 8
 
 
 def images_in(raw: bytes) -> int:
-    """Count the images in a TIFF, without smaller copies and masks.
+    """Count the images in a TIFF, without smaller copies and masks; 1 for other formats.
 
-    `decode` reads only the first image. Files of other formats count as 1.
+    `decode` reads only the first image.
     """
     if not raw.startswith(TIFF):
         return 1
-    count = number = 0
-    with open_image(raw) as image, suppress(EOFError):
+    num_images = page = 0
+    with open_image(raw) as image, suppress(EOFError):  # `seek` fails after the last page
         while True:
-            with suppress(SyntaxError):  # pixels that Pillow cannot read; the tags are there
-                image.seek(number)
-            count += not (_tag(image, NEW_SUBFILE_TYPE) or 0) & REDUCED_OR_MASK
-            number += 1
-    return count
+            # Pillow reads the tags before it refuses pixels that it cannot decode
+            with suppress(SyntaxError):
+                image.seek(page)
+            is_copy_or_mask = (_tag(image, NEW_SUBFILE_TYPE) or 0) & REDUCED_OR_MASK
+            num_images += not is_copy_or_mask
+            page += 1
+    return num_images
 
 
 def open_image(raw: bytes) -> Image.Image:
     """Open an image with Pillow from the header, without decoding pixels.
 
     Raises:
-        ValueError: the format is not in PILLOW.
-        TooLarge: the image has more than MOST_PIXELS.
+        ValueError: The format is not in PILLOW.
+        TooLarge: The image has more than MOST_PIXELS.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # about many pixels and damaged EXIF
@@ -184,7 +194,7 @@ def from_pillow(image: Image.Image) -> np.ndarray:
     are composed over white.
 
     Raises:
-        ValueError: the pixels have 32 bits, or are below 0.
+        ValueError: The pixels have 32 bits, or are below 0.
     """
     return _upright(_compose_over_white(*_color_and_alpha(image)), _orientation(image))
 
@@ -193,7 +203,7 @@ def is_transparent(raw: bytes) -> bool:
     """Return whether `decode` composes any pixel of an encoded image over white.
 
     Raises:
-        ValueError: the image cannot be read.
+        ValueError: The image cannot be read.
     """
     if raw.startswith((JPEG, NPY)):
         return False
@@ -208,28 +218,31 @@ def upright(image: Image.Image) -> np.ndarray:
 
 
 def _compose_over_white(color_HW3: np.ndarray, alpha_HW: np.ndarray | None) -> np.ndarray:
-    """Return the colors as they look on white paper: round(alpha * color + (1 - alpha) * 255).
+    """Return the colors on a white background, uint8 (H, W, 3).
+
+    With alpha from 0 to 1, this is round(alpha * color + (1 - alpha) * 255).
 
     Args:
-        color_HW3: uint8, not multiplied by alpha.
-        alpha_HW: uint8, 255 for an opaque pixel; None for an opaque image, whose colors are
-            returned.
+        color_HW3: The colors, uint8, not multiplied by alpha.
+        alpha_HW: Alpha, uint8, 255 for an opaque pixel; None for an image without transparency.
     """
     if alpha_HW is None:
         return color_HW3
     alpha_HW1 = alpha_HW[..., None].astype(np.uint16)
-    # at most 255 * 255 + 127, which 16 bits hold; no sum lies halfway, because 255 is odd
-    return ((alpha_HW1 * color_HW3 + (255 - alpha_HW1) * 255 + 127) // 255).astype(np.uint8)
+    # at most 255 * 255 + 127, which fits into 16 bits. Adding 127 before the division by 255
+    # rounds to the nearest number; no sum lies halfway, because 255 is odd
+    sum_HW3 = alpha_HW1 * color_HW3 + (255 - alpha_HW1) * 255
+    return ((sum_HW3 + 127) // 255).astype(np.uint8)
 
 
 def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
     """Load an image and separate colors and alpha.
 
     Returns:
-        the colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None where every pixel is opaque.
+        The colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None where every pixel is opaque.
 
     Raises:
-        ValueError: as `from_pillow`.
+        ValueError: As `from_pillow`.
     """
     _scale_transparent_color(image)
     image.load()  # before its tags are read: loading a TIFF lets Pillow turn it
@@ -251,13 +264,22 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
 
 
 def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
-    """Load one channel of more than 8 bits, and return what `_color_and_alpha` returns."""
-    of_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
-    if image.mode == "F" or (image.mode == "I" and not of_16_bits):
+    """Load an image with one channel of more than 8 bits as RGB of 8 bits.
+
+    Returns:
+        As `_color_and_alpha`.
+
+    Raises:
+        ValueError: The pixels have 32 bits, or are below 0.
+    """
+    has_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
+    if image.mode == "F" or (image.mode == "I" and not has_16_bits):
         raise ValueError(f"pixels of 32 bits, with an unknown range. {WHOLE}")
     value = np.asarray(image)
     _check_16_bits(value)
-    grey = value >> (4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8)  # Pillow unpacks 12 bits
+    # the upper 8 of 12 or 16 bits; Pillow unpacks 12 bits without scaling
+    unused_bits = 4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8
+    grey = value >> unused_bits
     if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
         grey = 255 - grey  # Pillow does this for 8 bits only
     transparent = image.info.get("transparency")
@@ -266,10 +288,9 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
 
 
 def _scale_transparent_color(image: Image.Image) -> None:
-    """Scale a PNG's transparent color to the 8 bits in which Pillow compares it with the pixels.
+    """Scale the transparent color of a PNG to 8 bits, like the pixels.
 
-    Pillow leaves the color in the file's bits. Of RGB with 16 bits Pillow keeps and compares the
-    upper 8 bits.
+    Pillow converts the pixels to 8 bits, but not the transparent color that it compares with them.
     """
     color = image.info.get("transparency")
     if color is None or image.format != "PNG":
@@ -282,16 +303,17 @@ def _scale_transparent_color(image: Image.Image) -> None:
 
 
 def _packing(image: Image.Image) -> Any:
-    """Return Pillow's name for how a file stores its pixels, such as "L;4" for grey of 4 bits.
+    """Return how a file stores pixels, as Pillow names it, such as "L;4" for grey of 4 bits.
 
-    For portable grey values and colors, return the name with the highest value. After the pixels
-    were loaded, return "".
+    For PPM files, this is a tuple of the name and the highest value. After the pixels were loaded,
+    it is "".
     """
     tiles = getattr(image, "tile", None)
     return tiles[0].args if tiles else ""
 
 
 def _rgb(raw: bytes) -> Tensor:
+    """Decode an encoded image to RGB bytes, uint8 (3, H, W), with the fastest safe decoder."""
     if raw.startswith(NPY):
         return decode(_rgb_array(raw))
     # torchvision decodes JPEG and simple WebP up to 6 times as fast as Pillow. It is not used for
@@ -330,9 +352,11 @@ def _rgb_array(raw: bytes) -> np.ndarray:
 def _saved_array(raw: bytes) -> np.ndarray:
     file = io.BytesIO(raw)
     version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0
-    shape, *_ = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
-    _check_shape(shape)
+    read_header = np.lib.format.read_array_header_2_0
+    if version == (1, 0):
+        read_header = np.lib.format.read_array_header_1_0
+    shape, *_ = read_header(file)
+    _check_shape(shape)  # before memory is taken for the values
     array = np.load(io.BytesIO(raw), allow_pickle=False)
     if not array.size:
         raise ValueError(f"an empty array of shape {array.shape}")
@@ -343,8 +367,8 @@ def _values(raw: bytes) -> Values:
     """Read the stored values of all channels, in the order of the file.
 
     Raises:
-        ValueError: the file holds more than can be read.
-        TooLarge: as `decode`.
+        ValueError: The file holds more than can be read.
+        TooLarge: As `decode`.
     """
     if raw.startswith(NPY):
         return Values(_saved_array(raw))
@@ -383,20 +407,21 @@ def _values_of_tiff(raw: bytes) -> Values:
                     " Expected a single image"
                 )
             return _values_of_pillow(raw)
-        array, last = _placed(series)
+        array, is_last = _placed(series)
     if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
         array = array.dtype.type((1 << page.bitspersample) - 1) - array
     orientation = page.tags.valueof(ORIENTATION, 1)  # the same for all pages, which are channels
-    return Values(_upright(array, orientation, *((0, 1) if last else (-2, -1))), last)
+    rows_axis, columns_axis = (0, 1) if is_last else (-2, -1)
+    return Values(_upright(array, orientation, rows_axis, columns_axis), is_last)
 
 
 def _check_series(series: Sequence[Any]) -> None:
-    """Check that a file's further images are only smaller copies and masks of the first image.
+    """Check that no image would be lost by reading only the first image of a TIFF.
 
-    Then leaving them out loses nothing.
+    Smaller copies and masks of the first image may be left out.
 
     Raises:
-        ValueError: there are other images.
+        ValueError: There are other images.
     """
     others = [page for page in series[1:] if not page.keyframe.subfiletype & REDUCED_OR_MASK]
     if others:
@@ -408,10 +433,10 @@ def _check_series(series: Sequence[Any]) -> None:
 
 
 def _placed(series: Any) -> Values:
-    """Return the array of a tifffile series, and whether the channels come last.
+    """Read the array of a tifffile series without axes of length 1, and find the channels' axis.
 
-    Channels are samples or pages, as the axes of the series tell. Axis Q tells nothing: tifffile
-    gives it to an array that it cut into pages itself, as it does with an array (H, W, C).
+    The names of the axes tell whether channels are samples (axis last) or pages (axis first). The
+    name Q tells nothing: tifffile uses it for an array (H, W, C) that it cut into pages itself.
     """
     sides = [
         (axis, side)
@@ -419,33 +444,32 @@ def _placed(series: Any) -> Values:
         if side != 1 or axis in "YX"
     ]
     axes = "".join(axis for axis, _ in sides)
-    last = None
+    is_last = None
     if len(axes) == 3 and "YX" in axes and "Q" not in axes:
-        last = axes.startswith("YX")
-    return Values(series.asarray().reshape([side for _, side in sides]), last)
+        is_last = axes.startswith("YX")
+    return Values(series.asarray().reshape([side for _, side in sides]), is_last)
 
 
 def _channels_first(values: Values, channels: int) -> np.ndarray:
     """Return the values as an array (C, H, W).
 
     Raises:
-        ValueError: neither the first nor the last axis has the length C, or both have it and the
+        ValueError: Neither the first nor the last axis has the length C, or both have it and the
             file does not tell which axis the channels are.
     """
-    array, last = values
+    array, channels_last = values
     if array.ndim == 2 and channels == 1:
         return array[None]
-    first, final = (
-        array.ndim == 3 and array.shape[axis] == channels and last is not is_first
-        for axis, is_first in ((0, True), (2, False))
-    )
-    if first == final:
+    # channels_last may be None: then both axes are possible
+    may_be_first = array.ndim == 3 and array.shape[0] == channels and channels_last is not True
+    may_be_last = array.ndim == 3 and array.shape[2] == channels and channels_last is not False
+    if may_be_first == may_be_last:
         text = f"but data.channels={channels} expects (H, W, {channels}) or ({channels}, H, W)"
-        if first:
+        if may_be_first:
             text = "whose first or last axis could be the channels. Save the image as TIFF, which"
             text += " names the axis"
         raise ValueError(f"an image of shape {array.shape}, {text}")
-    return array if first else np.moveaxis(array, 2, 0)
+    return array if may_be_first else np.moveaxis(array, 2, 0)
 
 
 def _tag(image: Image.Image, number: int) -> Any:
@@ -469,9 +493,10 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
     """Turn and mirror pixels by an EXIF orientation.
 
     Args:
-        array: the pixels.
+        array: The pixels.
         orientation: 1 to 8.
-        down, across: the axes of the rows and of the columns.
+        down: The axis along which rows follow each other.
+        across: The axis along which columns follow each other.
     """
     if not 1 < orientation <= 8:
         return array
@@ -480,7 +505,10 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
 
 
 def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
-    """Return the axes to mirror for an orientation, after any exchange of rows and columns."""
+    """Return the axes to mirror for an orientation from 1 to 8.
+
+    For the orientations 5 to 8, rows and columns are exchanged before.
+    """
     return ((), (across,), (down, across), (down,))[(orientation - 1) % 4]
 
 
@@ -488,7 +516,7 @@ def _check_pixels(width: int, height: int) -> None:
     """Check the size of an image before decoding.
 
     Raises:
-        TooLarge: the image has more than MOST_PIXELS.
+        TooLarge: The image has more than MOST_PIXELS.
     """
     if width * height > MOST_PIXELS:
         limit = f"more than the limit of {MOST_PIXELS // 10**6} million"
@@ -499,7 +527,7 @@ def _check_shape(shape: Sequence[int]) -> None:
     """Check the size of an array before reading.
 
     Raises:
-        TooLarge: the array has more values than MOST_PIXELS of RGB.
+        TooLarge: The array has more values than MOST_PIXELS of RGB.
     """
     most = 3 * MOST_PIXELS
     if math.prod(shape) > most:
@@ -511,7 +539,7 @@ def _check_16_bits(array: np.ndarray) -> None:
     """Check that whole numbers fit into 16 bits.
 
     Raises:
-        ValueError: numbers are below 0 or above MOST_VALUE.
+        ValueError: Numbers are below 0 or above MOST_VALUE.
     """
     if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
         raise ValueError(f"pixels from {array.min()} to {array.max()}. {WHOLE}")

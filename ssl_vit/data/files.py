@@ -33,14 +33,14 @@ DATES = "all folder names are years or dates"  # why folders may be no classes
 
 
 class FileStore(Store):
-    """Images that are files.
+    """Images of a split, in a file each.
 
-    The names are in one Arrow array: forked data workers would copy a list of a million texts page
-    by page, because Python writes reference counts into each text.
+    The names are in one Arrow array and not in a list, which forked data workers would copy page by
+    page, because Python writes a reference count into each text.
 
     Args:
-        root: the folder that the user gave.
-        names: paths of the files below this folder.
+        root: The user's folder.
+        names: Paths of the files below this folder.
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
@@ -81,10 +81,10 @@ class Metadata(NamedTuple):
     """Rows of the metadata files.
 
     Attributes:
-        row_of: the row of each image, by the image's path (`composed`) below the root.
-        replaced: path and row for each row that a later row of the same file replaced.
-        columns: names of the columns.
-        unused: files that are not used, each with the reason.
+        row_of: {path of an image below the root, in composed Unicode: row of the image}.
+        replaced: Path and row for each row that a later row for the same image replaced.
+        columns: Names of the columns.
+        unused: Metadata files that are not used, each with the reason.
     """
 
     row_of: dict[str, dict[str, Any]]
@@ -97,28 +97,34 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
     """Open every split of an image folder.
 
     Args:
-        root: the folder.
-        contents: what `layout.inspect` found in the folder.
-        data: options of the images.
-        guesses: a list to which assumptions are added.
+        root: The folder.
+        contents: What `layout.inspect` found in the folder.
+        data: The recipe's options of the images.
+        guesses: A list to which warnings are added.
+
+    Returns:
+        {name of the split: images with labels}.
 
     Raises:
-        UserError: metadata are damaged, a named column does not exist, or its values are no labels.
+        UserError: Metadata are damaged, a named column does not exist, or a value is no label.
     """
-    images, of_classes = _images(contents.tree, contents.kind, guesses)
+    images, class_guesses = _images(contents.tree, contents.kind, guesses)
     metadata = read_metadata(root, contents.tree, guesses)
     if data.labels:
         guesses += _unused_columns(metadata, data)
-    labelled = any(image.label for image in images)
-    column = _label_column(root, metadata, data, labelled)
-    of_split: dict[str, list[_Image]] = {}
+    has_class_folders = any(image.label for image in images)
+    column = _label_column(root, metadata, data, has_class_folders)
+    images_of: dict[str, list[_Image]] = {}
     values: dict[str, Sequence[Any]]
     for image in images:
-        of_split.setdefault(image.split, []).append(image)
+        images_of.setdefault(image.split, []).append(image)
     if column is None:
-        guesses += of_classes if data.labels else []
+        guesses += class_guesses if data.labels else []
         reading = Reading("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
-        values = {name: [image.label for image in some] for name, some in of_split.items()}
+        values = {
+            split: [image.label for image in split_images]
+            for split, split_images in images_of.items()
+        }
         if data.labels and are_dates({image.label for image in images} - {""}):
             guesses.append(
                 f"the folders are used as classes, but {DATES}. If the folders are no classes, use"
@@ -131,39 +137,48 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         reading = Reading(column, where, source, asked=data.label_column is not None)
         rows = metadata.row_of
         values = {
-            name: [rows.get(composed(image.path), {}).get(column) for image in some]
-            for name, some in of_split.items()
+            split: [rows.get(composed(image.path), {}).get(column) for image in split_images]
+            for split, split_images in images_of.items()
         }
     about = _about(metadata)
-    stored = {name: Stored(split_values, columns=about) for name, split_values in values.items()}
-    split_labels = labels.read(stored, reading, guesses, data.labels)
+    stored = {split: Stored(split_values, columns=about) for split, split_values in values.items()}
+    labels_of = labels.read(stored, reading, guesses, data.labels)
     return {
-        name: Source(
-            FileStore(root, [image.path for image in some]),
-            split_labels[name],
-            groups=_groups(root, some, metadata, data.group),
+        split: Source(
+            FileStore(root, [image.path for image in split_images]),
+            labels_of[split],
+            groups=_groups(split_images, metadata, data.group),
         )
-        for name, some in of_split.items()
+        for split, split_images in images_of.items()
     }
 
 
 def are_dates(names: Collection[str]) -> bool:
-    """Return whether all names, at least one, are names of years, months or days."""
+    """Return whether there are names and all are years, months or days, such as 2024-05."""
     return bool(names) and all(map(DATE.fullmatch, names))
 
 
 def _images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], list[str]]:
-    """Return the images that belong to a split, sorted, and what was guessed about classes."""
+    """Return the images that belong to a split, sorted, and warnings about classes.
+
+    Args:
+        tree: All folders with data below the user's folder.
+        kind: "images" or "arrays".
+        guesses: A list to which warnings about splits are added.
+    """
     folders = [folder for folder in tree.folders if folder.of(kind)]
     division = layout.divide(folders, kind)
     guesses += division.guesses
     if len(folders) == 1 and division.split == ["train"]:
         # the only folder: names of images may begin with the name of a split
         names = folders[0].of(kind)
-        splits, more = layout.splits_of_images(names)
-        guesses += more
-        alone = zip(names, splits, strict=True)
-        return sorted(_Image(join(folders[0].path, name), split, "") for name, split in alone), []
+        splits, split_guesses = layout.splits_of_images(names)
+        guesses += split_guesses
+        images = [
+            _Image(join(folders[0].path, name), split, "")
+            for name, split in zip(names, splits, strict=True)
+        ]
+        return sorted(images), []
     images = [
         _Image(join(folder.path, name), split, label)
         for folder, split, label in zip(folders, division.split, division.label, strict=True)
@@ -176,17 +191,22 @@ def _images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], li
 def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
     """Read all metadata files of a folder, in the format that `datasets` reads.
 
-    Each image has a row, with a `file_name` relative to the folder of the metadata file. Where two
-    files name the same image, the file in the deeper folder counts.
+    A row names its image in the column `file_name`, relative to the folder of the metadata file. If
+    two files name the same image, the file in the deeper folder is used.
+
+    Args:
+        root: The user's folder.
+        tree: All folders with data below `root`.
+        guesses: A list to which warnings are added.
 
     Raises:
-        UserError: a file is damaged.
+        UserError: A file is damaged.
     """
     rows_by_file: dict[str, dict[str, Any]] = {}
     replaced: list[tuple[str, dict[str, Any]]] = []
     columns: dict[str, None] = {}
     unused: list[str] = []
-    for folder in tree.folders:  # sorted, so the outer ones come first
+    for folder in tree.folders:  # sorted, so outer folders come first
         for name in folder.of("metadata"):
             rows = _rows(root / join(folder.path, name))
             if rows and not isinstance(rows[0].get("file_name"), str):
@@ -206,15 +226,16 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
             "the metadata column split is not used. Use folders such as train/ and test/ as splits"
         )
     guesses += unused
-    own_columns = [key for key in columns if key not in (None, "file_name")]
-    return Metadata(rows_by_file, replaced, own_columns, unused)
+    # csv.DictReader has the key None for the values of a row that is too long
+    other_columns = [key for key in columns if key not in (None, "file_name")]
+    return Metadata(rows_by_file, replaced, other_columns, unused)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """Read the rows of a metadata file, or a single empty row if JSON has another structure.
+    """Read the rows of a metadata file, or a single empty row if JSON is no list of objects.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: The file cannot be read.
     """
     try:
         if file.suffix.lower() == ".parquet":
@@ -231,38 +252,44 @@ def _rows(file: Path) -> list[dict[str, Any]]:
             rows = parse_json(text)
     except (OSError, ValueError, csv.Error, pyarrow.ArrowException) as error:
         raise UserError(f"data.path={file}: cannot be read: {reason(error)}") from None
-    known = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
-    return rows if known else [{}]
+    is_table = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    return rows if is_table else [{}]
 
 
 def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) -> str | None:
-    """Return the column of the metadata that holds labels, or None if folders give the labels.
+    """Return the metadata column that holds labels, or None if the folders give the labels.
 
-    As in `datasets`, an image folder has the columns image, label (the folders' names), and the
-    columns of the metadata.
+    As in `datasets`, an image folder has a column `image`, the columns of the metadata and, without
+    metadata, a column `label` with the names of the folders.
+
+    Args:
+        root: The user's folder, for the error.
+        metadata: The rows of the metadata files.
+        data: The options that name columns.
+        labelled: Whether folders give classes.
 
     Raises:
-        UserError: the column that an option names does not exist.
+        UserError: The column that an option names does not exist.
     """
-    of_labels = [*metadata.columns]
+    label_choices = [*metadata.columns]
     if labelled and not metadata.columns:
-        of_labels.append("label")
-    known = {
+        label_choices.append("label")
+    options = {
         "data.image_column": (data.image_column, ["image"]),
-        "data.label_column": (data.label_column, of_labels),
+        "data.label_column": (data.label_column, label_choices),
         "data.group": (data.group, [FOLDER, *metadata.columns]),
     }
-    for key, (name, is_complete) in known.items():
-        if name is not None and name not in is_complete:
+    for key, (name, choices) in options.items():
+        if name is not None and name not in choices:
             reasons = [f"{key}={name}: data.path={root} has no such column", *metadata.unused]
-            raise UserError(", ".join([*reasons, suggest(name, is_complete)]))
+            raise UserError(", ".join([*reasons, suggest(name, choices)]))
     if data.label_column is not None:
         return data.label_column if data.label_column in metadata.columns else None
     return next(iter(labels.usual_columns(metadata.columns)), None)
 
 
 def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
-    """Return a warning if metadata have columns, but no column is named or called like labels."""
+    """Return a warning if metadata have columns, but labels are in none of the columns."""
     unused = [name for name in metadata.columns if name not in ("split", data.group)]
     if not unused or data.label_column is not None or labels.usual_columns(metadata.columns):
         return []
@@ -274,50 +301,60 @@ def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
 
 
 def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]) -> None:
-    """Report images with several labels or without metadata, and metadata without an image."""
-    several = {
+    """Add warnings about images and rows of metadata that do not fit together.
+
+    A warning tells of images with several labels, images without a row, and rows without an image.
+
+    Args:
+        images: All images.
+        metadata: The rows of the metadata files.
+        column: The column of labels.
+        guesses: A list to which the warnings are added.
+    """
+    several_labels = {
         path
         for path, row in metadata.replaced
         if row.get(column) != metadata.row_of[path].get(column)
     }
-    if several:
+    if several_labels:
         guesses.append(
-            f"the metadata has several labels for {count_of_images(len(several))}, such as"
-            f" {min(several)}. The last label is used"
+            f"the metadata has several labels for {count_of_images(len(several_labels))}, such as"
+            f" {min(several_labels)}. The last label is used"
         )
     paths = {composed(image.path) for image in images}
-    unknown = sum(path not in metadata.row_of for path in paths)
-    gone = [path for path in metadata.row_of if path not in paths]
-    if unknown:
+    without_row = sum(path not in metadata.row_of for path in paths)
+    without_image = [path for path in metadata.row_of if path not in paths]
+    if without_row:
         guesses.append(
-            f"the metadata has no row for {count_of_images(unknown)}. Images without a row have no"
-            " label"
+            f"the metadata has no row for {count_of_images(without_row)}. Images without a row have"
+            " no label"
         )
-    if gone:
+    if without_image:
         guesses.append(
-            f"the metadata names {count_of(len(gone), 'files')} not found among the images:"
-            f" {some(gone)}"
+            f"the metadata names {count_of(len(without_image), 'files')} not found among the"
+            f" images: {some(without_image)}"
         )
 
 
 def _about(metadata: Metadata) -> str:
+    """List the metadata columns, for the error that there are no labels."""
     if not metadata.columns:
         return ""
     listed = ", ".join(metadata.columns)
     return f" The metadata columns are {listed}."
 
 
-def _groups(
-    root: Path, images: Sequence[_Image], metadata: Metadata, group: str | None
-) -> Groups | None:
+def _groups(images: Sequence[_Image], metadata: Metadata, group: str | None) -> Groups | None:
+    """Group images by a metadata column, or by folder for data.group=folder.
+
+    Args:
+        images: The images of a split.
+        metadata: The rows of the metadata files.
+        group: The value of data.group, None for no groups.
+    """
     if group is None:
         return None
-    folders = group == FOLDER and FOLDER not in metadata.columns
-    return Groups.by_value(
-        [
-            posixpath.dirname(image.path) or "."
-            if folders
-            else metadata.row_of.get(composed(image.path), {}).get(group)
-            for image in images
-        ]
-    )
+    if group == FOLDER and FOLDER not in metadata.columns:
+        return Groups.by_value([posixpath.dirname(image.path) or "." for image in images])
+    rows = [metadata.row_of.get(composed(image.path), {}) for image in images]
+    return Groups.by_value([row.get(group) for row in rows])

@@ -23,39 +23,38 @@ ROWS = 256  # rows that are read at a time
 def fingerprint_splits(
     splits: Splits, place: str | None = None, masks: bool = False, grouped: bool = False
 ) -> dict[str, str]:
-    """Return the fingerprint of each split, as {split: fingerprint}.
+    """Return {split: fingerprint of its images}.
 
-    A share of a split has the fingerprint of the whole split, because the recipe tells which share
-    it is. Test images, which reports compare, are the exception: the fingerprint depends on the
-    share too.
+    A share of the training or validation split has the fingerprint of the complete split, because
+    the recipe tells which share it is. The fingerprint of test images, which reports compare,
+    depends on the share too.
 
     Args:
-        splits: the splits of a run. For a stream, the first images are hashed, and `stream` is the
+        splits: The splits of a run. For a stream, the first images are hashed, and `stream` is the
             hash of the names and sizes of its files if they are read from `place` on this machine.
-        place: the path of a stream's files.
-        masks: whether to add {"masks of SPLIT": fingerprint} for splits with masks.
-        grouped: whether the fingerprint of train depends on the groups (data.group) too.
+        place: The path of a stream's files.
+        masks: Whether to add {"masks of SPLIT": fingerprint} for splits with masks.
+        grouped: Whether the fingerprint of train depends on the groups (data.group) too.
     """
-    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    sources = {name: source for name, source in named.items() if source is not None}
+    sources = {"train": splits.train, "validation": splits.validation}
+    if splits.test is not None:
+        sources["test"] = splits.test
     # several splits may be shares of the same store, which is hashed once
     stores = {id(source.store): source for source in sources.values()}
-    known = {key: fingerprint(source.whole()) for key, source in stores.items()}
-    prints = {name: known[id(source.store)] for name, source in sources.items()}
+    store_prints = {key: fingerprint(source.whole()) for key, source in stores.items()}
+    prints = {name: store_prints[id(source.store)] for name, source in sources.items()}
     if splits.test is not None:
         prints["test"] = of_part(splits.test, prints["test"])
     if grouped:  # groups decide which images are cut off for testing and held out
         assert splits.train.groups is not None
         prints["train"] = _with(prints["train"], splits.train.groups.number_N)
     if masks:
-        of_masks = {
-            key: _of_masks(store.whole()) for key, store in stores.items() if store.masks.column
+        mask_prints = {
+            key: _of_masks(source.whole()) for key, source in stores.items() if source.masks.column
         }
-        prints |= {
-            f"masks of {name}": of_masks[id(source.store)]
-            for name, source in sources.items()
-            if source.masks.column
-        }
+        for name, source in sources.items():
+            if source.masks.column:
+                prints[f"masks of {name}"] = mask_prints[id(source.store)]
     if splits.stream is not None:
         files = _listed(Path(place)) if place else ""
         prints["stream"] = _hash(f"{splits.stream.shards} {files}")
@@ -69,8 +68,8 @@ def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:
     `prints`.
 
     Args:
-        splits: the splits of a run.
-        prints: the result of `fingerprint_splits`.
+        splits: The splits of a run.
+        prints: The result of `fingerprint_splits`.
     """
     return of_part(splits.validation, prints["validation"])
 
@@ -117,12 +116,17 @@ def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
 
 
 def of_part(source: Source, of_whole: str) -> str:
-    """Return a split's fingerprint, which depends on the rows for a share."""
+    """Return the fingerprint of a source, which may be a share of a split.
+
+    Args:
+        source: The images.
+        of_whole: The fingerprint of the complete split, returned if `source` has all its images.
+    """
     return _with(of_whole, source.store_rows()) if source.is_share() else of_whole
 
 
 def _with(known: str, numbers: np.ndarray) -> str:
-    """Return a fingerprint that depends on some numbers too."""
+    """Return a fingerprint made of another fingerprint and of an array of integers."""
     return _hash(f"{known} {hashlib.sha256(numbers.astype('<i8').tobytes()).hexdigest()}")
 
 
@@ -134,7 +138,7 @@ def _chosen(count: int, step: int) -> Iterator[np.ndarray]:
 
 def _listed(place: Path) -> str:
     """Return the names and sizes of the parquet files at a place, sorted, one file a line."""
-    files = [file for some in inspect(place).files.values() for file in some]
+    files = [file for split_files in inspect(place).files.values() for file in split_files]
     root = place if place.is_dir() else place.parent
     lines = [f"{file.relative_to(root).as_posix()} {file_bytes(file)}" for file in files]
     return "\n".join(sorted(lines))

@@ -40,12 +40,12 @@ FRACTION = re.compile(r" *[-+]?([0-9]+\.[0-9]*|\.?[0-9]+)(e[-+]?[0-9]+)? *", re.
 
 
 class LabelLists(NamedTuple):
-    """Size of the lists of labels in a split.
+    """Column and length of the lists of labels in a split.
 
     Attributes:
-        column: name of the column with the lists.
-        longest: labels of the longest list, at least 1.
-        empty: number of images with an empty list, which belong to none of the classes.
+        column: Name of the column with the lists.
+        longest: Number of labels in the longest list, at least 1.
+        empty: Number of images with an empty list, which belong to none of the classes.
     """
 
     column: str
@@ -53,7 +53,7 @@ class LabelLists(NamedTuple):
     empty: int = 0
 
     def describe(self) -> str:
-        """Describe the length of the lists, as a text that follows the number of images."""
+        """Describe the length of the lists, such as ", up to 3 labels per image"."""
         empty = f", {count_of_images(self.empty)} with an empty list" if self.empty else ""
         return f", up to {self.longest} labels per image{empty}"
 
@@ -63,11 +63,11 @@ class Labels:
     """Labels of a split.
 
     Attributes:
-        label_N: one label for each image, integers (N,), or lists of labels (N, L) from `padded`.
-        classes: names of the classes, starting with label 0; empty where classes have no names.
-        source: a description of where the labels come from; empty where there are no labels.
-        columns: a description of the columns, which ends the error that there are no labels.
-        lists: the size of the lists; None where each image has one label.
+        label_N: One label for each image, integers (N,), or lists of labels (N, L) from `padded`.
+        classes: Names of the classes, starting with label 0; empty if classes have no names.
+        source: A description of where the labels come from; empty if there are no labels.
+        columns: A description of the table's columns, for the error that there are no labels.
+        lists: The length of the lists; None if each image has one label.
     """
 
     label_N: np.ndarray
@@ -77,21 +77,23 @@ class Labels:
     lists: LabelLists | None = None
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the labels of the given rows, int64 (B,) or (B, L)."""
+        """Return the labels of some rows, int64 (B,), or lists of labels (B, L)."""
         return self.label_N[rows].astype(np.int64, copy=False)
 
     @cached_property
     def lowest_and_highest(self) -> tuple[int, int]:
-        """Return the lowest and the highest label, where an image without a label counts as -1.
+        """Return the lowest and the highest label.
 
-        Both are -1 if there are no labels at all.
+        An image without a label counts as -1. Both are -1 if no image has a label.
         """
-        known = self.label_N[self.label_N != END] if self.lists else self.label_N
-        return (int(known.min()), int(known.max())) if len(known) else (UNLABELLED, UNLABELLED)
+        labels = self.label_N[self.label_N != END] if self.lists else self.label_N
+        if not len(labels):
+            return UNLABELLED, UNLABELLED
+        return int(labels.min()), int(labels.max())
 
 
 def no_labels(count: int, columns: str = "") -> Labels:
-    """Return the labels of `count` images without labels."""
+    """Return the Labels of `count` images that have no label."""
     return Labels(np.full(count, UNLABELLED, np.int8), [], "", columns)
 
 
@@ -99,9 +101,9 @@ class Stored(NamedTuple):
     """Labels of a split, as the container stores them.
 
     Attributes:
-        values: values of the types that JSON, CSV and Arrow have.
-        names: names of the classes that whole numbers refer to; empty where the container has none.
-        columns: as Labels.columns.
+        values: One value for each image, of a type that JSON, CSV or Arrow has.
+        names: Names of the classes that whole numbers refer to; empty if the container has none.
+        columns: As Labels.columns.
     """
 
     values: Sequence[Any]
@@ -113,13 +115,13 @@ class Reading(NamedTuple):
     """Rules by which labels are read.
 
     Attributes:
-        column: name of the labels' column, for errors.
-        where: the place of the data, for errors.
-        source: as Labels.source.
-        asked: whether data.label_column names the column: then lists and captions are used too.
-        typed: whether a text is the name of a class even if it is a number, as in a column of
-            texts or a folder's name; in CSV all values are texts.
-        captions: whether texts may be captions.
+        column: Name of the column with the labels, for errors.
+        where: The folder or data set, for errors.
+        source: As Labels.source.
+        asked: Whether data.label_column names the column; then lists and captions are used too.
+        typed: Whether the text "7" is the name of a class, as in a column of texts or a folder's
+            name. False for CSV, where numbers are texts too.
+        captions: Whether texts may be captions, which are no classes.
     """
 
     column: str
@@ -137,19 +139,20 @@ class Reading(NamedTuple):
 def read(
     stored: Mapping[str, Stored], reading: Reading, guesses: list[str], used: bool = True
 ) -> dict[str, Labels]:
-    """Read the labels of each split.
+    """Turn the stored labels of each split into class numbers.
 
-    A text is the same class in all splits. Classes are sorted by name, or by number where all names
+    A text is the same class in all splits. Classes are sorted by name, or by number if all names
     are whole numbers.
 
     Args:
-        stored: the stored labels of each split.
-        reading: the rules by which labels are read.
-        guesses: a list to which assumptions and omissions are added.
-        used: false for data.labels=false: instead of errors and guesses there are no labels.
+        stored: The stored labels of each split.
+        reading: The rules by which labels are read.
+        guesses: A list to which warnings are added.
+        used: Whether labels are used. If not (data.labels=false), there are no warnings, and images
+            have no labels if a value is no label.
 
     Raises:
-        UserError: a value is no label.
+        UserError: A value is no label.
     """
     try:
         return _read(stored, reading, guesses if used else [])
@@ -160,17 +163,18 @@ def read(
 
 
 def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) -> dict[str, Labels]:
-    together = [value for column in stored.values() for value in column.values]
-    count = sum(isinstance(value, list) for value in together)
-    if count and reading.asked:
+    """Read labels as `read` does, with warnings and errors even if labels are not used."""
+    all_values = [value for column in stored.values() for value in column.values]
+    num_lists = sum(isinstance(value, list) for value in all_values)
+    if num_lists and reading.asked:
         return {name: _lists(column, reading) for name, column in stored.items()}
-    if count:
+    if num_lists:
         guesses.append(
-            f"labels are not used, because the labels of {count_of_images(count)} are lists. To use"
+            f"labels are not used, because the labels of {count_of_images(num_lists)} are lists. To use"
             f" the lists, set data.label_column={reading.column}"
         )
         return _none(stored)
-    texts = [label for label in together if isinstance(label, str) and label]
+    texts = [label for label in all_values if isinstance(label, str) and label]
     list_text = next((label for label in texts if label.startswith("[")), None)
     if list_text is not None:
         guesses.append(
@@ -179,33 +183,37 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
         )
     # if the classes are numbers in some splits and texts in others, all splits share one list of
     # names, so that no number means two classes
-    mixed = reading.typed and bool(texts) and any(type(label) is int for label in together)
-    if mixed:
-        together = [
+    is_mixed = reading.typed and bool(texts) and any(type(label) is int for label in all_values)
+    if is_mixed:
+        all_values = [
             _name(value, column.names) for column in stored.values() for value in column.values
         ]
-    number, names = encode(together, reading.prefix, reading.typed)
-    captions = len(together) >= CAPTIONS and 2 * len(names) > len(together)
-    if captions and reading.captions and not (reading.asked or mixed):
+    all_labels, names = encode(all_values, reading.prefix, reading.typed)
+    are_captions = len(all_values) >= CAPTIONS and 2 * len(names) > len(all_values)
+    if are_captions and reading.captions and not (reading.asked or is_mixed):
         guesses.append(
-            f"labels are not used, because {count_of_images(len(together))} have {len(names):,}"
+            f"labels are not used, because {count_of_images(len(all_values))} have {len(names):,}"
             " different texts as labels. To use texts as classes, name the column with"
             " data.label_column="
         )
         return _none(stored)
     labels = {}
     first = 0
-    for name, values_of_split in stored.items():
-        label_N = number[first : first + len(values_of_split.values)]
-        first += len(values_of_split.values)
+    for split, column in stored.items():
+        label_N = all_labels[first : first + len(column.values)]
+        first += len(column.values)
         source = reading.source if label_N.max(initial=UNLABELLED) >= 0 else ""
-        classes = names or list(map(composed, values_of_split.names))
-        labels[name] = Labels(label_N, classes, source, values_of_split.columns)
+        classes = names or list(map(composed, column.names))
+        labels[split] = Labels(label_N, classes, source, column.columns)
     return labels
 
 
 def _name(value: Any, names: Sequence[str]) -> Any:
-    """Return the name of the class with this number; a text is returned unchanged."""
+    """Return the name of the class that a stored value stands for.
+
+    A value that is no whole number is returned unchanged. A number without a name is returned as a
+    text, and a negative number as None.
+    """
     if type(value) is not int:
         return value
     if value < 0:
@@ -214,11 +222,12 @@ def _name(value: Any, names: Sequence[str]) -> Any:
 
 
 def _none(stored: Mapping[str, Stored]) -> dict[str, Labels]:
+    """Return the Labels of splits whose labels are not used."""
     return {name: no_labels(len(column.values), column.columns) for name, column in stored.items()}
 
 
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
-    """Return whether a number is the same class in all lists of names.
+    """Return whether every class number has the same name in all lists of class names.
 
     This is the case if each list is the beginning of the longest list.
     """
@@ -227,37 +236,41 @@ def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
 
 
 def usual_columns(columns: Iterable[str]) -> list[str]:
-    """Return the columns called like one of LABEL_NAMES, in any case, in the order to try."""
-    known = [name for name in columns if name.lower() in LABEL_NAMES]
-    return sorted(known, key=lambda name: (LABEL_NAMES.index(name.lower()), name != name.lower()))
+    """Return the columns with a name in LABEL_NAMES, in upper or lower case, most usual first."""
+    label_columns = [name for name in columns if name.lower() in LABEL_NAMES]
+
+    def rank(name: str) -> tuple[int, bool]:
+        return LABEL_NAMES.index(name.lower()), name != name.lower()
+
+    return sorted(label_columns, key=rank)
 
 
 def composed(text: str) -> str:
-    """Return a name in Unicode's composed form (NFC), because macOS decomposes names of files."""
+    """Return a text in composed Unicode (NFC), because macOS decomposes the names of files."""
     return unicodedata.normalize("NFC", text)
 
 
 def sorted_names(names: set[str]) -> list[str]:
-    """Sort names of classes: by number where all names are whole numbers, else by text."""
+    """Sort names of classes, by number if all names are whole numbers."""
     if names and all(map(WHOLE.fullmatch, names)):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
 
 
 def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.ndarray, list[str]]:
-    """Turn labels into class numbers.
+    """Turn stored labels into class numbers.
 
     Args:
-        values: one value for each image.
-        where: the beginning of error messages.
-        typed: whether texts stay texts, even if all are numbers.
+        values: One value for each image.
+        where: The beginning of error messages.
+        typed: Whether the text "7" is the name of a class, and not the number 7.
 
     Returns:
-        int64 (N,), with -1 for no label (null, an empty text, NaN), and the names of the classes,
-        which are empty where all values are whole numbers.
+        The class number of each image, int64 (N,), with -1 for no label (null, an empty text, NaN);
+        and the names of the classes, or an empty list if the values are the class numbers.
 
     Raises:
-        UserError: a value is neither a whole number nor a text, or does not fit into 64 bits.
+        UserError: A value is neither a whole number nor a text, or does not fit into 64 bits.
     """
     if not {*map(type, values)} <= PLAIN:  # such as true, or nested JSON
         raise _no_label(next(value for value in values if type(value) not in PLAIN), where)
@@ -265,43 +278,44 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
     distinct = [value for value in dict.fromkeys(values) if not is_missing(value)]
     if all(not isinstance(value, str) or (not typed and _number(value)) for value in distinct):
         distinct = [value for value in distinct if str(value).strip().lower() not in MISSING]
-        number = {value: _whole(value, where) for value in distinct}
-        if any(abs(value) >= LIMIT for value in number.values()):
-            largest = max(number.values(), key=abs)
+        label_of = {value: _whole(value, where) for value in distinct}
+        if any(abs(label) >= LIMIT for label in label_of.values()):
+            largest = max(label_of.values(), key=abs)
             raise UserError(f"{where} holds {largest}. Use class numbers below 2^63.")
-        return np.array([number.get(value, UNLABELLED) for value in values], np.int64), []
+        return np.array([label_of.get(value, UNLABELLED) for value in values], np.int64), []
     name_of = {
         value: composed(value if isinstance(value, str) else str(_whole(value, where)))
         for value in distinct
     }
     names = sorted_names({*name_of.values()})
-    place = {name: i for i, name in enumerate(names)}
-    number = {value: place[name] for value, name in name_of.items()}
-    return np.array([number.get(value, UNLABELLED) for value in values], np.int64), names
+    label_of_name = {name: i for i, name in enumerate(names)}
+    label_of = {value: label_of_name[name] for value, name in name_of.items()}
+    return np.array([label_of.get(value, UNLABELLED) for value in values], np.int64), names
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value means no label: null, an empty text, NaN."""
+    """Return whether a stored value means "no label": null, an empty text or NaN."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def _number(text: str) -> bool:
-    """Return whether a text of CSV is a number, or what programs write for a missing number."""
-    known = WHOLE.fullmatch(text) or FRACTION.fullmatch(text)
-    return known is not None or text.strip().lower() in MISSING
+    """Return whether a text in CSV is a number, or a word such as "nan" for a missing number."""
+    match = WHOLE.fullmatch(text) or FRACTION.fullmatch(text)
+    return match is not None or text.strip().lower() in MISSING
 
 
 def _whole(value: Any, where: str) -> int:
-    """Return a value as a whole number.
+    """Return a value such as 3, 3.0, "3" or "3.0" as a whole number.
 
     Raises:
-        UserError: the value is no whole number.
+        UserError: The value is no whole number.
     """
     if type(value) is int or (isinstance(value, str) and WHOLE.fullmatch(value)):
         return int(value)
-    known = isinstance(value, float | str)
-    if known and math.isfinite(float(value)) and float(value).is_integer():
-        return int(float(value))
+    if isinstance(value, float | str):
+        number = float(value)
+        if math.isfinite(number) and number.is_integer():
+            return int(number)
     raise _no_label(value, where)
 
 
@@ -311,16 +325,17 @@ def _no_label(value: Any, where: str) -> UserError:
 
 
 def _lists(stored: Stored, reading: Reading) -> Labels:
-    """Read lists of class numbers.
+    """Read the labels of a split as lists of class numbers.
 
     Raises:
-        UserError: a value is no list of class numbers, or lists seem to hold a 0 or a 1 for each
-            class: they have more than two numbers, all 0 or 1, so that a class number would repeat.
+        UserError: A value is no list of class numbers, or the lists seem to be multi-hot: a list
+            has more than two numbers, and all numbers are 0 or 1.
     """
     label_NL = padded(stored.values, reading.prefix)
     empty = int((label_NL[:, 0] == END).sum())
     longest = int((label_NL >= 0).sum(axis=1).max(initial=1))
     highest = label_NL.max(initial=UNLABELLED)
+    # class numbers do not repeat, so class numbers 0 and 1 fill lists of two numbers at most
     if longest > 2 and highest in (0, 1):
         raise UserError(
             f"data.label_column={reading.column}: the lists hold up to {longest} zeros and ones."
@@ -334,27 +349,31 @@ def _lists(stored: Stored, reading: Reading) -> Labels:
 
 
 def padded(values: Sequence[Any], where: str) -> np.ndarray:
-    """Pad lists of class numbers to int64 (N, L).
+    """Return lists of class numbers as one array, int64 (N, L).
 
-    The labels of each image are followed by END. None and -1 become a row of UNLABELLED, and a
-    single number becomes a list of one label.
+    A row has the labels of an image, filled up with END. The row of an image without a list (None
+    or -1) is filled with UNLABELLED. A single number counts as a list of one label.
 
     Args:
-        values: a list, a number or None for each image.
-        where: the beginning of error messages.
+        values: A list, a number or None for each image.
+        where: The beginning of error messages.
 
     Raises:
-        UserError: a value is something else.
+        UserError: A value is something else.
     """
-    known = [None if value in (None, UNLABELLED) else value for value in values]
-    lists = [value if value is None or isinstance(value, list) else [value] for value in known]
-    longest = max((len(value) for value in lists if value is not None), default=0)
+    lists: list[Any] = []
+    for value in values:
+        if value in (None, UNLABELLED):
+            lists.append(None)
+        else:
+            lists.append(value if isinstance(value, list) else [value])
+    longest = max((len(labels) for labels in lists if labels is not None), default=0)
     label_NL = np.full((len(lists), max(1, longest)), END, np.int64)
-    for row, labels_of_row in enumerate(lists):
-        if labels_of_row is None:
+    for row, labels in enumerate(lists):
+        if labels is None:
             label_NL[row] = UNLABELLED
-        elif all(type(number) is int and 0 <= number < LIMIT for number in labels_of_row):
-            label_NL[row, : len(labels_of_row)] = labels_of_row
+        elif all(type(number) is int and 0 <= number < LIMIT for number in labels):
+            label_NL[row, : len(labels)] = labels
         else:
             raise UserError(
                 f"{where} holds {str(values[row])[:100]}. Use lists of class numbers, with 0 for"

@@ -83,14 +83,15 @@ class Tree(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Data of a folder or file.
+    """Data that `inspect` found in a folder or file.
 
     Attributes:
-        kind: saved, parquet, tar, images or arrays.
-        files: for parquet and tar, the files of each split.
-        tree: all folders below the given folder.
-        skipped: descriptions of what is left out.
-        guesses: assumptions.
+        kind: How the images are stored: "saved" (by `save_to_disk`), "parquet", "tar", "images" or
+            "arrays".
+        files: For parquet and tar, the files of each split.
+        tree: All folders with data below the user's folder.
+        skipped: Descriptions of the files that are not used, such as "3 .txt files".
+        guesses: Assumptions about the data, for warnings.
     """
 
     kind: str
@@ -101,13 +102,13 @@ class Contents(NamedTuple):
 
 
 class Division(NamedTuple):
-    """Splits and classes of folders of images.
+    """Split and class of each folder of images.
 
     Attributes:
-        split: the split of each folder, None for a folder that is left out.
-        label: the class of each folder, "" for none.
-        guesses: assumptions.
-        of_classes: assumptions about classes.
+        split: Split of each folder, None for a folder that is not used.
+        label: Class of each folder, "" for no class.
+        guesses: Assumptions about splits, for warnings.
+        of_classes: Assumptions about classes, for warnings.
     """
 
     split: list[str | None]
@@ -120,8 +121,8 @@ class NoTestSplit(UserError):
     """Error that the split named by data.test= does not exist.
 
     Attributes:
-        labelled: whether the data have labels or masks, so that other images could be used for
-            testing.
+        labelled: Whether the training images have labels or masks, so that a share of them could
+            be used for testing.
     """
 
     def __init__(self, text: str, labelled: bool) -> None:
@@ -130,12 +131,14 @@ class NoTestSplit(UserError):
 
 
 def inspect(place: Path) -> Contents:
-    """Find the data at a path.
+    """Find the images, parquet files or tars at a path.
+
+    Args:
+        place: A folder, a parquet file or a tar.
 
     Raises:
-        UserError: there are no images, or the path cannot be read.
+        UserError: The path holds no images, or cannot be read.
     """
-    nothing = Tree([], Counter())
     if not place.is_dir():
         if place.exists() and not place.is_file():
             raise UserError(f"data.path={place}: not a regular file or folder. Use another path.")
@@ -145,11 +148,12 @@ def inspect(place: Path) -> Contents:
                 f"data.path={place}: not a folder, parquet file or tar. Put the images into a"
                 " folder."
             )
-        named = [split for split in splits_in_file(place.name) if ROLE[split] != "train"]
-        guesses = [f"{place.name} is the only file and is used as train"] if named else []
-        return Contents(kind, {"train": [place]}, nothing, [], guesses)
+        guesses = []
+        if any(ROLE[split] != "train" for split in splits_in_file(place.name)):
+            guesses.append(f"{place.name} is the only file and is used as train")
+        return Contents(kind, {"train": [place]}, Tree([], Counter()), [], guesses)
     if any(all((place / name).is_file() for name in names) for names in SAVED):
-        return Contents("saved", {}, nothing, [], [])
+        return Contents("saved", {}, Tree([], Counter()), [], [])
     tree = walk(place)
     kinds = [kind for kind in (*SHARDS, *IMAGE_KINDS) if tree.count(kind)]
     skipped = [count_of(count, what) for what, count in sorted(tree.skipped.items())]
@@ -160,20 +164,23 @@ def inspect(place: Path) -> Contents:
             f"data.path={place}: no images, parquet files or tars in this folder{inside}. {remedy}."
         )
     kind = kinds[0]
-    folders: dict[str, list[Path]] = {}
+    shards: dict[str, list[Path]] = {}
     guesses = []
     if kind not in IMAGE_KINDS:
-        folders, guesses = _shard_files(place, tree, kind)
+        shards, guesses = _shard_files(place, tree, kind)
         if tree.count("metadata"):
             skipped.append(count_of(tree.count("metadata"), "metadata files"))
-    if unused := [count_of(tree.count(kind), OTHERS[kind]) for kind in kinds[1:]]:
+    unused = [count_of(tree.count(kind), OTHERS[kind]) for kind in kinds[1:]]
+    if unused:
         used = "images" if kind == "images" else f"{kind} files"
         guesses.append(f"only the {used} are used, not {' and '.join(unused)}")
-    return Contents(kind, folders, tree, skipped, guesses)
+    return Contents(kind, shards, tree, skipped, guesses)
 
 
 def split_of_folder(name: str) -> str | None:
-    """Return the split that is the whole of a folder's name, in lower case, or None.
+    """Return the split that a folder's name consists of, in lower case, or None.
+
+    A suffix such as "2017", "_set" or " images" is allowed.
 
     >>> split_of_folder("Train2017"), split_of_folder("training_shoe")
     ('train', None)
@@ -183,71 +190,77 @@ def split_of_folder(name: str) -> str | None:
 
 
 def splits_in_file(name: str) -> list[str]:
-    """Return the splits that are whole words of a file's name, in the order of the words.
+    """Return the names of splits that are words of a file's name, in the order of the words.
 
     >>> splits_in_file("ImageNetVal-0001.tar"), splits_in_file("latest.tar")
     (['val'], [])
     """
     spaced = JOINED.sub(" ", name).lower()
-    words = (PART.fullmatch(word) for word in re.split(r"[^a-z]+", spaced))
-    return [word[1] for word in words if word]
+    matches = (PART.fullmatch(word) for word in re.split(r"[^a-z]+", spaced))
+    return [match[1] for match in matches if match]
 
 
 def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the split of each image in a single folder, and what was guessed.
+    """Return the split of each image in a single folder, and a list of warnings.
 
-    If all names begin with a split, the names decide. Otherwise all images belong to train.
+    If the name of every image begins with a split (`test_01.png`), each image belongs to this
+    split. Otherwise all images belong to train.
     """
     matches = [FIRST.match(name.lower()) for name in names]
     if all(matches):
-        return [first[1] for first in matches if first], []
-    named = [name for name, first in zip(names, matches, strict=True) if first]
-    text = f"only {len(named):,} of {len(names):,} images are named like a split ({some(named)})"
-    return ["train"] * len(names), [f"{text}. All images are used as train"] if named else []
+        return [match[1] for match in matches if match], []
+    like_a_split = [name for name, match in zip(names, matches, strict=True) if match]
+    text = f"only {len(like_a_split):,} of {len(names):,} images are named like a split"
+    text += f" ({some(like_a_split)}). All images are used as train"
+    return ["train"] * len(names), [text] if like_a_split else []
 
 
 def role(split: str) -> str:
-    """Return the role that a split's name tells, in upper or lower case, else the name itself."""
+    """Return "train", "validation" or "test" for a split's usual name, else the name itself."""
     return ROLE.get(split.lower(), split)
 
 
 def choose(name: str, splits: Collection[str]) -> str | None:
-    """Return the split of this name, else the only split of the same role, else None."""
+    """Return the split called `name`, else the only split with the same role, else None.
+
+    For example, "test" chooses the split "eval" if there is no split "test".
+    """
     if name in splits:
         return name
-    same = [split for split in splits if ROLE.get(split.lower()) == ROLE.get(name, name)]
-    return same[0] if len(same) == 1 else None
+    same_role = [split for split in splits if ROLE.get(split.lower()) == ROLE.get(name, name)]
+    return same_role[0] if len(same_role) == 1 else None
 
 
 def walk(root: Path) -> Tree:
-    """Find all files below a folder, following links.
+    """Find all files with data below a folder, following links.
 
     Raises:
-        UserError: a folder cannot be read, a link leads back to a folder around it, or an image is
-            a pipe, socket or device.
+        UserError: A folder cannot be read, a link leads back to a folder that contains the link,
+            or an image is a pipe, socket or device.
     """
     folders: list[Folder] = []
     skipped: Counter[str] = Counter()
+    # folders still to read, each with (device, inode) of all folders that contain it
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
-        path, around = waiting.pop()
+        path, parents = waiting.pop()
         try:
-            known = os.stat(root / path)  # noqa: PTH116
-            inside = around | {(known.st_dev, known.st_ino)}
-            if len(inside) == len(around):
+            status = os.stat(root / path)  # noqa: PTH116
+            parents_and_self = parents | {(status.st_dev, status.st_ino)}
+            if parents_and_self == parents:
                 raise UserError(f"data.path={root}: the link {path} is circular. Remove the link.")
             with os.scandir(root / path) as entries:
-                ordered = sorted(entries, key=lambda entry: entry.name)
+                sorted_entries = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             raise UserError(
                 f"data.path={root}: cannot read the folder {path or '.'}: {error.strerror}"
             ) from None
         files: dict[str, list[str]] = {}
-        for entry in ordered:
+        for entry in sorted_entries:
             if is_hidden(entry.name):
                 skipped["hidden folders" if _is_folder(entry) else "hidden files"] += 1
             elif _is_folder(entry):
-                waiting.append((join(path, entry.name), inside))
+                waiting.append((join(path, entry.name), parents_and_self))
             elif (kind := kind_of(entry.name)) is None:
                 skipped[other_kind(entry.name)] += 1
             else:
@@ -269,7 +282,7 @@ def is_hidden(name: str) -> bool:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of a file by name, as in Folder, or None for a file without data."""
+    """Return the kind (see `Folder`) of a file with this name, or None for a file without data."""
     if name.lower() in METADATA:
         return "metadata"
     ending = _ending(name)
@@ -277,7 +290,7 @@ def kind_of(name: str) -> str | None:
 
 
 def other_kind(name: str) -> str:
-    """Return the name under which a file that is left out is counted."""
+    """Describe an unused file by its ending, such as ".txt files", to count such files."""
     ending = _ending(name)
     return f".{ending} files" if ending else "files without an ending"
 
@@ -299,7 +312,7 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
     A broken link is accepted: it counts as an image that cannot be read.
 
     Raises:
-        UserError: the entry is a pipe, socket or device, or a link to one of them.
+        UserError: The entry is a pipe, socket or device, or a link to one of them.
     """
     with suppress(OSError):
         if not entry.is_file() and Path(entry.path).exists():
@@ -309,74 +322,92 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
 
 
 def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
-    """Return the files of a kind by split, and what was guessed."""
+    """Return the parquet files or tars of each split, sorted, and a list of warnings.
+
+    Args:
+        root: The user's folder.
+        tree: All folders with data below `root`.
+        kind: "parquet" or "tar".
+    """
     splits: dict[str, list[Path]] = {}
-    unnamed: list[str] = []
+    without_split: list[str] = []
     guesses: list[str] = []
     for folder in tree.folders:
-        above = [split_of_folder(part) for part in folder.path.split("/")]
+        folder_splits = [split_of_folder(part) for part in folder.path.split("/")]
         for name in folder.of(kind):
-            named = [split for split in above if split] + splits_in_file(name)
-            place = join(folder.path, name)
-            if not named:
-                unnamed.append(place)
-            elif len({ROLE[split] for split in named}) > 1:
+            named_splits = [split for split in folder_splits if split] + splits_in_file(name)
+            path = join(folder.path, name)
+            if not named_splits:
+                without_split.append(path)
+            elif len({ROLE[split] for split in named_splits}) > 1:
                 guesses.append(
-                    f"{place} names the splits {' and '.join(dict.fromkeys(named))}, and is used as"
-                    f" {named[0]}"
+                    f"{path} names the splits {' and '.join(dict.fromkeys(named_splits))}, and is"
+                    f" used as {named_splits[0]}"
                 )
-            splits.setdefault(named[0] if named else "train", []).append(root / place)
-    if unnamed and (set(splits) != {"train"} or len(unnamed) < len(splits["train"])):
-        guesses.append(f"files that name no split are used as train: {some(unnamed)}")
+            split = named_splits[0] if named_splits else "train"
+            splits.setdefault(split, []).append(root / path)
+    # a warning only if other files name a split; without_split are all in splits["train"]
+    if without_split and (set(splits) != {"train"} or len(without_split) < len(splits["train"])):
+        guesses.append(f"files that name no split are used as train: {some(without_split)}")
     return {name: sorted(files) for name, files in splits.items()}, guesses
 
 
 def divide(folders: Sequence[Folder], kind: str) -> Division:
-    """Return the split and the class of each folder that has images of a kind.
+    """Return the split and the class of each folder of images.
 
-    The guesses name every folder that is left out.
+    Args:
+        folders: The folders with images of this kind.
+        kind: "images" or "arrays".
     """
-    known = [composed(folder.path) for folder in folders]
-    paths = [tuple(path.split("/")) if path else () for path in known]
+    composed_paths = [composed(folder.path) for folder in folders]
+    paths = [tuple(path.split("/")) if path else () for path in composed_paths]
     level, guesses = _level(paths)
     split: list[str | None] = ["train"] * len(paths)
     if level is not None:
         split = [split_of_folder(path[level]) if len(path) > level else None for path in paths]
-        outside = [(p, f) for p, f, name in zip(paths, folders, split, strict=True) if name is None]
-        if outside:
-            count = sum(len(folder.of(kind)) for _, folder in outside)
-            names = some(sorted({"/".join(path[: level + 1]) or TOP for path, _ in outside}))
+        unused = [i for i, name in enumerate(split) if name is None]
+        if unused:
+            count = sum(len(folders[i].of(kind)) for i in unused)
+            names = some(sorted({"/".join(paths[i][: level + 1]) or TOP for i in unused}))
             guesses = [
                 "only folders named like a split, such as train, are used. Left out:"
                 f" {count_of_images(count)} in {names}"
             ]
-        paths = [path[:level] + path[level + 1 :] for path in paths]
-    kept = [path for path, name in zip(paths, split, strict=True) if name is not None]
-    label, more = _classes(kept)
-    return Division(split, [label.get(path, "") for path in paths], guesses, more)
+        paths = [path[:level] + path[level + 1 :] for path in paths]  # without the split's folder
+    used_paths = [path for path, name in zip(paths, split, strict=True) if name is not None]
+    label_of, class_guesses = _classes(used_paths)
+    return Division(split, [label_of.get(path, "") for path in paths], guesses, class_guesses)
 
 
 def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
-    """Return the first level whose folders are all splits, or None if there is no such level.
+    """Find the level of the folders that are splits: 1 in `photos/train/cat`.
 
-    The second result tells what was guessed about levels where only some folders are splits.
+    Args:
+        paths: The names of the folders from the top to each folder of images.
+
+    Returns:
+        The first level whose folders are all splits, or None; and warnings about levels where only
+        some folders have the name of a split.
     """
     guesses: list[str] = []
-    common = len(_common(paths))
+    common_depth = len(_common(paths))
     for level in range(max(map(len, paths), default=0)):
         deep = [path for path in paths if len(path) > level]
-        loose = {path for path in paths if len(path) <= level}
-        named = {path[level]: split_of_folder(path[level]) for path in deep}
-        alone = level == common and loose <= {deep[0][:level]}  # images next to the splits' folders
-        if all(named.values()) and (not loose or alone):
+        shallow = {path for path in paths if len(path) <= level}
+        split_of = {path[level]: split_of_folder(path[level]) for path in deep}
+        # images next to the splits' folders do not keep the folders from being splits
+        is_next_to_splits = level == common_depth and shallow <= {deep[0][:level]}
+        if all(split_of.values()) and (not shallow or is_next_to_splits):
             return level, []
-        if not any(named.values()):
+        if not any(split_of.values()):
             continue
-        if level <= common and _same_classes(deep, level, named):
+        if level <= common_depth and _same_classes(deep, level, split_of):
             return level, []
-        splits = some(sorted(name for name, split in named.items() if split))
-        others = sorted(name for name, split in named.items() if not split)
-        outside = f"{some(others)} could not" if others else "some images are outside such folders"
+        splits = some(sorted(name for name, split in split_of.items() if split))
+        others = sorted(name for name, split in split_of.items() if not split)
+        outside = "some images are outside such folders"
+        if others:
+            outside = f"{some(others)} could not"
         guesses.append(f"{splits} could name a split, but {outside}. All folders count as classes")
     return None, guesses
 
@@ -384,53 +415,62 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
 def _same_classes(
     paths: Iterable[tuple[str, ...]], level: int, named: dict[str, str | None]
 ) -> bool:
-    """Return whether the folders of train and of another split have mostly the same subfolders.
+    """Return whether train and another split have mostly the same subfolders, which are classes.
 
-    These subfolders are then the classes.
+    Args:
+        paths: The folders' names from the top to each folder of images.
+        level: The position of the splits' folders in `paths`.
+        named: The split that each folder of this level names, None for no split.
     """
-    inside: dict[str, set[str]] = {}
+    subfolders: dict[str, set[str]] = {}
     for path in paths:
-        if (split := named[path[level]]) and len(path) > level + 1:
-            inside.setdefault(ROLE[split], set()).add(path[level + 1])
-    train = inside.pop("train", set())
-    return any(2 * len(train & classes) > len(classes) for classes in inside.values())
+        split = named[path[level]]
+        if split and len(path) > level + 1:
+            subfolders.setdefault(ROLE[split], set()).add(path[level + 1])
+    train = subfolders.pop("train", set())
+    return any(2 * len(train & classes) > len(classes) for classes in subfolders.values())
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the folders that contain all images, except the images at the top."""
-    below = [path for path in paths if path]
-    if not below:
+    """Return the longest path that all folders begin with, ignoring images at the top."""
+    below_top = [path for path in paths if path]
+    if not below_top:
         return ()
-    first = min(below)
-    last = max(below)
+    # names that the first and the last path in sorted order share are in all paths between
+    first = min(below_top)
+    last = max(below_top)
     same = [a == b for a, b in zip(first, last, strict=False)]
-    return first[: same.index(False)] if False in same else first[: len(same)]
+    return first[: [*same, False].index(False)]
 
 
 def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], list[str]]:
-    """Return the class of each folder, and what was guessed.
+    """Return {folder: class}, without the folders that have no class, and a list of warnings.
 
-    If all folders are equally deep, the class is the folder's own name. Otherwise the class is the
-    first name in which the paths differ.
+    If all folders are equally deep, the class is the name of the folder with the images. Otherwise
+    the class is the first name in which the paths differ.
     """
-    lowest = _common(paths)
-    inner = [path for path in set(paths) if len(path) > len(lowest)]
-    if len({len(path) for path in inner}) <= 1:
-        label = {path: path[-1] for path in inner}
-        twice = sorted(name for name, count in Counter(label.values()).items() if count > 1)
-        guesses = [f"folders with the same name are one class: {some(twice)}"] if twice else []
+    common = _common(paths)
+    deeper = [path for path in set(paths) if len(path) > len(common)]
+    if len({len(path) for path in deeper}) <= 1:
+        label_of = {path: path[-1] for path in deeper}
+        counts = Counter(label_of.values())
+        repeated = sorted(name for name, count in counts.items() if count > 1)
+        guesses = []
+        if repeated:
+            guesses.append(f"folders with the same name are one class: {some(repeated)}")
     else:
-        label = {path: path[len(lowest)] for path in inner}
+        label_of = {path: path[len(common)] for path in deeper}
         guesses = ["folders are nested to different depths. The outermost folders are the classes"]
-    if len(set(label.values())) < 2:
+    if len(set(label_of.values())) < 2:
         return {}, []
-    loose = [path for path in set(paths) if path not in label]
-    if loose:
-        places = some(["/".join(path) or TOP for path in loose])
+    without_class = [path for path in set(paths) if path not in label_of]
+    if without_class:
+        places = some(["/".join(path) or TOP for path in without_class])
         guesses.append(f"images in {places} are outside the folders of classes and have no label")
-    if named := sorted(name for name in set(label.values()) if NO_LABEL.fullmatch(name)):
+    like_no_label = sorted(name for name in set(label_of.values()) if NO_LABEL.fullmatch(name))
+    if like_no_label:
         guesses.append(
-            f"folders counted as classes: {some(named)}. If their images have no label, move the"
+            f"folders counted as classes: {some(like_no_label)}. If their images have no label, move the"
             " images next to the folders of classes"
         )
-    return label, guesses
+    return label_of, guesses

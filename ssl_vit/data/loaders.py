@@ -30,11 +30,12 @@ EVALUATION_KEY = 4
 def _steps(
     source: Source, batch_layout: BatchLayout, seed: int, start: int, stop: int
 ) -> Iterator[Samples]:
-    """Yield the samples of this process's micro-batches in the steps `start` to `stop` - 1."""
+    """Yield the samples of each micro-batch of this process, in the steps `start` to `stop` - 1."""
     size = batch_layout.device_batch
     for step in range(start, stop):
-        for i in range(batch_layout.accumulation_steps):
-            first = step * batch_layout.global_batch + batch_layout.chunk_index(i) * size
+        for micro_batch in range(batch_layout.accumulation_steps):
+            chunk = batch_layout.chunk_index(micro_batch)
+            first = step * batch_layout.global_batch + chunk * size
             yield samples_at(first, size, len(source), seed)
 
 
@@ -65,14 +66,15 @@ class _Streamed(Dataset):
 
 
 class StreamReader:
-    """Images of a stream that this process reads, independent of the number of workers.
+    """Reader of this process's images of a stream.
 
-    Each process shuffles images within windows. A window lies within an epoch, and has at most
+    The order does not depend on the number of workers: the process reads a window of images into
+    memory and shuffles the images of the window. A window ends with its epoch, and has at most
     WINDOW / processes images with at most WINDOW_BYTES / processes encoded bytes. The n-th image of
     process p of P processes has the index p + nP.
 
     Raises:
-        UserError: there are fewer shards than processes.
+        UserError: There are fewer shards than processes.
     """
 
     def __init__(self, stream: Stream, batch_layout: BatchLayout) -> None:
@@ -88,7 +90,7 @@ class StreamReader:
         self.images_per_step = batch_layout.global_batch // batch_layout.processes
 
     def cursor_at(self, step: int) -> Cursor:
-        """Return the last known start of a window at or before the step's first image."""
+        """Return the start of the window from which a run can resume at `step`."""
         return self._cursor_of(step * self.images_per_step)
 
     def seek(self, cursor: Cursor) -> None:
@@ -96,23 +98,30 @@ class StreamReader:
         self.stream.cursors[cursor.image] = cursor
 
     def _cursor_of(self, image: int) -> Cursor:
+        """Return the last recorded start of a window at or before this process's n-th image."""
         cursors = self.stream.cursors
         return cursors[max(first for first in cursors if first <= image)]
 
     def micro_batches(self, seed: int, start: int, stop: int) -> Iterator[_StreamBatch]:
-        """Yield the micro-batches of the steps from `start` to before `stop`.
+        """Yield this process's micro-batches of the steps `start` to `stop` - 1.
 
-        Reading begins at the cursor of `start`.
+        Args:
+            seed: The seed by which windows are shuffled.
+            start: The first step.
+            stop: The step after the last step.
         """
         layout = self.batch_layout
         images = self._images(seed, start * self.images_per_step, stop * self.images_per_step)
-        while numbered := list(islice(images, layout.device_batch)):
-            number, cells = zip(*numbered, strict=True)
-            index = layout.rank + layout.processes * np.array(number, np.int64)
+        while True:
+            numbered_images = list(islice(images, layout.device_batch))
+            if not numbered_images:
+                return
+            numbers, cells = zip(*numbered_images, strict=True)
+            index = layout.rank + layout.processes * np.array(numbers, np.int64)
             yield _StreamBatch(list(cells), Samples(index, rng.key(seed, 0, index)))
 
     def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, StreamedImage]]:
-        """Yield the images `first` to `last` - 1 of this process, each with the image's number."""
+        """Yield (number, image) of this process's shuffled images `first` to `last` - 1."""
         if first >= last:
             return
         layout = self.batch_layout
@@ -139,21 +148,29 @@ def step_indices(step: int, source: Source | StreamReader, batch: int, seed: int
 
 
 def _as_is(batch: Batch) -> Batch:
+    """Return the batch, because a dataset collates its samples already."""
     return batch
 
 
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
-    """Return the bytes of a micro-batch: images or views, labels, indices and keys."""
-    needed = bytes_in_batch(data, data.size) * (VIEWS if views else 1)
+    """Return about how many bytes a micro-batch takes."""
+    bytes_per_sample = bytes_in_batch(data, data.size) * (VIEWS if views else 1)
     if views:
-        needed += views.local * bytes_in_batch(data, views.local_size)
-    return batch_layout.device_batch * (needed + 64)
+        bytes_per_sample += views.local * bytes_in_batch(data, views.local_size)
+    bytes_per_sample += 64  # more than the label, index, key and hash take
+    return batch_layout.device_batch * bytes_per_sample
 
 
 def image_loader(images: Dataset, order: Iterable[Any], workers: int, size: int = 0) -> DataLoader:
-    """Return a DataLoader whose workers fit into shared memory with batches of `size` bytes.
+    """Return a DataLoader with as many workers as fit into shared memory.
 
     With a GPU, batches are put into pinned memory.
+
+    Args:
+        images: A dataset whose `__getitems__` returns a Batch.
+        order: What `__getitems__` is called with, for each batch.
+        workers: The requested number of workers.
+        size: The size of a batch in bytes.
     """
     number = limit_workers(workers, size)
     return DataLoader(
@@ -179,20 +196,20 @@ def training_loader(
     views: ViewOptions | None = None,
     decoded: DecodedImages | None = None,
 ) -> DataLoader:
-    """Return a loader of this process's micro-batches for the steps from `start` to before `stop`.
+    """Return a loader of this process's micro-batches in the steps `start` to `stop` - 1.
 
-    There are `accumulation_steps` micro-batches in a step.
+    A step has `accumulation_steps` micro-batches.
 
     Args:
-        source: the training images, or the reader of a stream.
-        data: the preprocessing of the images.
-        batch_layout: sizes of batches.
-        seed: the seed of the order and of random numbers.
-        start, stop: the first step, and the step after the last.
-        workers: the requested number of worker processes.
-        views: how random views of each image are made, None for no views.
-        decoded: decoded images of `source`, from which batches are cut; None to decode at each
-            step.
+        source: The training images, or the reader of a stream.
+        data: The recipe's options of the images.
+        batch_layout: The sizes of the global batch and of micro-batches.
+        seed: The seed of the order of images and of random crops.
+        start: The first step.
+        stop: The step after the last step.
+        workers: The requested number of worker processes.
+        views: How random views of each image are made, None for no views.
+        decoded: The decoded images of `source`; None to decode images in each step.
     """
     size = batch_bytes(data, batch_layout, views)
     if isinstance(source, StreamReader):
@@ -205,24 +222,31 @@ def training_loader(
 
 
 def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> list[Samples]:
-    """Return this process's share of rows as samples, in batches of the device batch.
+    """Divide rows among the processes, and return the batches of this process.
 
-    Each row is in the share of exactly one process. The last batch may be smaller. `key` is the
-    first part of the samples' keys.
+    A batch has the size of the device batch. The last batch may be smaller.
+
+    Args:
+        rows: The rows of all processes.
+        batch_layout: The device batch, and the number of processes.
+        key: The first part of the samples' keys, such as EVALUATION_KEY.
     """
-    share = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
+    rows_here = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
     size = batch_layout.device_batch
-    parts = (share[start : start + size] for start in range(0, len(share), size))
-    return [Samples(part, rng.key(key, part)) for part in parts]
+    batches = (rows_here[start : start + size] for start in range(0, len(rows_here), size))
+    return [Samples(batch, rng.key(key, batch)) for batch in batches]
 
 
 def held_out_rows(source: Source, most: int, first: int = 0) -> np.ndarray:
-    """Return at most `most` rows of held-out images, the same in every run.
+    """Return at most `most` random rows of held-out images, the same rows in every run.
 
-    The rows are in a fixed random order, from position `first` on.
+    Args:
+        source: The held-out images.
+        most: The limit of rows.
+        first: How many rows of the random order to skip.
     """
-    places = np.arange(first, min(first + most, len(source)))
-    return rng.permute(places, len(source), rng.key(MEASURED_KEY))
+    positions = np.arange(first, min(first + most, len(source)))
+    return rng.permute(positions, len(source), rng.key(MEASURED_KEY))
 
 
 def held_out_batches(
@@ -234,26 +258,35 @@ def held_out_batches(
     group: int = 0,
     first: int = 0,
 ) -> list[Batch]:
-    """Return this process's share of at most `most` fixed images, with the same keys in every run.
+    """Load this process's batches of held-out images, the same images and keys in every run.
 
-    Every readable image is in the share of exactly one process. The last batch of a share may be
-    smaller. The images are the rows of `held_out_rows(source, most, first)`.
+    The images of all processes are the rows of `held_out_rows(source, most, first)`. The last batch
+    of a process may be smaller, and unreadable images are left out.
 
-    With `views`, each image comes with fixed views, in batches that do not depend on the number of
-    processes: groups of at most `group` images, whose views are compared with each other. If there
-    are more processes than groups, some processes have no batch.
+    With `views`, each image comes with fixed views. An objective compares the views within a batch,
+    so batches must not depend on the number of processes: each batch is a group of at most `group`
+    images. If there are more processes than groups, some processes have no batch.
 
-    There must be at least one image for each process, or two with `views`.
+    Args:
+        source: The held-out images: at least one for each process, or two with `views`.
+        data: The recipe's options of the images.
+        batch_layout: The device batch, and the number of processes.
+        most: The limit of images of all processes.
+        views: How views of each image are made, None for no views.
+        group: With `views`, the most images in a batch.
+        first: How many images of the random order to skip.
     """
-    chosen = held_out_rows(source, most, first)
-    count = len(chosen)
-    assert count >= (2 if views else 1) * batch_layout.processes
+    rows = held_out_rows(source, most, first)
+    assert len(rows) >= (2 if views else 1) * batch_layout.processes
     if views is None:
-        samples = shared_samples(chosen, batch_layout, MEASURED_KEY)
+        samples = shared_samples(rows, batch_layout, MEASURED_KEY)
     else:
-        groups = np.array_split(chosen, -(-count // group))
-        parts = groups[batch_layout.rank :: batch_layout.processes]
-        samples = [Samples(part, rng.key(MEASURED_KEY, part)) for part in parts]
+        num_groups = -(-len(rows) // group)  # rounded up
+        groups = np.array_split(rows, num_groups)
+        groups_here = groups[batch_layout.rank :: batch_layout.processes]
+        samples = [
+            Samples(group_rows, rng.key(MEASURED_KEY, group_rows)) for group_rows in groups_here
+        ]
     images = ImageDataset(source, data, train=False, views=views)
     return list(image_loader(images, samples, workers=0))
 
@@ -265,9 +298,16 @@ def evaluation_loader(
     workers: int,
     rows: np.ndarray | None = None,
 ) -> DataLoader:
-    """Return a loader of this process's share of rows, by default of all rows, for evaluation.
+    """Return a loader of this process's batches of a split, for evaluation.
 
-    Each row is in the share of exactly one process. Unreadable images are left out.
+    The rows are divided among the processes. Unreadable images are left out.
+
+    Args:
+        source: The split.
+        data: The recipe's options of the images.
+        batch_layout: The device batch, and the number of processes.
+        workers: The requested number of worker processes.
+        rows: The rows of all processes, by default all rows.
     """
     rows = np.arange(len(source)) if rows is None else rows
     return image_loader(
@@ -281,7 +321,7 @@ def evaluation_loader(
 def first_batches(
     source: Source, data: Data, seed: int, count: int, size: int = 256
 ) -> Iterator[Batch]:
-    """Yield the first `count` training samples, at most an epoch, as batches of `size`."""
+    """Yield the first `count` training samples, at most one epoch, in batches of `size` images."""
     images = ImageDataset(source, data, train=True)
     count = min(count, len(source))
     for start in range(0, count, size):

@@ -29,7 +29,7 @@ def check(splits: Splits, data: Data) -> None:
     """Check that all splits have masks.
 
     Raises:
-        UserError: a split has no masks; the message names the columns of the data.
+        UserError: A split has no masks; the message names the columns of the data.
     """
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     for split, source in named.items():
@@ -58,7 +58,7 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     The values are the indices of a palette or the stored values of one channel.
 
     Raises:
-        ValueError: the mask cannot be decoded, or has several channels.
+        ValueError: The mask cannot be decoded, or has several channels.
     """
     if isinstance(raw, np.ndarray):
         return torch.from_numpy(raw.astype(np.int32))
@@ -77,9 +77,9 @@ class MaskedImages(ImageDataset):
     A sample is left out if its image or its mask cannot be read.
 
     Args:
-        source: the images and masks.
-        data: the preprocessing of the images.
-        classes: the number of classes of the masks, None if it is not known.
+        source: The images and masks.
+        data: The preprocessing of the images.
+        classes: The number of classes of the masks, None if it is not known.
     """
 
     def __init__(self, source: Source, data: Data, classes: int | None) -> None:
@@ -101,7 +101,7 @@ class MaskedImages(ImageDataset):
         """Return the fields of the Batch that are made from pixels, with the masks.
 
         Raises:
-            UserError: a mask has another size than its image, or a class out of range.
+            UserError: A mask has another size than its image, or a class out of range.
         """
         for row, (image, mask) in zip(samples.index.tolist(), images, strict=True):
             self._check(row, image, mask)

@@ -29,9 +29,9 @@ class Found(NamedTuple):
     """Data that were opened.
 
     Attributes:
-        splits: every split with images; for streams, a function from a seed to the stream.
-        skipped: descriptions of what was left out.
-        guesses: assumptions.
+        splits: Every split with images; for streams, a function from a seed to the stream.
+        skipped: Descriptions of what was left out.
+        guesses: Assumptions.
     """
 
     splits: dict[str, Any]
@@ -68,7 +68,7 @@ def open_splits(data: Data) -> Found:
     """Open each split of a recipe's `data`.
 
     Raises:
-        UserError: the place holds no images.
+        UserError: The place holds no images.
     """
     guesses: list[str] = []
     if data.path:
@@ -122,7 +122,7 @@ def open_streams(data: Data) -> Found:
     """Open each split as a stream, from the Hub or from parquet files without a copy in a cache.
 
     Raises:
-        UserError: the place holds no images, or images that are read in place without a stream; or
+        UserError: The place holds no images, or images that are read in place without a stream; or
             a stream cannot read the labels.
     """
     from . import tables

@@ -68,7 +68,7 @@ def check_integers(pixels: object, data: Data) -> None:
     The range of values of another type is not known.
 
     Raises:
-        TypeError: pixels are no such tensor.
+        TypeError: Pixels are no such tensor.
     """
     of_bytes = pixel_type(data) == torch.uint8
     allowed = (torch.uint8,) if of_bytes else (torch.int32, torch.uint16)
@@ -84,11 +84,11 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
     """Resize and crop a caller's images by `data.eval_mode` and `data.eval_crop`.
 
     Args:
-        images: a uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a list of
+        images: A uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a list of
             arrays (H, W, 3) and PIL images, which may differ in size. For images that are not RGB
             of 8
             bits: arrays of whole numbers with data.channels channels.
-        data: size and preprocessing.
+        data: Size and preprocessing.
 
     Returns:
         uint8 (B, 3, S, S) with S = data.size; for other channels or bits, integers as from
@@ -96,7 +96,7 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
 
     Raises:
         TypeError: `images` is something else.
-        ValueError: an array has another shape, an image has no pixels, or there are no images.
+        ValueError: An array has another shape, an image has no pixels, or there are no images.
     """
     if isinstance(images, np.ndarray) and images.ndim == 4:
         parts = list(_channels_last(images) if data.is_rgb else images)
@@ -154,7 +154,7 @@ def normalisation(
     """Return the offset and the divisor that turn pixel values into model input.
 
     Returns:
-        what is subtracted and what is divided by, float32 (C, 1, 1) each.
+        What is subtracted and what is divided by, float32 (C, 1, 1) each.
     """
     lowest, highest = pixel_range
     share_C11, std_C11 = (torch.tensor(values)[:, None, None] for values in (mean, std))
@@ -165,8 +165,8 @@ def shown_channels(value: Tensor, axis: int) -> Tensor:
     """Return three channels to display: the first three, or the first as grey if there are fewer.
 
     Args:
-        value: a tensor with channels along `axis`.
-        axis: the axis of channels, which has length 3 in the result.
+        value: A tensor with channels along `axis`.
+        axis: The axis of channels, which has length 3 in the result.
     """
     if value.shape[axis] >= SHOWN:
         return value.narrow(axis, 0, SHOWN)

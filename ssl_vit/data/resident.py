@@ -52,7 +52,7 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
     """Decode every image of a split, of 8 bits, in `threads` threads.
 
     Raises:
-        NotResident: the images have different sizes, none of the first images can be read, or
+        NotResident: The images have different sizes, none of the first images can be read, or
             decoded images take more than `most_bytes`.
     """
     count = len(source)
@@ -98,7 +98,7 @@ def _room(count: int, shape_HWC: tuple[int, ...], most_bytes: float) -> Tensor:
     """Return a tensor for `count` images.
 
     Raises:
-        NotResident: the tensor takes more than `most_bytes`.
+        NotResident: The tensor takes more than `most_bytes`.
     """
     size = count * math.prod(shape_HWC)
     if size > most_bytes:

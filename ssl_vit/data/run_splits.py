@@ -27,15 +27,15 @@ class Splits(NamedTuple):
     """Splits of a run.
 
     Attributes:
-        train: the training images; for a stream, its first images.
-        validation: the held-out images.
-        test: the test split or share, if requested.
-        labelled_test: number of test images with labels or masks, requested or not.
-        stream: the stream to train on, with data.stream=true.
-        notes: the origin of each split, and what was left out.
-        guesses: assumptions about the data; each is printed as a warning.
-        label_source: where the labels come from, if training images have one label each; else
-            empty.
+        train: The training images; for a stream, the first images of the stream.
+        validation: The held-out images.
+        test: The test images, if requested.
+        labelled_test: Number of test images with labels or masks, even if `test` is None.
+        stream: The stream to train on, with data.stream=true.
+        notes: Lines that say where each split comes from, and which files are not used.
+        guesses: Assumptions about the data; each is printed as a warning.
+        label_source: Where the labels come from, such as "names of folders"; empty if training
+            images have no labels or lists of labels.
     """
 
     train: Source
@@ -49,13 +49,13 @@ class Splits(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """Names of the splits by use.
+    """Names of the splits that a run trains on, holds out and tests on.
 
     Attributes:
-        train: the split to train on.
-        validation: the held-out split; None if a share of train, or nothing, is held out.
-        test: the split to test on; None for a share of train, or nothing.
-        stands_in: whether the validation split is used for testing because there is no test split.
+        train: The split to train on.
+        validation: The held-out split; None if a share of train, or nothing, is held out.
+        test: The split to test on; None if a share of train, or nothing, is tested on.
+        stands_in: Whether the validation split is used for testing because there is no test split.
     """
 
     train: str
@@ -65,61 +65,67 @@ class Roles(NamedTuple):
 
 
 def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) -> Splits:
-    """Return the splits that a recipe's `data` names.
+    """Open the images of a run, divided into training, held-out and test images.
 
     Args:
-        data: where images come from.
-        test: whether to return the test split too.
-        first: for a stream, the number of images in `train` and `validation`.
-        seed: for a stream, the seed of its order.
+        data: The recipe's options of the images.
+        test: Whether to return the test images too.
+        first: For a stream, the number of images in `train` and `validation`.
+        seed: For a stream, the seed of the order of images.
 
     Raises:
-        UserError: the place holds no images, a split or column does not exist, or a split has no
-            images.
+        UserError: There are no images, a split or column does not exist, or a split has no images.
     """
     if data.stream:
         return _streamed(data, first, seed)
     opened = open_splits(data)
     roles = _roles(data, test, opened.splits)
-    whole = opened.splits[roles.train]
-    _check_authors(data, whole)
-    share = cut_test(whole, data)
-    rest = whole if share is None else share.kept
-    inside = data.validation_from == "share"
-    held_out = _held_out(training_share(rest, data) if inside else rest, roles, opened.splits, data)
-    train = held_out.kept if inside else training_share(held_out.kept, data)
-    to_test = opened.splits.get(split_to_test(data, opened.splits, roles.train) or "")
-    if share is not None:
-        to_test = share.part
-    tested = to_test if test else None
-    guesses = [f"{data.location}: {text}" for text in dict.fromkeys(opened.guesses)]
+    train_split = opened.splits[roles.train]
+    _check_authors(data, train_split)
+    # the test share is cut off first, so that it depends neither on data.validation nor data.share
+    test_cut = cut_test(train_split, data)
+    not_tested = train_split if test_cut is None else test_cut.kept
+    if data.validation_from == "share":
+        held_out = _held_out(training_share(not_tested, data), roles, opened.splits, data)
+        train = held_out.kept
+    else:
+        held_out = _held_out(not_tested, roles, opened.splits, data)
+        train = training_share(held_out.kept, data)
+    if test_cut is None:
+        test_source = opened.splits.get(split_to_test(data, opened.splits, roles.train) or "")
+    else:
+        test_source = test_cut.part
+    requested_test = test_source if test else None
+    guesses = [f"{data.location}: {guess}" for guess in dict.fromkeys(opened.guesses)]
     if data.labels:
-        named = {"held-out": held_out.part, "test": tested}
-        guesses += _missing_classes(rest, named, share is not None, data)
+        measured = {"held-out": held_out.part, "test": requested_test}
+        guesses += _missing_classes(not_tested, measured, test_cut is not None, data)
     if test and roles.test is not None and roles.test == roles.validation:
         guesses.append(
             f"data.test={data.test}: the test images are also the held-out images. If you choose a"
             " checkpoint or a learning rate on these images, the test accuracy is too high"
         )
+    label_source = ""
+    if data.labels and train_split.labels.lists is None:
+        label_source = train_split.labels.source
     return Splits(
         _shown(train, data),
         _shown(held_out.part, data),
-        None if tested is None else _shown(tested, data),
-        0 if to_test is None else _with_answers(to_test),
-        notes=_notes(opened, data, roles, train, held_out, share),
+        None if requested_test is None else _shown(requested_test, data),
+        0 if test_source is None else _with_answers(test_source),
+        notes=_notes(opened, data, roles, train, held_out, test_cut),
         guesses=tuple(guesses),
-        label_source=whole.labels.source if data.labels and whole.labels.lists is None else "",
+        label_source=label_source,
     )
 
 
 def every_part(data: Data) -> Found:
-    """Open each split that a recipe's `data` names, divided for testing as by `load`.
+    """Open all splits of the data, with the test share of data.test as a separate split.
 
-    If data.test is a share, the training split has only the images without the share, and the share
-    is a split of its own.
+    If data.test is a number, the training split is returned without the images of the test share.
 
     Raises:
-        UserError: as `open_splits`; or there are no images, or no such training images.
+        UserError: There are no images, or data.train= names no split.
     """
     opened = open_splits(data)
     if not opened.splits:
@@ -135,86 +141,104 @@ def every_part(data: Data) -> Found:
 
 
 def name_of_test_share(splits: Collection[str]) -> str:
-    """Return a name for the share of data.test that differs from the splits' names."""
+    """Return "test" as the name of the test share, or "test_share" if there is a test split."""
     return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
 
 
 def _shown(source: Source, data: Data) -> Source:
-    """Return the source, without labels if data.labels=false."""
+    """Return the images, without labels if data.labels=false."""
     return source if data.labels else source.without_labels()
 
 
 def _check_authors(data: Data, train: Source) -> None:
-    """Check that a data set of PUBLISHED_TRAIN_SIZES has its authors' training split.
+    """Check that a data set in PUBLISHED_TRAIN_SIZES has the published training split.
 
     Raises:
-        UserError: the number of training images differs.
+        UserError: The number of training images differs.
     """
-    wanted = PUBLISHED_TRAIN_SIZES.get(data.name)
-    if wanted is not None and len(train) != wanted:
+    published_size = PUBLISHED_TRAIN_SIZES.get(data.name)
+    if published_size is not None and len(train) != published_size:
         raise UserError(
             f"data={data.name}: {data.place} has {len(train):,} training images, but published"
-            f" results use {wanted:,}. To train on these images, leave out data={data.name}."
+            f" results use {published_size:,}. To train on these images, leave out"
+            f" data={data.name}."
         )
 
 
 def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
-    """Decide which split has which role.
+    """Choose the splits to train on, to hold out and to test on.
 
     Without a test split, the validation split is used for testing, and a share of train is held
-    out, as is usual for ImageNet: whatever chooses hyperparameters must not see test images.
+    out instead, as is usual for ImageNet: test images must not influence hyperparameters.
+
+    Args:
+        data: The options that name splits.
+        test: Whether test images are requested.
+        splits: All splits, by name.
 
     Raises:
-        UserError: a split does not exist, or is the split to train on.
+        UserError: A named split does not exist, or is the split to train on.
     """
     train = _split(data.train, "data.train", data, splits)
-    default = _by_default(train, splits)
-    tested = split_to_test(data, splits, train)
-    stands_in = tested is not None and layout.choose(str(data.test), splits) is None
+    default_validation = _by_default(train, splits)
+    test_split = split_to_test(data, splits, train)
+    stands_in = test_split is not None and layout.choose(str(data.test), splits) is None
     if test and isinstance(data.test, str) and not stands_in:
-        tested = _split(data.test, "data.test", data, splits, train)
-    validation = default if data.validation is None and default != tested else None
+        test_split = _split(data.test, "data.test", data, splits, train)
+    validation = (
+        default_validation if data.validation is None and default_validation != test_split else None
+    )
     if isinstance(data.validation, str):
         validation = _split(data.validation, "data.validation", data, splits, train)
-    return Roles(train, validation, tested if test or stands_in else None, stands_in)
+    return Roles(train, validation, test_split if test or stands_in else None, stands_in)
 
 
 def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
-    """Return the split that data.test= names, or the validation split in place of a missing one.
+    """Return the split to test on, or None if data.test is a share or there is no such split.
 
-    The validation split is used if no split has the role of data.test and data.validation= names
-    no split. Return None if there is no such split either, and if data.test is a share.
+    If there is no test split, this is the validation split, unless data.validation= names a split.
+
+    Args:
+        data: The options that name splits.
+        splits: All splits, by name.
+        train: The split to train on.
     """
     if not isinstance(data.test, str):
         return None
-    named = layout.choose(data.test, splits)
-    free = ROLE.get(data.test) == "test" and not isinstance(data.validation, str)
-    return _by_default(train, splits) if named is None and free else named
+    test_split = layout.choose(data.test, splits)
+    may_stand_in = ROLE.get(data.test) == "test" and not isinstance(data.validation, str)
+    if test_split is None and may_stand_in:
+        return _by_default(train, splits)
+    return test_split
 
 
 def _split(
     name: str, key: str, data: Data, splits: Mapping[str, Any], train: str | None = None
 ) -> str:
-    """Return the split of this name, or a split of another name for the same role.
+    """Return the split that an option names, or the only split with the same role.
+
+    For example, data.validation=validation chooses the split "val".
 
     Args:
-        name, key: the split, and the key that names it.
-        data, splits: the options of the data, and all splits.
-        train: the split to train on.
+        name: The value of the option.
+        key: The option, such as "data.test".
+        data: The recipe's options of the images.
+        splits: All splits, by name.
+        train: The split to train on, which may not be chosen; None to choose this split.
 
     Raises:
-        UserError: there is no such split, or it is the split of data.train.
+        UserError: There is no such split, or it is the split to train on.
     """
     if not splits:
         raise UserError(f"{data.location}: found no images. Use a folder or data set with images.")
     chosen = layout.choose(name, splits)
     share = "data.validation=0" if data.stream else f"a share of train such as {key}=0.1"
     if chosen is None:
-        text = f"{key}={name}: no split with this name has images ({suggest(name, splits)})"
+        finding = f"{key}={name}: no split with this name has images ({suggest(name, splits)})"
         if key == "data.test":
-            raise _no_test_split(text, splits[str(train)], data)
-        more = f" or {share}" if key == "data.validation" else ""
-        raise UserError(f"{text}. Use another split{more}.")
+            raise _no_test_split(finding, splits[str(train)], data)
+        alternative = f" or {share}" if key == "data.validation" else ""
+        raise UserError(f"{finding}. Use another split{alternative}.")
     if chosen == train:
         choices = " or ".join([*(split for split in splits if split != chosen), share])
         raise UserError(
@@ -230,13 +254,15 @@ def _with_answers(source: Source) -> int:
     return len(labelled_images(source)) if source.labels.lowest_and_highest[1] >= 0 else 0
 
 
-def _no_test_split(text: str, train: Source, data: Data) -> NoTestSplit:
-    labelled = (data.labels and train.labels.lowest_and_highest[1] >= 0) or bool(train.masks.column)
+def _no_test_split(finding: str, train: Source, data: Data) -> NoTestSplit:
+    """Add a remedy to the error that there is no test split."""
+    has_labels = data.labels and train.labels.lowest_and_highest[1] >= 0
+    is_labelled = has_labels or bool(train.masks.column)
     add = "test images, such as a folder test/ next to train/"
     remedy = f"Use a share of train with data.test={TEST_SHARE}, or add {add}"
-    if not labelled:  # a share of train would have no labels either
+    if not is_labelled:  # a share of train would have no labels either
         remedy = f"Add labels, such as a folder for each class, and {add}"
-    return NoTestSplit(f"{text}. {remedy}.", labelled)
+    return NoTestSplit(f"{finding}. {remedy}.", is_labelled)
 
 
 def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
@@ -245,9 +271,10 @@ def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
 
 
 def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: Data) -> Cut:
-    """Return the training images and the held-out images: a split, or a share of train.
+    """Return the training images and the held-out images.
 
-    With data.validation=0 nothing is held out, and evaluations see training images.
+    The held-out images are the validation split, or else a share of train. With data.validation=0
+    all images stay training images, and some of them are used as held-out images too.
     """
     if roles.validation is not None:
         return Cut(train, splits[roles.validation])
@@ -260,48 +287,66 @@ def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: D
 def _missing_classes(
     train: Source, others: Mapping[str, Source | None], share: bool, data: Data
 ) -> list[str]:
-    """Return warnings about classes without training images, or without images in a test share.
+    """Return warnings about classes that only some of the images have.
+
+    A warning names the classes without training images and, if the test images are a share of
+    train, the classes without test images.
 
     Args:
-        train: the images to train on, before data.share and before images are held out.
-        others: the held-out images and the test images.
-        share: whether the test images are a share of the training split.
-        data: options that name the place.
+        train: The images to train on, before data.share and before images are held out.
+        others: The held-out images and the test images.
+        share: Whether the test images are a share of the training split.
+        data: The recipe's options, for the warnings.
 
     Raises:
-        UserError: no class of the test images has training images.
+        UserError: No class of the test images has training images.
     """
-    trained = _classes_of(train)
+    train_classes = _classes_of(train)
     warnings: list[str] = []
-    if not trained:
+    if not train_classes:
         return warnings
     for name, source in others.items():
-        known = set() if source is None else _classes_of(source)
-        if source is None or not known - trained:
+        if source is None:
             continue
-        unknown = class_names(source, sorted(known - trained))
-        if name == "test" and not known & trained:
-            text = f"test images have the classes {unknown}, and training images"
-            text += f" {class_names(train, sorted(trained))}"
-            raise UserError(f"data.test={data.test}: {text}. Use the same classes.")
+        classes = _classes_of(source)
+        if classes <= train_classes:
+            continue
+        unknown = class_names(source, sorted(classes - train_classes))
+        if name == "test" and not classes & train_classes:
+            finding = f"test images have the classes {unknown}, and training images"
+            finding += f" {class_names(train, sorted(train_classes))}"
+            raise UserError(f"data.test={data.test}: {finding}. Use the same classes.")
         warnings.append(
             f"{data.location}: the training images lack classes of the {name} images: {unknown}"
         )
-    tested = others.get("test")
-    if share and tested is not None and (gone := sorted(trained - _classes_of(tested))):
-        warnings.append(
-            f"data.test={data.test}: the test images lack the classes {class_names(train, gone)}"
-        )
+    test = others.get("test")
+    if share and test is not None:
+        lacking = sorted(train_classes - _classes_of(test))
+        if lacking:
+            warnings.append(
+                f"data.test={data.test}: the test images lack the classes"
+                f" {class_names(train, lacking)}"
+            )
     return warnings
 
 
 def _classes_of(source: Source) -> set[int]:
+    """Return the labels that images of a source have."""
     label_N = np.unique(source.label_of(np.arange(len(source))))
     return set(label_N[label_N >= 0].tolist())
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
-    """Return the stream of training images, and the first training and held-out images."""
+    """Open a stream to train on, and load the first training and held-out images.
+
+    Args:
+        data: The recipe's options of the images.
+        first: The number of images in `train` and `validation`.
+        seed: The seed of the order of images.
+
+    Raises:
+        UserError: As `load`; or there is no validation split, and data.validation is not 0.
+    """
     opened = open_streams(data)
     name = _split(data.train, "data.train", data, opened.splits)
     held_out: Any = data.validation
@@ -316,24 +361,32 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
             f"data.validation=null: {data.location} has no validation split. Use {choices}."
         )
     train = opened.splits[name](seed)
-    used = [name]
-    guesses = [f"{data.location}: {text}" for text in dict.fromkeys(opened.guesses)]
+    used_splits = [name]
+    guesses = [f"{data.location}: {guess}" for guess in dict.fromkeys(opened.guesses)]
     if data.validation is None and held_out == split_to_test(data, opened.splits, name):
         guesses.append(
             f"{data.location}: there is no test split, so {held_out} is both held out and tested on"
         )
-    seen = preview = train.take(first, WINDOW_BYTES)
+    held_out_preview = preview = train.take(first, WINDOW_BYTES)
     if isinstance(held_out, str):
-        seen = opened.splits[held_out](0).take(first)
-        used.append(held_out)
-    notes = [f"{name}: a stream from {data.place}" for name in used]
-    notes += _beside(opened, used, list(opened.splits))
+        held_out_preview = opened.splits[held_out](0).take(first)
+        used_splits.append(held_out)
+    notes = [f"{name}: a stream from {data.place}" for name in used_splits]
+    notes += _beside(opened, used_splits, list(opened.splits))
     notes.append(f"labels: {describe_labels(preview, data)}")
-    return Splits(preview, seen, stream=train, notes=tuple(notes), guesses=tuple(guesses))
+    return Splits(
+        preview, held_out_preview, stream=train, notes=tuple(notes), guesses=tuple(guesses)
+    )
 
 
 def _beside(opened: Found, used: Collection[str], texts: Sequence[str]) -> list[str]:
-    """Describe which splits are not used, in the words of `texts`, and what was left out."""
+    """Return notes about splits and files that are not used.
+
+    Args:
+        opened: All splits, and the files that are not used.
+        used: The names of the splits that are used.
+        texts: A description of each split, in the order of `opened.splits`.
+    """
     unused = [text for name, text in zip(opened.splits, texts, strict=True) if name not in used]
     notes = [f"not used: {', '.join(unused)}"] if unused else []
     return notes + ([f"left out: {', '.join(opened.skipped)}"] if opened.skipped else [])
@@ -342,36 +395,47 @@ def _beside(opened: Found, used: Collection[str], texts: Sequence[str]) -> list[
 def _notes(
     opened: Found, data: Data, roles: Roles, train: Source, held_out: Cut, test: Cut | None
 ) -> tuple[str, ...]:
-    """Describe the origin of each split in a line each, what was left out, and the labels."""
-    labels = data.labels and bool(opened.splits[roles.train].labels.source)
+    """Describe where each split comes from, what is not used, and the labels, in a line each.
 
-    def split(name: str) -> str:
-        return f"{_many(opened.splits[name], labels)} from {data.place}, split {name}"
+    Args:
+        opened: All splits, and the files that are not used.
+        data: The recipe's options of the images.
+        roles: The names of the splits that are used.
+        train: The training images.
+        held_out: The images that are left for training, and the held-out images.
+        test: The images that are not tested on, and the test images; None for no test share.
+    """
+    has_labels = data.labels and bool(opened.splits[roles.train].labels.source)
 
-    notes = [f"train: {split(roles.train)}"]
+    def describe(name: str) -> str:
+        return f"{_many(opened.splits[name], has_labels)} from {data.place}, split {name}"
+
+    notes = [f"train: {describe(roles.train)}"]
     if data.share != 1:
-        rest = "" if data.validation_from == "share" else " after images are held out"
-        notes[0] += f", reduced to data.share={data.share:g}{rest}"
+        when = "" if data.validation_from == "share" else " after images are held out"
+        notes[0] += f", reduced to data.share={data.share:g}{when}"
     if roles.validation is not None:
-        notes.append(f"validation: {split(roles.validation)}")
+        notes.append(f"validation: {describe(roles.validation)}")
     elif data.validation == 0:
         count = len(held_out.part)
         notes.append(f"validation: none, so training images are evaluated instead ({count:,})")
     else:
-        notes.append(f"validation: {_taken(held_out, labels)}, {len(train):,} left for training")
+        notes.append(
+            f"validation: {_taken(held_out, has_labels)}, {len(train):,} left for training"
+        )
     if test is not None:
-        notes.append(f"test: {_taken(test, labels)}, not used for training")
+        notes.append(f"test: {_taken(test, has_labels)}, not used for training")
     if roles.test is not None:
         why = " (no test split, so a share of train is held out)" if roles.stands_in else ""
-        notes.append(f"test: {split(roles.test)}{why}")
-    texts = [f"{name} ({_many(source, labels)})" for name, source in opened.splits.items()]
+        notes.append(f"test: {describe(roles.test)}{why}")
+    texts = [f"{name} ({_many(source, has_labels)})" for name, source in opened.splits.items()]
     notes += _beside(opened, [str(name) for name in roles[:3]], texts)
     notes.append(f"labels: {describe_labels(opened.splits[roles.train], data)}")
     return tuple(notes)
 
 
 def _taken(cut: Cut, labels: bool) -> str:
-    """Describe how many images were cut off, and how."""
+    """Describe how many images were cut off the training split, and how they were chosen."""
     how = f" ({cut.how})" if cut.how else ""
     return f"{_many(cut.part, labels)} taken from train{how}"
 
@@ -382,17 +446,21 @@ def describe_labels(source: Source, data: Data) -> str:
         return "none (data.labels=false)"
     if not source.labels.source:
         return "none"
-    text = source.labels.source
+    description = source.labels.source
     if source.classes:
-        text += f", {len(source.classes):,} classes: {some(source.classes)}"
-    unless = ". If folders are no classes, use data.labels=false"
-    return text + (unless if source.labels.source == FOLDERS else "")
+        description += f", {len(source.classes):,} classes: {some(source.classes)}"
+    if source.labels.source == FOLDERS:
+        description += ". If folders are no classes, use data.labels=false"
+    return description
 
 
 def _many(source: Source, labels: bool) -> str:
     """Describe how many images there are and, with `labels`, how many have a label."""
-    text, known = count_of_images(len(source)), source.labels.lowest_and_highest[1] >= 0
-    labelled = len(labelled_images(source)) if known else 0
+    description = count_of_images(len(source))
+    has_labels = source.labels.lowest_and_highest[1] >= 0
+    labelled = len(labelled_images(source)) if has_labels else 0
     if labels and labelled < len(source):
-        text += f" ({labelled:,} labelled)"
-    return text + (source.labels.lists.describe() if source.labels.lists else "")
+        description += f" ({labelled:,} labelled)"
+    if source.labels.lists:
+        description += source.labels.lists.describe()
+    return description

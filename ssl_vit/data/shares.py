@@ -1,6 +1,7 @@
 """Take shares of a split: data.share, and the images cut off by data.test and data.validation.
 
-Rows are computed once, with a fixed key for each share, and never from a run's seed.
+The images of a share are drawn with a fixed key, so all runs use the same share whatever their
+seed.
 
 Legend: N images, G groups of images.
 """
@@ -29,7 +30,13 @@ TEST_KEY = 6
 
 
 class Cut(NamedTuple):
-    """Split in two parts: the kept images, the images cut off, and how the images were chosen."""
+    """Split that is divided into two parts.
+
+    Attributes:
+        kept: The images that stay.
+        part: The images that are cut off, to be held out or tested on.
+        how: How these images were chosen, for a note; empty for a random choice.
+    """
 
     kept: Source
     part: Source
@@ -37,15 +44,18 @@ class Cut(NamedTuple):
 
 
 def permuted(whole: Source, count: int, key: int) -> np.ndarray:
-    """Return the first `count` rows of a permutation of all rows."""
+    """Return `count` different random rows, int64 (count,), the same for each call with `key`."""
     return rng.permute(np.arange(count), len(whole), rng.key(key))
 
 
 def training_share(train: Source, data: Data) -> Source:
-    """Return the share data.share of the training images. Smaller shares lie inside larger shares.
+    """Return the share data.share of the training images.
+
+    A smaller share has a part of the images of a larger share. With data.share_seed, each class has
+    the same share of its images.
 
     Raises:
-        UserError: data.share_seed is set, and images have no labels or lists of labels.
+        UserError: data.share_seed is set, and images do not have one label each.
     """
     if data.share == 1:
         return train
@@ -61,18 +71,18 @@ def training_share(train: Source, data: Data) -> Source:
 
 
 def _one_label(source: Source) -> bool:
-    """Return whether images have at most one label each, and some image has a label."""
+    """Return whether images have single labels, and not lists of labels or no labels at all."""
     return source.labels.lists is None and source.labels.lowest_and_highest[1] >= 0
 
 
 def cut_test(whole: Source, data: Data) -> Cut | None:
-    """Cut the test share off all training images, or return None if data.test names a split.
+    """Cut the test share off the training split, or return None if data.test names a split.
 
-    Images of a folder are chosen by name, so that the folder may grow. Other images are chosen by
-    group if data.group is set, else by class if they have one label each.
+    Images of a folder are chosen by name, so that later images do not change the choice. Other
+    images are chosen by group if data.group is set, else by class if they have one label each.
 
     Raises:
-        UserError: there are fewer than two images or groups, or all are on one side.
+        UserError: There are fewer than two images or groups, or one part would be empty.
     """
     if isinstance(data.test, str):
         return None
@@ -87,83 +97,100 @@ def cut_test(whole: Source, data: Data) -> Cut | None:
 
 
 def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> Cut:
-    """Cut off the images, or groups, with a hash of the name below the share.
+    """Cut off the images whose hashed name, as a number from 0 to 1, is below the share.
 
-    Files that are added later move none of the present files to the other side.
+    With data.group, the name of the group is hashed. A file that is added later does not change
+    the part that another file belongs to.
+
+    Args:
+        whole: The images to divide.
+        files: The store of these images.
+        share: The share of names to cut off, between 0 and 1.
+        data: The recipe's options.
 
     Raises:
-        UserError: all images are on one side, or as `_check_classes`.
+        UserError: One part would be empty, or a class would have no training images.
     """
     names = _without_split(list(files.names()))
     how = "by name"
     if whole.groups is not None:
-        number_N = whole.group_of(np.arange(len(whole)))
-        known = whole.groups.names
+        group_N = whole.group_of(np.arange(len(whole)))
+        group_names = whole.groups.names
         if data.group == FOLDER:
-            known = _without_split([f"{name}/" for name in known])
+            group_names = _without_split([f"{name}/" for name in group_names])
+        # an image without a group has a number above the groups with names, and keeps its own name
         names = [
-            composed(known[number]) if number < len(known) else name
-            for number, name in zip(number_N.tolist(), names, strict=True)
+            composed(group_names[group]) if group < len(group_names) else name
+            for group, name in zip(group_N.tolist(), names, strict=True)
         ]
         how = f"by name of data.group={data.group}"
     limit = share * 2.0**64
-    inside = {name: _hash(name) < limit for name in dict.fromkeys(names)}
-    inside_N = np.array([inside[name] for name in names])
-    if inside_N.all() or not inside_N.any():
-        side = "testing" if inside_N.any() else "training"
+    is_cut_off = {name: _hash(name) < limit for name in dict.fromkeys(names)}
+    is_cut_off_N = np.array([is_cut_off[name] for name in names])
+    if is_cut_off_N.all() or not is_cut_off_N.any():
+        side = "testing" if is_cut_off_N.any() else "training"
         raise UserError(
             f"data.test={share:g}: file names or groups decide which images are tested, and all"
             f" {len(names):,} images of {data.location} would be used for {side}. Use another"
             " share, or more images."
         )
     if whole.groups is not None and data.labels and _one_label(whole):
-        _check_classes(whole, whole.label_of(np.arange(len(whole))), inside_N, data)
-    return Cut(whole.subset(np.flatnonzero(~inside_N)), whole.subset(np.flatnonzero(inside_N)), how)
+        _check_classes(whole, whole.label_of(np.arange(len(whole))), is_cut_off_N, data)
+    kept = whole.subset(np.flatnonzero(~is_cut_off_N))
+    return Cut(kept, whole.subset(np.flatnonzero(is_cut_off_N)), how)
 
 
 def _without_split(names: Sequence[str]) -> list[str]:
-    """Return names of files without the folder that names their split, in composed Unicode.
+    """Return the names of files without the folder of the split: `cat/1.png` for `train/cat/1.png`.
 
-    The result is the same whether the folder of the split is given or the folder around it, and in
-    a copy of the folder.
+    Names are the same whether the user gives the folder `photos` or `photos/train`, and are in
+    composed Unicode, so that they are the same on every machine.
     """
-    parts = [composed(name).split("/") for name in names]
-    depth = min((len(path) for path in parts), default=1) - 1
-    level = next((i for i in range(depth) if all(split_of_folder(path[i]) for path in parts)), None)
-    if level is None:
-        return ["/".join(path) for path in parts]
-    return ["/".join(path[:level] + path[level + 1 :]) for path in parts]
+    paths = [composed(name).split("/") for name in names]
+    depth = min((len(path) for path in paths), default=1) - 1
+    for level in range(depth):
+        if all(split_of_folder(path[level]) for path in paths):
+            return ["/".join(path[:level] + path[level + 1 :]) for path in paths]
+    return ["/".join(path) for path in paths]
 
 
 def _hash(name: str) -> int:
-    """Return a 64-bit hash of a name."""
+    """Return a hash of a name, from 0 to 2^64 - 1."""
     encoded = name.encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
 
 
 def cut_held_out(train: Source, data: Data) -> Cut:
-    """Cut the share data.validation, by default 1%, off the training images.
+    """Cut off the images to hold out: the share data.validation, by default 1%.
 
-    With data.validation_from=labelled only labelled images are held out. An image without a label
-    is kept for training unless its group is held out.
+    With data.validation_from=labelled only images with a label are held out. An image without a
+    label is a training image, or in neither part if its group is held out.
 
     Raises:
-        UserError: as `cut_test`.
+        UserError: There are fewer than two images or groups, or a class would have no training
+            images.
     """
     share = data.validation if isinstance(data.validation, float) else None
-    whole = labelled_images(train) if data.validation_from == "labelled" else train
-    cut = _cut(whole, held_out_count(share, _at_least_two(whole, data)), HELD_OUT_KEY, data)
-    if whole is train:
+    candidates = labelled_images(train) if data.validation_from == "labelled" else train
+    count = held_out_count(share, _at_least_two(candidates, data))
+    cut = _cut(candidates, count, HELD_OUT_KEY, data)
+    if candidates is train:
         return cut
-    rows_N, taken_N = np.arange(len(train)), np.isin(train.store_rows(), cut.part.store_rows())
+    rows_N = np.arange(len(train))
+    is_taken_N = np.isin(train.store_rows(), cut.part.store_rows())
     if data.group is not None:
-        groups = cut.part.group_of(np.arange(len(cut.part)))
-        taken_N = np.isin(train.group_of(rows_N), groups)
+        held_out_groups = cut.part.group_of(np.arange(len(cut.part)))
+        is_taken_N = np.isin(train.group_of(rows_N), held_out_groups)
     how = ", ".join(filter(None, [cut.how, "only images with a label"]))
-    return Cut(train.subset(rows_N[~taken_N]), cut.part, how)
+    return Cut(train.subset(rows_N[~is_taken_N]), cut.part, how)
 
 
 def _at_least_two(train: Source, data: Data) -> int:
+    """Return the number of images.
+
+    Raises:
+        UserError: There are fewer than two images.
+    """
     if len(train) < 2:
         raise UserError(
             f"data.train={data.train}: {count_of_images(len(train))} cannot be divided. Give at"
@@ -173,6 +200,7 @@ def _at_least_two(train: Source, data: Data) -> int:
 
 
 def _cut(whole: Source, count: int, key: int, data: Data) -> Cut:
+    """Cut off `count` random images, or groups with about `count` images if data.group is set."""
     if data.group is not None:
         return _cut_groups(whole, count, key, data)
     rows_N = permuted(whole, len(whole), key)
@@ -180,14 +208,20 @@ def _cut(whole: Source, count: int, key: int, data: Data) -> Cut:
 
 
 def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
-    """Cut off whole groups with about `count` images.
+    """Cut off random groups that have about `count` images together.
 
-    Groups are taken in an order in which each class appears in proportion to its number of groups.
-    A group's class is its most frequent label.
+    Each class gets about the same share of its groups. A group's class is the most frequent label
+    of its images.
+
+    Args:
+        whole: The images to divide.
+        count: The wanted number of images.
+        key: The key of the random choice.
+        data: The recipe's options.
 
     Raises:
-        UserError: there is only one group, a class would have no images left to train on, or all
-            groups are too large (`_fitting`).
+        UserError: There is only one group, a class would have no training images, or all groups
+            are too large.
     """
     rows_N = np.arange(len(whole))
     number_G, group_N, size_G = np.unique(
@@ -203,26 +237,38 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
         label_N = whole.label_of(rows_N)
     order_G = stratified(_most_frequent(label_N, group_N), number_G, rng.key(key))
     order_G = order_G[_fitting(size_G[order_G], count, key, data)]
-    images_G = np.cumsum(size_G[order_G])
-    last = min(len(order_G), len(number_G) - 1)  # one group is kept
-    taken = 1 + int(np.abs(images_G[:last] - count).argmin())
-    inside_N = np.isin(group_N, order_G[:taken])
+    # cut off the first groups of the order, as many as come closest to the wanted number of images
+    total_G = np.cumsum(size_G[order_G])
+    most_groups = min(len(order_G), len(number_G) - 1)  # one group is left for training
+    taken = 1 + int(np.abs(total_G[:most_groups] - count).argmin())
+    is_cut_off_N = np.isin(group_N, order_G[:taken])
     if data.labels:
-        _check_classes(whole, label_N, inside_N, data)
+        _check_classes(whole, label_N, is_cut_off_N, data)
+    # shuffled, so that the first held-out images are not all of one group
     rows_N = rows_N[np.argsort(rng.bits(rng.key(key), rows_N), kind="stable")]
-    inside_N = inside_N[rows_N]
+    is_cut_off_N = is_cut_off_N[rows_N]
     how = f"{taken:,} of {len(number_G):,} groups of data.group={data.group}"
-    return Cut(whole.subset(rows_N[~inside_N]), whole.subset(rows_N[inside_N]), how)
+    return Cut(whole.subset(rows_N[~is_cut_off_N]), whole.subset(rows_N[is_cut_off_N]), how)
 
 
 def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray:
-    """Return the places of groups with at most twice the wanted number of images.
+    """Return the positions of the groups that are small enough to be cut off.
 
-    With a larger group, a share could be most of the data. If no group fits the default share,
-    which the user did not choose, return the first of the smallest groups.
+    Such a group has at most twice the wanted number of images; a larger group could be most of the
+    data. If all groups are larger and the user did not choose the share, return the first of the
+    smallest groups.
+
+    Args:
+        size_G: The number of images of each group.
+        count: The wanted number of images.
+        key: The key of the share, which tells whether it is for testing.
+        data: The recipe's options.
+
+    Returns:
+        Positions in `size_G`, integers.
 
     Raises:
-        UserError: no group fits a share that the user chose.
+        UserError: All groups are larger, and the user chose the share.
     """
     fits = np.flatnonzero(size_G <= 2 * count)
     if len(fits):
@@ -231,16 +277,25 @@ def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray
     share = getattr(data, name)
     if share is None:
         return np.array([size_G.argmin()])
-    text = f"the smallest group of data.group={data.group} has {size_G.min():,} images"
+    finding = f"the smallest group of data.group={data.group} has {size_G.min():,} images"
+    # the share of the smallest group, rounded up to three decimals
     enough = math.ceil(1000 * size_G.min() / size_G.sum()) / 1000
     raise UserError(
-        f"data.{name}={share:g}: {text}, more than twice the {count:,} wanted. Use"
+        f"data.{name}={share:g}: {finding}, more than twice the {count:,} wanted. Use"
         f" data.{name}={enough:g}, or smaller groups."
     )
 
 
 def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:
-    """Return the most frequent label of each group (G,), the lowest of equally frequent labels."""
+    """Return the most frequent label of each group, int64 (G,).
+
+    Of equally frequent labels, the lowest is returned.
+
+    Args:
+        label_N: The label of each image, integers.
+        group_N: The group of each image, from 0 to G - 1.
+    """
+    # M different pairs of group and label; sorted by group, most frequent pairs first
     pair_M2, count_M = np.unique(np.stack([group_N, label_N], 1), axis=0, return_counts=True)
     order_M = np.lexsort((pair_M2[:, 1], -count_M, pair_M2[:, 0]))
     _, first_G = np.unique(pair_M2[order_M, 0], return_index=True)
@@ -248,12 +303,19 @@ def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:
 
 
 def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, data: Data) -> None:
-    """Check that each class with images on the side that is cut off has images left for training.
+    """Check that every class still has training images.
+
+    Args:
+        whole: The images that are divided.
+        label_N: The label of each image, integers.
+        inside_N: Whether each image is cut off, bool.
+        data: The recipe's options, for the error.
 
     Raises:
-        UserError: a class has none left, because its images are in too few groups.
+        UserError: A class has no training images left, because its images are in too few groups.
     """
-    gone = sorted({*label_N[inside_N].tolist()} - {*label_N[~inside_N].tolist()} - {UNLABELLED})
+    trained = {*label_N[~inside_N].tolist()}
+    gone = sorted({*label_N[inside_N].tolist()} - trained - {UNLABELLED})
     if not gone:
         return
     raise UserError(
@@ -264,22 +326,25 @@ def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, dat
 
 
 def class_names(source: Source, numbers: Sequence[int]) -> str:
+    """List the names of the classes with these labels, or the labels of classes without names."""
     names = source.classes
     return some([names[number] if number < len(names) else str(number) for number in numbers])
 
 
 def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Order places 0 to N-1 so that classes appear evenly, in proportion to size.
+    """Return a random order in which any number of first images has all classes in proportion.
 
-    The r-th image of a class of n images is placed at (r - 1/2) / n. The order within a class is
-    drawn by `key` and the numbers of the images, and images with equal places are ordered by hash.
-    Any beginning of the order has each class's share, rounded by Webster's and Sainte-Lague's
-    method of apportionment.
+    Each class is shuffled, and its r-th of n images (r = 1 to n) gets the place (r - 1/2) / n.
+    Images are sorted by place, and images with equal places by hash. This is apportionment by
+    Webster's and Sainte-Lague's method.
 
     Args:
-        label_N: the class of each image.
-        number_N: a number of each image, for the hash.
-        key: the key of the order.
+        label_N: The class of each image, integers.
+        number_N: A different number for each image, which is hashed to shuffle.
+        key: The key of the random order.
+
+    Returns:
+        The positions 0 to N - 1 in the new order, int64 (N,).
     """
     hash_N = rng.bits(key, number_N)
     by_class_N = np.lexsort((hash_N, label_N))
@@ -290,6 +355,6 @@ def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np
 
 
 def stratified_rows(whole: Source, key: np.ndarray) -> np.ndarray:
-    """Return all rows of a source with one label an image, in the order of `stratified`."""
+    """Return all rows of a source in the order of `stratified`. Images must have one label each."""
     rows_N = np.arange(len(whole))
     return stratified(whole.label_of(rows_N), rows_N, key)

@@ -78,10 +78,10 @@ class Masks(NamedTuple):
     """Masks of a split.
 
     Attributes:
-        column: name of the masks' column; "" for no masks.
-        choices: columns where masks could be, for errors.
-        classes: number of classes, if known.
-        store: store with a mask for each image.
+        column: Name of the masks' column; "" for no masks.
+        choices: Columns where masks could be, for errors.
+        classes: Number of classes, if known.
+        store: Store with a mask for each image.
     """
 
     column: str
@@ -118,11 +118,11 @@ class Source:
     """Images of a split, or some of the images (`subset`).
 
     Attributes:
-        store: access to the images.
-        labels: labels of all rows of the store.
-        masks: masks of all rows of the store.
-        groups: groups of all rows of the store; None where data.group= is not given.
-        rows: rows of the store that belong to the source, in order; None for all rows.
+        store: Access to the images.
+        labels: Labels of all rows of the store.
+        masks: Masks of all rows of the store.
+        groups: Groups of all rows of the store; None where data.group= is not given.
+        rows: Rows of the store that belong to the source, in order; None for all rows.
     """
 
     store: Store
@@ -216,8 +216,8 @@ def without_lists(source: Source, what: str) -> Source:
     """Return the source, but without labels and with a warning if the labels are lists.
 
     Args:
-        source: the images.
-        what: what needs one label an image, for the warning.
+        source: The images.
+        what: What needs one label an image, for the warning.
     """
     if source.labels.lists is None:
         return source
@@ -232,7 +232,7 @@ def read_file(path: Path) -> bytes:
     Reading a pipe could wait for ever, and reading a device might never end.
 
     Raises:
-        OSError: too many files are open.
+        OSError: Too many files are open.
     """
     try:
         opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))

@@ -65,8 +65,8 @@ def in_memory(cells: Sequence[StreamedImage], about: Labels) -> Source:
     """Return some images of a stream as a source.
 
     Args:
-        cells: the images.
-        about: labels of no image, with what is known of the stream's labels.
+        cells: The images.
+        about: Labels of no image, with what is known of the stream's labels.
     """
     label_N = np.array([cell.label for cell in cells], np.int64)
     return Source(MemoryStore(cells), replace(about, label_N=label_N))
@@ -76,11 +76,11 @@ class Cursor(NamedTuple):
     """Start of a window of one process, from which the process can resume.
 
     Attributes:
-        epoch: number of the epoch.
-        place: number of the shard among the process's shards of that epoch.
-        row: the next image of that shard.
-        window: number of the window.
-        image: number of images that the process read before.
+        epoch: Number of the epoch.
+        place: Number of the shard among the process's shards of that epoch.
+        row: The next image of that shard.
+        window: Number of the window.
+        image: Number of images that the process read before.
     """
 
     epoch: int = 0
@@ -116,12 +116,12 @@ class Stream:
         """Select the columns of the stream.
 
         Args:
-            rows: the images.
-            image, label: the columns; None for no labels.
-            read_file: a function that reads the file that a row names.
-            about: labels of no image, with the names of the classes.
-            where: the beginning of error messages.
-            seed: the seed of the order of shards.
+            rows: The images.
+            image, label: The columns; None for no labels.
+            read_file: A function that reads the file that a row names.
+            about: Labels of no image, with the names of the classes.
+            where: The beginning of error messages.
+            seed: The seed of the order of shards.
         """
         import datasets  # imported only to train on a stream
 
@@ -157,13 +157,13 @@ class Stream:
         While a window is used, a thread reads the next window.
 
         Args:
-            start: the first window's cursor.
-            last: number of the first image that is not needed.
-            count, most_bytes: limits of a window.
-            rank, processes: number of this process, and number of processes.
+            start: The first window's cursor.
+            last: Number of the first image that is not needed.
+            count, most_bytes: Limits of a window.
+            rank, processes: Number of this process, and number of processes.
 
         Raises:
-            UserError: a shard cannot be read, or this process's shards hold no images.
+            UserError: A shard cannot be read, or this process's shards hold no images.
         """
         windows = self._windows(start, count, most_bytes, rank, processes)
         with ThreadPoolExecutor(1) as pool:

@@ -49,9 +49,9 @@ class TableStore(Store):
     """Images in a column of a table: encoded, as names of files, or as arrays.
 
     Args:
-        rows: the table.
-        column: the column of images.
-        roots: the folders below which files are read; a row that names another file has no image.
+        rows: The table.
+        column: Name of the column of images.
+        roots: Folders below which files are read; a row that names another file has no image.
     """
 
     def __init__(self, rows: datasets.Dataset, column: str, roots: Sequence[Path]) -> None:
@@ -64,9 +64,9 @@ class TableStore(Store):
         return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that a spawned data worker gets.
+        """Return the state without `cells`, for a spawned data worker.
 
-        It leaves out `cells`: `datasets` names the mapped files, but Arrow would copy their
+        `datasets` pickles a mapped table as the names of its files, but Arrow would copy the files'
         content.
         """
         return {key: value for key, value in self.__dict__.items() if key != "cells"}
@@ -80,28 +80,33 @@ class TableStore(Store):
         images = self.cells.images
         if self.shape is not None:
             return [array_cell(images.slice(row, 1), self.shape) for row in rows.tolist()]
-        encoded = [(row, images[row].as_py()) for row in rows.tolist()]
-        return [
-            read_below(self._path_of(row), self.roots) if content is None else content
-            for row, content in encoded
-        ]
+        raw_images: list[Raw] = []
+        for row in rows.tolist():
+            content = images[row].as_py()
+            if content is None:
+                content = read_below(self._path_of(row), self.roots)
+            raw_images.append(content)
+        return raw_images
 
     def check_files(self, where: str) -> None:
-        """Check that images are on this machine if rows hold only names of files.
+        """Check that the files that the first rows name can be read.
+
+        Args:
+            where: The beginning of the error message.
 
         Raises:
-            UserError: none of the files that the first rows name can be read.
+            UserError: None of the first rows has an image.
         """
-        first = np.arange(min(len(self), FIRST_ROWS))
-        if not any(map(self._path_of, first.tolist())):
+        first_rows = np.arange(min(len(self), FIRST_ROWS))
+        if not any(map(self._path_of, first_rows.tolist())):
             return
-        images = self.fetch(first)
-        gone = [image for image in images if isinstance(image, Missing)]
-        if len(gone) == len(images):
+        images = self.fetch(first_rows)
+        missing = [image for image in images if isinstance(image, Missing)]
+        if len(missing) == len(images):
             raise UserError(
                 f"{where}: cannot read the files that column {self.column} names, such as"
-                f" {self._path_of(0)} ({gone[0].reason}). Use images in the table, or files below"
-                " data.path=."
+                f" {self._path_of(0)} ({missing[0].reason}). Use images in the table, or files"
+                " below data.path=."
             )
 
     def _path_of(self, row: int) -> str | None:
@@ -109,11 +114,12 @@ class TableStore(Store):
         return None if self.cells.paths is None else self.cells.paths[row].as_py()
 
     def sizes(self) -> np.ndarray:
-        if self.shape is not None:
+        if self.shape is not None:  # the mean size, rounded up
             return np.full(len(self), -(-self.rows.data.nbytes // len(self)))
         encoded = self.cells.images
         if pyarrow.types.is_null(encoded.type):
             encoded = encoded.cast(pyarrow.binary())
+        # -1 for a row that only names a file
         size_N = pyarrow.compute.fill_null(pyarrow.compute.binary_length(encoded), -1)
         size_N = size_N.to_numpy().astype(np.int64)
         for row in np.flatnonzero(size_N < 0).tolist():
@@ -132,7 +138,12 @@ class TableStore(Store):
 
 
 def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
-    """Return the path of a row's file, or Missing for a file outside of the folders."""
+    """Return the path of the file that a row names, or Missing if no folder contains the file.
+
+    Args:
+        path: The name in the row, None or "" for no name.
+        roots: The folders, resolved. A relative name is looked up in the first folder that fits.
+    """
     if not path:
         return Missing("this row has no image")
     if "://" in path:
@@ -154,11 +165,13 @@ def read_below(path: str | None, roots: Sequence[Path]) -> bytes:
 
 
 class Cells(NamedTuple):
-    """Column with cells that are read singly, because `Table.take` copies whole chunks.
+    """Column of images as Arrow arrays, whose cells are read one by one.
+
+    `Table.take` would copy whole chunks.
 
     Attributes:
-        images: encoded images or arrays; null where a row names a file.
-        paths: the names of files; None for a column without names.
+        images: Encoded images or arrays; null in a row that names a file.
+        paths: Names of files; None for a column without names.
     """
 
     images: pyarrow.ChunkedArray
@@ -172,19 +185,36 @@ class Cells(NamedTuple):
 
 
 def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw:
-    """Return the array of a cell, given as a column with a single row."""
+    """Return the array in a cell of a column of `datasets.Array3D`.
+
+    Args:
+        cell: The part of the column with this row only.
+        shape: The shape of the arrays. The first side is None if arrays differ in it.
+
+    Returns:
+        The array with three axes, or Missing if the row has no array of this shape.
+    """
     (stored,) = cell.chunks
     stored = stored.storage if isinstance(stored, pyarrow.ExtensionArray) else stored
     if stored.null_count:
         return Missing("this row has no image")
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)
-    inside = math.prod(side or 0 for side in shape[1:])
-    if not inside or len(flat) % inside or shape[0] not in (None, len(flat) // inside):
+    values_per_row = math.prod(side or 0 for side in shape[1:])
+    if not values_per_row or len(flat) % values_per_row:
+        fits = False
+    else:
+        fits = shape[0] in (None, len(flat) // values_per_row)
+    if not fits:
         return Missing(f"an array of {len(flat)} values does not have the shape {shape}")
     return np.array(flat.reshape(-1, *shape[1:]))
 
 
 def _end(file: Path) -> pyarrow.parquet.FileMetaData:
+    """Read the metadata at the end of a parquet file.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
     try:
         return pyarrow.parquet.read_metadata(file)
     except (OSError, pyarrow.ArrowException) as error:
@@ -195,9 +225,9 @@ class Parquet(NamedTuple):
     """Parquet files of a split.
 
     Attributes:
-        files: the files with rows.
-        classes: the names of the classes.
-        unusable: why the labels cannot be used; "" if they can.
+        files: The files that have rows.
+        classes: Names of the classes.
+        unusable: Why the labels cannot be used; "" if they can be used.
     """
 
     files: list[Path]
@@ -208,60 +238,71 @@ class Parquet(NamedTuple):
 def split_files(
     files: Mapping[str, Sequence[Path]], data: Data, guesses: list[str]
 ) -> dict[str, Parquet]:
-    """Read the columns and classes of each split from its files.
+    """Read the names of the classes of each split from the ends of its parquet files.
 
-    `datasets` would take all names from the first file that it opens. If a split's files name
-    different classes, as the files of two data sets do, a number means two classes, and the labels
-    cannot be used.
+    If the files of a split name different classes, a number means two classes, and the labels are
+    not used. `datasets` would use the names in the first file for all files.
+
+    Args:
+        files: {split: parquet files}.
+        data: The options that name columns.
+        guesses: A list to which warnings are added.
 
     Raises:
-        UserError: files of a split have different columns or no images, or are damaged.
+        UserError: Files of a split have different columns or no images, or are damaged.
     """
     splits: dict[str, Parquet] = {}
-    for split, some in files.items():
+    for split, paths in files.items():
         with ThreadPoolExecutor(READERS) as pool:
-            ends = zip(some, pool.map(_end, some), strict=True)
-            filled = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
-        if not filled:
+            ends = zip(paths, pool.map(_end, paths), strict=True)
+            schema_of = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
+        if not schema_of:
             guesses.append(f"split {split} {EMPTY}")
             continue
         # many files have the same schema, which is parsed once: parsing the schema of 20,000
         # classes takes a tenth of a second
-        different = {
+        different_schemas = {
             (tuple(schema.names), (schema.metadata or {}).get(b"huggingface")): schema
-            for schema in filled.values()
+            for schema in schema_of.values()
         }
-        parsed = [datasets.Features.from_arrow_schema(schema) for schema in different.values()]
-        kinds = {f"({', '.join(sorted(features))})" for features in parsed}
-        if len(kinds) > 1:
+        parsed = [
+            datasets.Features.from_arrow_schema(schema) for schema in different_schemas.values()
+        ]
+        column_lists = {f"({', '.join(sorted(features))})" for features in parsed}
+        if len(column_lists) > 1:
             raise UserError(
                 f"{data.location}: files of split {split} have different columns,"
-                f" {' and '.join(sorted(kinds))}. Use the same columns in all files."
+                f" {' and '.join(sorted(column_lists))}. Use the same columns in all files."
             )
-        labels_of = [columns.find(features, data)[1] for features in parsed]
-        classes = list(map(columns.class_names, parsed, labels_of))
+        label_columns = [columns.find(features, data)[1] for features in parsed]
+        classes = list(map(columns.class_names, parsed, label_columns))
         longest = max(classes, key=len, default=[])
-        agree = same_numbers(classes) and (not longest or all(classes))
-        if not agree:
+        # either no file names classes, or all files do
+        are_named_alike = not longest or all(classes)
+        is_usable = same_numbers(classes) and are_named_alike
+        if not is_usable:
             guesses.append(f"labels of split {split} are not used: {DIFFERENT_CLASSES}")
-        splits[split] = Parquet(list(filled), longest, "" if agree else DIFFERENT_CLASSES)
+        splits[split] = Parquet(list(schema_of), longest, "" if is_usable else DIFFERENT_CLASSES)
     return splits
 
 
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
-    """Load the rows of a split's files with `datasets`, in the cache or as a stream.
+    """Load the rows of a split's parquet files with `datasets`.
+
+    Args:
+        files: The parquet files.
+        data: The recipe's options, for errors.
+        stream: Whether to return an `IterableDataset`, and not a `Dataset` copied to the cache.
 
     Raises:
-        UserError: the files cannot be read (the message names a damaged file), or the cache cannot
-            be written.
+        UserError: A file is damaged, or the cache cannot be written.
     """
     datasets.disable_progress_bars()
     patterns = {"train": [glob.escape(str(file)) for file in files]}
     try:
         with tempfile.TemporaryDirectory() as place:
-            cache = (
-                place if stream else None
-            )  # a stream caches only a few names, a table all images
+            # the cache of a stream is thrown away: it holds a few names, but a table's all images
+            cache = place if stream else None
             return datasets.load_dataset(
                 "parquet", data_files=patterns, split="train", streaming=stream, cache_dir=cache
             )
@@ -277,10 +318,10 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
 
 
 def _check_whole(file: Path) -> None:
-    """Check that a file can be read whole.
+    """Read all rows of a parquet file, to find out whether the file is damaged.
 
     Raises:
-        UserError: the file is damaged inside.
+        UserError: The file cannot be read to the end.
     """
     try:
         with pyarrow.parquet.ParquetFile(file) as opened:
@@ -294,29 +335,38 @@ def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
     """Load the splits of a data set on the Hub.
 
     Raises:
-        UserError: the data set cannot be read.
+        UserError: The data set cannot be read.
     """
     return _opened(lambda: dict(datasets.load_dataset(data.hub, streaming=stream)), data)
 
 
 def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
-    """Load the splits of a `save_to_disk` folder. A single split keeps the former name.
+    """Load the splits of a `save_to_disk` folder. A single split keeps the name it was saved with.
+
+    Args:
+        data: The options of the images, with data.path.
+        guesses: A list to which warnings are added.
 
     Raises:
-        UserError: the splits cannot be read.
+        UserError: The splits cannot be read.
     """
     saved = _opened(lambda: datasets.load_from_disk(data.path), data)
     if isinstance(saved, datasets.DatasetDict):
         return dict(saved)
-    was = str(saved.split or "train")
-    name = re.match(r"[\w.]+", was)
-    if name is None or "+" in was:
-        guesses.append(f"the rows of {was} are used as train")
+    saved_split = str(saved.split or "train")  # such as "train[:10%]" or "train+test"
+    name = re.match(r"[\w.]+", saved_split)
+    if name is None or "+" in saved_split:
+        guesses.append(f"the rows of {saved_split} are used as train")
         return {"train": saved}
     return {name[0]: saved}
 
 
 def _opened(load: Callable[[], Any], data: Data) -> Any:
+    """Return the result of `load`, without progress bars.
+
+    Raises:
+        UserError: `load` failed.
+    """
     datasets.disable_progress_bars()
     try:
         return load()
@@ -325,10 +375,12 @@ def _opened(load: Callable[[], Any], data: Data) -> Any:
 
 
 def _refused(error: Exception, data: Data) -> UserError:
+    """Turn an error of `datasets` into a UserError with a remedy."""
     # "An error occurred while generating the dataset" alone says nothing
     text = reason(error.__cause__ or error)
-    if empty := re.search(r'Instruction "(\w+)" corresponds to no data', text):
-        text = f"split {empty[1]} has no images. Unpack or remove the files of this split."
+    empty_split = re.search(r'Instruction "(\w+)" corresponds to no data', text)
+    if empty_split:
+        text = f"split {empty_split[1]} has no images. Unpack or remove the files of this split."
     if "OfflineModeIsEnabled" in text:
         text = hub_files.NOT_CACHED
     return UserError(f"{data.location}: {text}")
@@ -338,11 +390,11 @@ class Columns(NamedTuple):
     """Columns of a split.
 
     Attributes:
-        image: the column of images.
-        label: the column of labels, None for no labels.
-        classes: names of the classes.
-        about: the end of the error that there are no labels.
-        masks: the column of masks.
+        image: Name of the column of images.
+        label: Name of the column of labels, None for no labels.
+        classes: Names of the classes.
+        about: A list of the columns, for the error that there are no labels.
+        masks: The column of masks.
     """
 
     image: str
@@ -353,15 +405,15 @@ class Columns(NamedTuple):
 
 
 def find_columns(features: Features, data: Data, known: Parquet | None) -> Columns:
-    """Find the columns of a split.
+    """Find the columns of images, labels and masks in a split.
 
     Args:
-        features: the columns and their types.
-        data: options that name columns.
-        known: what the split's parquet files agree on, None for other tables.
+        features: {column: type}.
+        data: The options that name columns.
+        known: The classes of the split's parquet files, None for other tables.
 
     Raises:
-        UserError: as `columns.find`.
+        UserError: As `columns.find`.
     """
     image, label = columns.find(features, data)
     masks = columns.find_masks(features, image, data)
@@ -377,16 +429,16 @@ def open_tables(
     known: Mapping[str, Parquet],
     guesses: list[str],
 ) -> dict[str, Source]:
-    """Return a source for each split that `datasets` has opened, except splits without rows.
+    """Turn tables of `datasets` into sources, and leave out splits without rows.
 
     Args:
-        opened: the table of each split.
-        data: options of the images.
-        known: what the parquet files of each split agree on.
-        guesses: a list to which assumptions are added.
+        opened: {split: table}.
+        data: The recipe's options of the images.
+        known: {split: classes of its parquet files}; empty for other tables.
+        guesses: A list to which warnings are added.
 
     Raises:
-        UserError: a column does not exist, or holds no images or labels.
+        UserError: A column does not exist, or holds no images or labels.
     """
     guesses += [f"split {name} {EMPTY}" for name, rows in opened.items() if not len(rows)]
     opened = {name: rows for name, rows in opened.items() if len(rows)}
@@ -397,30 +449,30 @@ def open_tables(
         name: find_columns(rows.features, data, known.get(name)) for name, rows in opened.items()
     }
     stored = {
-        name: Stored(_label_values(opened[name], named.label), named.classes, named.about)
-        for name, named in columns_by_split.items()
+        name: Stored(_label_values(opened[name], split.label), split.classes, split.about)
+        for name, split in columns_by_split.items()
     }
-    column = next((named.label for named in columns_by_split.values() if named.label), "label")
+    column = next((split.label for split in columns_by_split.values() if split.label), "label")
     asked = data.label_column is not None
     reading = Reading(column, data.location, f"column {column}", asked, typed=True)
-    numbers = labels.read(stored, reading, guesses, data.labels)
-    below = roots(data)
+    labels_by_split = labels.read(stored, reading, guesses, data.labels)
+    folders = roots(data)
     splits = {}
     for name, rows in opened.items():
-        store = TableStore(rows, columns_by_split[name].image, below)
+        store = TableStore(rows, columns_by_split[name].image, folders)
         store.check_files(data.location)
         masks = columns_by_split[name].masks
         if masks.column:
-            masks = masks._replace(store=TableStore(rows, masks.column, below))
+            masks = masks._replace(store=TableStore(rows, masks.column, folders))
         groups = None
         if data.group in rows.features:
             groups = Groups.by_value(rows.select_columns([data.group])[:][data.group])
-        splits[name] = Source(store, numbers[name], masks, groups)
+        splits[name] = Source(store, labels_by_split[name], masks, groups)
     return splits
 
 
 def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
-    """Return the column of labels, in the order of the rows."""
+    """Return the stored label of each row, or None for each row if `column` is None."""
     if column is None:
         return [None] * len(rows)
     values: list[Any] = rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
@@ -428,7 +480,7 @@ def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
 
 
 def roots(data: Data) -> list[Path]:
-    """Return the folders in which rows may name files: of data.path, or the Hub's caches."""
+    """Return the folders below which rows may name files: data.path, or the caches of the Hub."""
     if data.path:
         place = Path(data.path)
         return [place if place.is_dir() else place.parent]

@@ -41,13 +41,15 @@ class Member(NamedTuple):
 
 @dataclass
 class Members:
-    """Contents of a tar.
+    """Images and labels of a tar.
+
+    A key is the path of a file without the ending, such as "train/0001".
 
     Attributes:
-        images: {kind: {key: image}}, with the kinds of `layout.Folder`.
-        labels: {key: {"cls" or "json": value}}.
-        skipped: number of other files of each kind.
-        beside: images whose key belongs to another image.
+        images: {"images" or "arrays": {key: place of the image}}.
+        labels: {key: {"cls" or "json": label}}.
+        skipped: Number of files that are not used, by kind.
+        beside: Names of images that are not used because another image has the same key.
     """
 
     images: dict[str, dict[str, Member]] = field(default_factory=dict)
@@ -57,12 +59,12 @@ class Members:
 
     def label(self, key: str) -> Any:
         """Return the label of an image, or None. A .cls file has precedence over a .json file."""
-        known = self.labels.get(key) or self.labels.get(_sample(key)) or {}
-        return next((known[kind] for kind in LABEL_ENDINGS if kind in known), None)
+        label_of = self.labels.get(key) or self.labels.get(_sample(key)) or {}
+        return next((label_of[ending] for ending in LABEL_ENDINGS if ending in label_of), None)
 
 
 def _sample(key: str) -> str:
-    """Return WebDataset's key of a file: the name up to the first dot.
+    """Return the key that WebDataset gives to a file: the path up to the first dot of the name.
 
     >>> _sample("train.a/0001.seg")
     'train.a/0001'
@@ -72,19 +74,19 @@ def _sample(key: str) -> str:
 
 
 class TarStore(Store):
-    """Images in tars, read in place.
+    """Images of a split that are read from tars, without unpacking.
 
     Args:
-        files: the tars.
-        members: the images of each tar.
+        files: The tars.
+        members: For each tar, the places of its images.
     """
 
     def __init__(self, files: Sequence[Path], members: Sequence[Iterable[Member]]) -> None:
         self.files = list(files)
         rows = [
             (number, member.offset, member.size)
-            for number, some in enumerate(members)
-            for member in some
+            for number, tar_members in enumerate(members)
+            for member in tar_members
         ]
         self.file_N, self.offset_N, self.size_N = np.array(rows, np.int64).reshape(-1, 3).T.copy()
 
@@ -94,13 +96,13 @@ class TarStore(Store):
     def fetch(self, rows: np.ndarray) -> list[Raw]:
         images: list[Raw] = [b""] * len(rows)
         for number in np.unique(self.file_N[rows]).tolist():
-            places = np.flatnonzero(self.file_N[rows] == number)
+            positions = np.flatnonzero(self.file_N[rows] == number)
             try:
                 with self.files[number].open("rb", buffering=0) as file:
-                    for place in places.tolist():
-                        row = rows[place]
+                    for i in positions.tolist():
+                        row = rows[i]
                         size, offset = int(self.size_N[row]), int(self.offset_N[row])
-                        images[place] = os.pread(file.fileno(), size, offset)
+                        images[i] = os.pread(file.fileno(), size, offset)
             except OSError as error:
                 raise UserError(
                     f"data.path={self.files[number]}: cannot be read: {reason(error)}"
@@ -114,8 +116,9 @@ class TarStore(Store):
         file = self.files[self.file_N[row]]
         try:
             with file.open("rb") as opened:
-                at = int(self.offset_N[row]) - tarfile.BLOCKSIZE
-                header = os.pread(opened.fileno(), tarfile.BLOCKSIZE, at)
+                # the header with the name is the block before the image
+                header_offset = int(self.offset_N[row]) - tarfile.BLOCKSIZE
+                header = os.pread(opened.fileno(), tarfile.BLOCKSIZE, header_offset)
             name = tarfile.TarInfo.frombuf(header, "utf-8", "replace").name
         except (OSError, tarfile.TarError):  # the file has changed since
             name = f"row {row}"
@@ -126,49 +129,47 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     """Open every split of a folder of tars.
 
     Args:
-        contents: the tars; counts of files that are left out are added to `contents.skipped`.
-        data: options of the images.
-        guesses: a list to which assumptions are added.
+        contents: The tars of each split. Descriptions of unused files are added to
+            `contents.skipped`.
+        data: The recipe's options of the images.
+        guesses: A list to which warnings are added.
+
+    Returns:
+        {name of the split: images with labels}.
 
     Raises:
-        UserError: a tar ends early or holds no images, an option names a column, or a value is no
+        UserError: A tar is cut off or holds no images, an option names a column, or a value is no
             label.
     """
     for key in ("image_column", "group"):
-        if (column_name := getattr(data, key)) is not None:
+        column_name = getattr(data, key)
+        if column_name is not None:
             raise UserError(
                 f"data.{key}={column_name}: {data.location} holds tars, which have no columns."
                 f" Leave out data.{key}=."
             )
-    files = [file for some in contents.files.values() for file in some]
+    files = [file for split_files in contents.files.values() for file in split_files]
     with ThreadPoolExecutor(READERS) as pool:
-        made = pool.map(lambda file: _members(file, data.label_column), files)
-        read = dict(zip(files, made, strict=True))
+        all_members = pool.map(lambda file: _members(file, data.label_column), files)
+        members_of = dict(zip(files, all_members, strict=True))
     kinds = [
-        kind for kind in IMAGE_KINDS if any(kind in members.images for members in read.values())
+        kind
+        for kind in IMAGE_KINDS
+        if any(kind in members.images for members in members_of.values())
     ]
-    for file, of_file in read.items():
-        if not of_file.images.get(kinds[0] if kinds else ""):
+    for file, members in members_of.items():
+        if not kinds or not members.images.get(kinds[0]):
             raise UserError(
                 f"data.path={file}: this tar has no images such as 0001.jpg or 0001.png. Remove the"
                 " tar."
             )
-    _count_skipped(read.values(), kinds, contents, guesses)
-    images = {
-        split: [read[file].images[kinds[0]] for file in some]
-        for split, some in contents.files.items()
-    }
-    stored = {
-        split: Stored(
-            [
-                read[file].label(key)
-                for file, members in zip(contents.files[split], some, strict=True)
-                for key in members
-            ],
-            columns=TAR_LABELS,
-        )
-        for split, some in images.items()
-    }
+    _count_skipped(members_of.values(), kinds, contents, guesses)
+    kind = kinds[0]
+    stored = {}
+    for split, split_files in contents.files.items():
+        split_members = [members_of[file] for file in split_files]
+        values = [members.label(key) for members in split_members for key in members.images[kind]]
+        stored[split] = Stored(values, columns=TAR_LABELS)
     column = data.label_column or "label"
     if data.label_column and all(
         value is None for split_values in stored.values() for value in split_values.values
@@ -177,24 +178,27 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
             f"data.label_column={column}: no image in {data.location} has this label. Use cls for"
             " the .cls files, or a key of the .json files."
         )
-    source = (
-        f"{data.label_column} of the tars" if data.label_column else ".cls and .json of the tars"
-    )
+    source = f"{data.label_column or '.cls and .json'} of the tars"
     reading = Reading(column, data.location, source, asked=data.label_column is not None)
-    split_labels = labels.read(stored, reading, guesses, data.labels)
-    return {
-        split: Source(
-            TarStore(contents.files[split], [members.values() for members in some]),
-            split_labels[split],
-        )
-        for split, some in images.items()
-    }
+    labels_of = labels.read(stored, reading, guesses, data.labels)
+    splits = {}
+    for split, split_files in contents.files.items():
+        images = [members_of[file].images[kind].values() for file in split_files]
+        splits[split] = Source(TarStore(split_files, images), labels_of[split])
+    return splits
 
 
 def _count_skipped(
     read: Iterable[Members], kinds: Sequence[str], contents: Contents, guesses: list[str]
 ) -> None:
-    """Count and name the files of tars that are left out."""
+    """Add a description of unused files to `contents.skipped`, and of unused images to `guesses`.
+
+    Args:
+        read: The members of each tar.
+        kinds: The kinds of images in the tars, the kind that is used first.
+        contents: The tars of each split.
+        guesses: A list of warnings.
+    """
     skipped: Counter[str] = Counter()
     beside: list[str] = []
     for members in read:
@@ -213,52 +217,63 @@ def _count_skipped(
 
 
 def _members(file: Path, column: str | None) -> Members:
-    """Read the headers and labels of a tar.
+    """Read the headers and the labels of a tar.
 
-    Labels come from .cls files, else from the key `label` of .json files. With `column`, they come
-    from this key only ("cls" for the .cls files).
+    Args:
+        file: The tar.
+        column: The value of data.label_column: "cls" to read labels from .cls files only, another
+            name to read this key of .json files only, None to read .cls files and the key `label`
+            of .json files.
 
     Raises:
-        UserError: the tar is damaged, or does not end as a tar does.
+        UserError: The tar is damaged or cut off.
     """
     members = Members()
-    count = 0
+    num_images = 0
     try:
         with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
             for member in _forward(tar, file.stat().st_size):
                 if not member.isdir():
-                    count += _sort_in(member, raw.fileno(), column, members)
+                    num_images += _sort_in(member, raw.fileno(), column, members)
+            # a complete tar ends with a block of zeros
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
                 raise ValueError(f"the tar is cut off or damaged at byte {tar.offset}")
     except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
         raise UserError(
-            f"data.path={file}: the tar is damaged, after {count_of_images(count)}:"
+            f"data.path={file}: the tar is damaged, after {count_of_images(num_images)}:"
             f" {type(error).__name__}"
         ) from None
     except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
-        after = f", after {count_of_images(count)}" if isinstance(error, ValueError) else ""
+        is_cut_off = isinstance(error, ValueError)
+        after = f", after {count_of_images(num_images)}" if is_cut_off else ""
         raise UserError(f"data.path={file}: {reason(error)}{after}") from None
-    for of_kind in members.images.values():
-        for key in [key for key in of_kind if _sample(key) != key and _sample(key) in of_kind]:
-            del of_kind[key]  # such as 0001.seg.png next to 0001.png
+    for images in members.images.values():
+        # such as 0001.seg.png next to 0001.png
+        additional = [key for key in images if _sample(key) != key and _sample(key) in images]
+        for key in additional:
+            del images[key]
             members.beside.append(key)
     return members
 
 
 def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar, each after the member before.
+    """Yield the members of a tar in the order of the file.
 
-    A damaged size could lead back, and into an endless loop.
+    Because of a damaged size, tarfile could read the same member again and again.
+
+    Args:
+        tar: The opened tar.
+        length: The size of the tar in bytes.
 
     Raises:
-        ValueError: a member lies before the last member, or not wholly in the file.
+        ValueError: A member begins before the member that was read last, or ends after the file.
     """
-    reached = -1
+    last_offset = -1
     while (member := tar.next()) is not None:
         fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
-        if member.offset <= reached or not fits:
+        if member.offset <= last_offset or not fits:
             raise ValueError(f"the tar is cut off or damaged at byte {member.offset}")
-        reached = member.offset
+        last_offset = member.offset
         yield member
         # otherwise tarfile keeps all members, maybe millions
         tar.members.clear()  # type: ignore[attr-defined]
@@ -267,20 +282,30 @@ def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
 def _sort_in(
     member: tarfile.TarInfo, descriptor: int, column: str | None, members: Members
 ) -> bool:
-    """Add a member of a tar to `members`, and return whether it is an image."""
+    """Add a file of a tar to `members`, and return whether the file is a used image.
+
+    Args:
+        member: The header of the file.
+        descriptor: The opened tar, to read labels.
+        column: As in `_members`.
+        members: The images and labels that were read from this tar before.
+    """
     key, _, ending = posixpath.normpath(member.name).rpartition(".")
+    ending = ending.lower()
     file = member.name.rpartition("/")[2]
+    kind = layout.kind_of(file)
     parts = [part for part in member.name.split("/") if part not in (".", "..")]
     if any(layout.is_hidden(part) for part in parts):
         members.skipped["hidden files"] += 1
     elif not member.isreg():
         members.skipped["links" if member.issym() or member.islnk() else "special files"] += 1
-    elif (end := ending.lower()) in LABEL_ENDINGS and member.size <= LONGEST_LABEL:
-        if column is None or (column == "cls") == (end == "cls"):
-            text = os.pread(descriptor, member.size, member.offset_data)
-            label_members = members.labels.setdefault(key, {})
-            label_members.setdefault(end, _label(end, text, column or "label"))
-    elif (kind := layout.kind_of(file)) not in IMAGE_KINDS:
+    elif ending in LABEL_ENDINGS and member.size <= LONGEST_LABEL:
+        wanted_ending = "cls" if column == "cls" else "json"
+        if column is None or ending == wanted_ending:
+            content = os.pread(descriptor, member.size, member.offset_data)
+            label_of = members.labels.setdefault(key, {})
+            label_of.setdefault(ending, _label(ending, content, column or "label"))
+    elif kind not in IMAGE_KINDS:
         members.skipped[layout.other_kind(file)] += 1
     elif key in members.images.setdefault(kind, {}):
         members.beside.append(member.name)
@@ -291,10 +316,13 @@ def _sort_in(
 
 
 def _label(kind: str, text: bytes, column: str) -> Any:
-    """Return the label in a .cls or .json file, or None.
+    """Return the label in a .cls or .json file, or None for no label.
 
-    A .cls file holds JSON or the text of a label; a .json file has the label under the key
-    `column`.
+    Args:
+        kind: "cls" for a file that holds JSON or the text of a label, "json" for a file with a JSON
+            object.
+        text: The content of the file.
+        column: The key of the label in a JSON object.
     """
     try:
         value = json.loads(text)

@@ -115,7 +115,7 @@ def mix_pairs(
     two is drawn for each image.
 
     Returns:
-        the mixed images as integers, and the share of each image in the mix, float32 (B,).
+        The mixed images as integers, and the share of each image in the mix, float32 (B,).
     """
     key_B = rng.stream(key_B, "mix")
     cut_B = rng.uniform(key_B, 0) < (0.5 if mixup and cutmix else float(cutmix > 0))

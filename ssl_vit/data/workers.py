@@ -55,7 +55,7 @@ def report_lost_workers() -> Iterator[None]:
     A signal handler raises the error, wherever the main thread is.
 
     Raises:
-        LostError: a worker was lost.
+        LostError: A worker was lost.
     """
     try:
         yield
@@ -91,13 +91,13 @@ class InterruptibleLoader:
     socket of the worker, which does not answer if the worker is stopped.
 
     Args:
-        loader: the loader of the batches.
-        should_stop: a function that tells whether to raise Interrupted. It is called only within a
+        loader: The loader of the batches.
+        should_stop: A function that tells whether to raise Interrupted. It is called only within a
             `with` statement in the main thread, because signals interrupt no other thread.
 
     Raises:
-        Interrupted: from `next`, if `should_stop` returns true.
-        LostError: from `next`, if a worker died while it handed over a batch.
+        Interrupted: From `next`, if `should_stop` returns true.
+        LostError: From `next`, if a worker died while it handed over a batch.
     """
 
     def __init__(self, loader: DataLoader, should_stop: Callable[[], bool] = lambda: False) -> None:
