@@ -99,7 +99,7 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
     else:
         candidates = patches * images
         first_row_BK = torch.zeros_like(corrupted_row_BK)
-    # Draw one of candidates - 1 rows. To skip the corrupted patch, rows from its row on move up by 1
+    # Draw one of candidates - 1 rows. Add 1 from the corrupted patch's row on, to skip this row
     offset_BK = rng.integers(key_B1, 3 * corrupted_BK + 2, max(1, candidates - 1))
     row_BK = first_row_BK + offset_BK
     return row_BK + (row_BK >= corrupted_row_BK).long() * min(1, candidates - 1)
@@ -190,9 +190,7 @@ def visible_patches(corruption: Corruption, patches: int) -> Tensor:
 
 
 def gather_corrupted(value_BN: Tensor, corruption: Corruption) -> Tensor:
-    """Return the values (B, K, ...) of the corrupted patches, from values (B, N, ...) of all
-    patches.
-    """
+    """Select the values (B, K, ...) of corrupted patches among values (B, N, ...) of all patches."""
     rows = token_rows(corruption.corrupted_BK, value_BN.shape[1])
     return value_BN.flatten(0, 1).index_select(0, rows).unflatten(0, corruption.corrupted_BK.shape)
 
