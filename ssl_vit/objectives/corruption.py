@@ -190,7 +190,7 @@ def visible_patches(corruption: Corruption, patches: int) -> Tensor:
 
 
 def gather_corrupted(value_BN: Tensor, corruption: Corruption) -> Tensor:
-    """Select the values (B, K, ...) of corrupted patches among values (B, N, ...) of all patches."""
+    """Select the values (B, K, ...) of the corrupted patches from values (B, N, ...)."""
     rows = token_rows(corruption.corrupted_BK, value_BN.shape[1])
     return value_BN.flatten(0, 1).index_select(0, rows).unflatten(0, corruption.corrupted_BK.shape)
 
