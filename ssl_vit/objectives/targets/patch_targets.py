@@ -515,8 +515,8 @@ class NormalizedPixels(PixelValues):
         Returns:
             "zero": 0, which is the mean of every patch. The error of a patch with n = C P^2 values
                 is (n - 1) / n, or 0 if all values of the patch are equal.
-            "neighbors_error": The mean of each channel over the patch's `neighbors`, normalised
-                like the ground truth.
+            "neighbors_error": The mean of each channel over the ground truth of the patch's
+                `neighbors`.
         """
         mean_BNC = reduce(truth_BNA, "b n (x c) -> b n c", "mean", c=self.channels)
         near_BNC = neighbor_mean(mean_BNC, neighbors(image_B3HW, self.patch, corrupted_BN))
