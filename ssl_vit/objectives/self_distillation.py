@@ -22,10 +22,10 @@ SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 
 
 class Prototypes(nn.Linear, Stepped):
-    """Layer that compares features with K prototypes: cosine similarity times length of a prototype.
+    """Cosine similarities of features with K prototypes, each multiplied by the prototype's length.
 
-    The lengths are 1 or learned. While `frozen`, at the beginning of the run, the gradient of the prototypes is zero, so that it
-    adds nothing to the norm for gradient clipping.
+    The lengths are 1 or learned. While `frozen`, at the beginning of the run, the gradient of the
+    prototypes is zero, so that it adds nothing to the norm for gradient clipping.
     """
 
     frozen: Tensor
@@ -58,8 +58,8 @@ class Head(nn.Module):
     Args:
         inputs: Width C of the encoder's features.
         options: Widths of the layers and number of prototypes.
-        patches: Whether patches have prototypes of their own.
-        layers: Whether patches have linear layers of their own, too.
+        patches: Whether patches have separate prototypes.
+        layers: Whether patches have separate linear layers, too.
     """
 
     def __init__(
