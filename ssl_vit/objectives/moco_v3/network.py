@@ -102,9 +102,9 @@ class MomentumContrast(Objective):
         return {name: value for name, value in super().heads().items() if COPY not in name}
 
     def averages(self, progress: float) -> teacher.Averages:
-        """Return the momentum for a share of the run, and pairs of the copy's and the trained weights.
+        """Return the momentum and the pairs of weights that move the copy.
 
-        The momentum follows the authors' option `--moco-m-cos`.
+        The momentum is that of the authors' option `--moco-m-cos`.
         """
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
         copies = [(self.momentum.encoder, self.encoder), (self.momentum.projector, self.projector)]
@@ -146,7 +146,7 @@ class MomentumContrast(Objective):
         return 2 * self.temperature * loss_B, correct_B
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Return the scores of choosing a key of the batch at random, as (sum, number of images)."""
+        """Return the scores of choosing a key of the batch at random."""
         images = len(batch.key)
         num_images = torch.tensor(float(images), dtype=torch.float64, device=batch.key.device)
         loss = VIEWS * 2 * self.temperature * math.log(images)
