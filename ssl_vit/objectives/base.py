@@ -322,10 +322,10 @@ def check_output(objective: Objective, output: Output) -> None:
         if not has_row(name):
             plugins = (declared for declared in all_declared() if is_plugins(type(declared)))
             rows = [row for plugin in plugins for row in plugin.metrics]
-            names = [row.name for row in rows if isinstance(row, Metric)]
-            near = suggest(name, ["loss", "accuracy", *names])
-            row = f"Add Metric({name!r}) to the metrics of the declaration"
-            refuse(f"metric {name} is not declared. {row} ({near}).")
+            declared_names = [row.name for row in rows if isinstance(row, Metric)]
+            near = suggest(name, ["loss", "accuracy", *declared_names])
+            remedy = f"Add Metric({name!r}) to the metrics of the declaration"
+            refuse(f"metric {name} is not declared. {remedy} ({near}).")
     if "loss" not in output.metrics:
         names = ", ".join(output.metrics) or "{}"
         refuse(f"the metric loss is missing among the metrics {names}. Return a metric loss.")
