@@ -165,7 +165,7 @@ def resized(image_BCHW: Tensor, size: int) -> Tensor:
 
 
 def _teacher_precision(device: torch.device) -> AbstractContextManager:
-    """Return a context manager for the teacher: bfloat16 on a GPU, else the precision of the run."""
+    """Return the context manager in which the teacher runs: bfloat16 on a GPU, else no change."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
 
 
