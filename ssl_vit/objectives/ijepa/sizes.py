@@ -16,7 +16,9 @@ def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]
     """Return the sizes of blocks for a grid of STEPS x STEPS areas and aspects.
 
     A size that several areas and aspects produce is listed several times, so drawing an entry of
-    the list is like drawing area and aspect. Sizes are rounded as in the authors' multiblock.py (`_sample_block_size`). Sizes that rounding
+    the list is like drawing area and aspect.
+
+    Sizes are rounded as in the authors' multiblock.py (`_sample_block_size`). Sizes that rounding
     leaves with fewer patches than the smallest area are left out, because all blocks are trimmed to
     the smallest size. If all sizes are that small, only the largest sizes are kept.
 
@@ -28,7 +30,7 @@ def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]
     shares = [(i + 0.5) / STEPS for i in range(STEPS)]
     areas = [_between(area, share) for share in shares]
     aspects = [_between(aspect, share) for share in shares]
-    sizes = [_size(side, one_area, one_aspect) for one_area in areas for one_aspect in aspects]
+    sizes = [_size(side, image_share, ratio) for image_share in areas for ratio in aspects]
     fewest_patches = min(selected_count(area[0], side**2), max(map(math.prod, sizes)))
     return [size for size in sizes if math.prod(size) >= fewest_patches]
 
