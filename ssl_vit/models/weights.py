@@ -64,7 +64,8 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
         set_eps(encoder, models_eps)
         if os.environ.get("RANK", "0") == "0":
             print(
-                f"warning: {init.option}: the weights were trained with layer_norm_eps={weights_eps:g}."
+                f"warning: {init.option}: the weights were trained with"
+                f" layer_norm_eps={weights_eps:g}."
                 f" Training uses {models_eps:g}, the value of timm's exports."
             )
     return {"init": {"weights": weights_hash} | init.identity(), "before": before}
