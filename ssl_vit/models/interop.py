@@ -61,7 +61,8 @@ def _names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
         block, layer = f"blocks.{number}", f"encoder.layer.{number}"
         for timms, theirs in LAYER.items():
             modules[f"{block}.{timms}"] = f"{layer}.{theirs}"
-        packed_modules[f"{block}.attn.qkv"] = [f"{layer}.attention.attention.{x}" for x in QKV]
+        attention = f"{layer}.attention.attention"
+        packed_modules[f"{block}.attn.qkv"] = [f"{attention}.{part}" for part in QKV]
     names, packed_names = dict(TOKENS), {}
     for kind in KINDS:
         for timms, theirs in modules.items():
