@@ -129,7 +129,7 @@ def fused_is_faster(query: Tensor) -> bool:
 
 
 def fuse_on_gpus(network: nn.Module) -> None:
-    """Make the network's attention use fused kernels if there is a GPU, and no fused kernels else."""
+    """Let attention use fused kernels if there is a GPU, and plain products otherwise."""
     for module in network.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]
