@@ -96,8 +96,8 @@ class Backbone(nn.Module, ABC):
         """Return images as an integer tensor (B, 3, H, W).
 
         Args:
-            images: A tensor, which is returned unchanged, or arrays or PIL images, which are resized
-                and cropped as in the evaluation and moved to the encoder's device.
+            images: A tensor, which is returned unchanged, or arrays or PIL images, which are
+                resized and cropped as in the evaluation and moved to the encoder's device.
 
         Raises:
             TypeError: See `pixel_values.evaluation_images`.
