@@ -47,7 +47,9 @@ def vit_resnetv2_bit(
     width_factor: float = 1,
     **args: Any,
 ) -> Any:
-    """Build a Vision Transformer on the features of a ResNet, for timm.create_model. The default is timm's vit_base_r50_s16_224.
+    """Build a Vision Transformer on the features of a ResNet, for timm.create_model.
+
+    The default is timm's vit_base_r50_s16_224.
 
     Args:
         pretrained: Passed on to timm.
