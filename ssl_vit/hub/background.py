@@ -75,7 +75,7 @@ class Pusher(Callback):
         """
         deadline = time.monotonic() + self.run.recipe.hub.wait
         try:
-            # An upload that is running may have started before the run was finished, so upload again
+            # A running upload may have started before the run was finished, so upload once more
             if self._ended(deadline, should_stop):
                 self.start()
                 self._ended(deadline, should_stop)
