@@ -40,7 +40,7 @@ class Upload(NamedTuple):
 
 
 def uploads(run: Run) -> Iterator[Upload]:
-    """Yield the uploads of all milestones, of the finished run, and of the newest training state."""
+    """Yield the uploads of milestones, of the finished run, and of the newest training state."""
     name = public.with_public_names(run.recipe).name
     for folder in list_checkpoints(run.outbox):
         step = step_of(folder)
