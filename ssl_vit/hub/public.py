@@ -44,9 +44,9 @@ def find_terms(data: Data) -> dict[str, Any]:
 def may_show_images(recipe: Recipe) -> bool:
     """Return whether images of the data may be uploaded.
 
-    Images may be uploaded with hub.figures=true. Images of a published data set may also be uploaded
-    if the terms of the data set allow it, but not if they were read from a local copy, which may
-    hold any images.
+    Any images may be uploaded with hub.figures=true. Images of a published data set may also be
+    uploaded if the terms of the data set allow it, but not if they were read from a local copy,
+    which may hold any images.
     """
     if recipe.hub.figures:
         return True
@@ -109,7 +109,8 @@ def public_environment(run: Run) -> dict[str, Any]:
     options = environment.options or {}
     return published | {
         "recipe": public_hash(run),
-        "options": options | {"eval.real": bool(options.get("eval.real"))},  # a path
+        # The value of eval.real is a path of this machine
+        "options": options | {"eval.real": bool(options.get("eval.real"))},
         "seen": [images.content() for images in without_names(environment.seen or [], run)],
     }
 
