@@ -27,9 +27,9 @@ class Corruption(NamedTuple):
     """Corrupted patches of a batch, in three int64 tensors (B, K).
 
     Attributes:
-        corrupted_BK: index of each corrupted patch in the image, 0 .. N-1.
+        corrupted_BK: Index of each corrupted patch in the image, 0 .. N-1.
         kind_BK: MASK, RANDOM or KEEP.
-        source_BK: the patch whose embedding replaces a RANDOM patch, as a row of the batch's (B N)
+        source_BK: Patch whose embedding replaces a RANDOM patch, as a row of the batch's (B N)
             embeddings, image after image.
     """
 
