@@ -29,8 +29,8 @@ class Blocks(NamedTuple):
     """Indices of patches, each row ascending.
 
     Attributes:
-        visible_BV: patches that the encoder sees. None of them is a predicted patch.
-        target_BMK: predicted patches of each target block. Blocks may overlap.
+        visible_BV: Patches that the encoder sees. None of them is a predicted patch.
+        target_BMK: Predicted patches of each target block. Blocks may overlap.
     """
 
     visible_BV: Tensor
