@@ -115,9 +115,9 @@ class Supervised(Objective):
         """Return the scores of two predictions that do not look at the image.
 
         Returns:
-            "chance_loss": sum and number of the images' losses, in nats, if every class gets the
+            "chance_loss": Sum and number of the images' losses, in nats, if every class gets the
                 probability 1 / C.
-            "majority": number of images of each class (C,), and number of images with a class.
+            "majority": Number of images of each class (C,), and number of images with a class.
                 `Objective.baselines` takes the largest element, so the score is the accuracy of
                 predicting the most common class for every image.
         """
