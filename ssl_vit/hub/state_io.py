@@ -42,7 +42,10 @@ def unpack(structure: bytes, tensors: bytes) -> Any:
         tensors: Content of the safetensors file.
 
     Raises:
-        ValueError, KeyError, TypeError, SafetensorError: The bytes are no packed state.
+        ValueError: The JSON file is damaged.
+        KeyError: A tensor is missing.
+        TypeError: The structure is no packed state.
+        SafetensorError: The safetensors file is damaged.
     """
     by_name = load(tensors)
 
@@ -106,7 +109,8 @@ def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> None
 
     Raises:
         UserError: The folder holds no training state of such a run.
-        OSError, RuntimeError: A checkpoint cannot be written.
+        OSError: A checkpoint cannot be written.
+        RuntimeError: A checkpoint cannot be written, because the disk is full.
     """
     state = _unpacked(source, "state", place, steps)
     best_step = _best_step(state)
