@@ -119,7 +119,7 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
 
 
 def _cites(recipe: Recipe) -> list[str]:
-    """Return the BibTeX entries of the objective, of the objectives it combines, and of the target."""
+    """Return the BibTeX entries of the objective, of its joint parts and of the target."""
     objective = declaration.known_or_bare(recipe.objective)
     objectives = [objective, *map(declaration.known_or_bare, objective.parts)]
     cites = [declared.cite for declared in objectives]
