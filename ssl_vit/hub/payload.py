@@ -46,11 +46,13 @@ def uploads(run: Run) -> Iterator[Upload]:
         step = step_of(folder)
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
         yield Upload(folder.name, "", message, partial(_export, run, folder, step))
-    if result := run.result():
+    result = run.result()
+    if result:
         yield Upload("main", result.finished, f"{name}, finished", partial(_finished, run))
-    if run.recipe.hub.state and (saved := list_checkpoints(run.checkpoints)):
+    checkpoints = list_checkpoints(run.checkpoints)
+    if run.recipe.hub.state and checkpoints:
         message = f"{name}, the training state"
-        yield Upload("state", saved[-1].name, message, partial(_state, run))
+        yield Upload("state", checkpoints[-1].name, message, partial(_state, run))
 
 
 def identity(run: Run) -> dict[str, Any]:
