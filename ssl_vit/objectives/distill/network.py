@@ -173,8 +173,9 @@ def build(settings: Settings, encoder: Encoder, classes: int) -> Distillation:
     options = settings.group(DistillOptions)
     if options.network is None:
         raise UserError(f"distill.teacher=: no teacher is named. Choices: {DESCRIBED}")
-    described = teacher_of(options, encoder.data.size)
-    teacher = build_encoder(described.model, described.data)
-    if (eps := options.network.get("eps")) is not None:
+    teacher_recipe = teacher_of(options, encoder.data.size)
+    teacher = build_encoder(teacher_recipe.model, teacher_recipe.data)
+    eps = options.network.get("eps")
+    if eps is not None:
         set_eps(teacher, eps)
     return Distillation(encoder, teacher, options.network["pool"], options.loss, options.patches)
