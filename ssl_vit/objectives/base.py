@@ -201,9 +201,9 @@ class Objective(Complete):
         return 1.0, ()
 
     def combine_means(self, means: Means) -> Means:
-        """Return the means of all metrics, with those that depend on the means of other metrics.
+        """Add metrics that are computed from the means of other metrics, such as a weighted sum.
 
-        An example is a weighted sum of other metrics.
+        The default returns the means unchanged.
 
         Args:
             means: Mean and count of each metric over all batches and processes, either of training
