@@ -111,9 +111,7 @@ class SelfDistillation(Objective):
         return Output(loss_B.mean(), sums(loss=loss_B) | metrics)
 
     def global_views(self, batch: Batch) -> Tensor:
-        """Return the global views (V B, 3, H, W): the first views of all images, then the second
-        views.
-        """
+        """Return the first views of all images, then their second views, (V B, 3, H, W)."""
         return both_views(batch).transpose(0, 1).flatten(0, 1)
 
     @torch.no_grad()
