@@ -222,10 +222,13 @@ class Target(Complete):
         """
 
     def averages(self, progress: float, encoder: Encoder) -> Averages:
-        """Return the momentum of the target's teacher, and pairs of the teacher's and the encoder's
-        weights.
+        """Return the momentum of the target's teacher, and the pairs of weights that move it.
 
         See `Objective.averages`. A target without a teacher returns no pairs.
+
+        Args:
+            progress: Share of the run that is done after the step, from 0 to 1.
+            encoder: The encoder whose weights the teacher averages.
         """
         return 1.0, ()
 
