@@ -165,8 +165,9 @@ class Positions(nn.Module):
 
 
 class Added(Positions, ABC):
-    """Positions that are added to patches, not to prefix tokens. Exports hold them as a learned
-    table.
+    """Positions that the encoder adds to patches, but not to prefix tokens.
+
+    Exports hold these positions as a learned table.
     """
 
     def embed(self, backbone: Any, x_BND: Tensor) -> Tensor:
@@ -190,8 +191,9 @@ class Added(Positions, ABC):
 
 
 class Learned2d(Added):
-    """Positions whose channels are learned, half for each column and half for each row (paper,
-    D.4).
+    """Learned positions that depend on the column in half of the channels, on the row in the others.
+
+    They are the 2D positions of the paper (D.4).
     """
 
     def __init__(self, kind: str, grid: tuple[int, int], width: int) -> None:
