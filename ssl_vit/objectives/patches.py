@@ -68,7 +68,7 @@ class PatchPrediction(Objective):
         self.target.fit_baselines(batch.image for batch in batches)
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Return the target's baselines on the masked patches of images (docs/objectives.md, MPP)."""
+        """Return the target's baselines, averaged over masked patches (docs/objectives.md, MPP)."""
         drawn = self.sample_corruption(batch)
         shape = (len(batch.key), self.encoder.patches)
         corrupted_BN = torch.zeros(shape, dtype=torch.bool, device=batch.key.device)
