@@ -191,9 +191,9 @@ class Added(Positions, ABC):
 
 
 class Learned2d(Added):
-    """Learned positions that depend on the column in half of the channels, on the row in the others.
+    """Learned positions: half of the channels depend on the column, the other half on the row.
 
-    They are the 2D positions of the paper (D.4).
+    These are the 2D positions of the paper (D.4).
     """
 
     def __init__(self, kind: str, grid: tuple[int, int], width: int) -> None:
