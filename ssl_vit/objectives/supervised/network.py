@@ -118,8 +118,8 @@ class Supervised(Objective):
             "chance_loss": Sum and number of the images' losses, in nats, if every class gets the
                 probability 1 / C.
             "majority": Number of images of each class (C,), and number of images with a class.
-                `Objective.baselines` takes the largest element, so the score is the accuracy of
-                predicting the most common class for every image.
+                Only the largest element is used (see `Objective.baselines`), so the score is the
+                accuracy of predicting the most common class for every image.
         """
         num_labelled = is_labelled(batch.label).double().sum()
         target_BC = self.targets(batch.label).double()
