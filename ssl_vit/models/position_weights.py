@@ -81,9 +81,9 @@ def fit_positions(
         table_1TD = resize_positions(state[POSITIONS], encoder.grid, old_prefix)
     prefix_1PD = table_1TD[:, :old_prefix]
     patch_1ND = table_1TD[:, old_prefix:]
-    if old_prefix < new_prefix:
+    if old_prefix < new_prefix:  # only the encoder has positions for prefix tokens
         prefix_1PD = patch_1ND.new_zeros(1, new_prefix, patch_1ND.shape[-1])
-    if old_prefix > new_prefix:
+    if old_prefix > new_prefix:  # only the table has positions for prefix tokens
         state["cls_token"] = state["cls_token"] + prefix_1PD[:, :1]
         if "reg_token" in state:
             state["reg_token"] = state["reg_token"] + prefix_1PD[:, 1:]
