@@ -56,8 +56,8 @@ def may_show_images(recipe: Recipe) -> bool:
 def with_public_names(recipe: Recipe) -> Recipe:
     """Return the recipe without the name of a folder of images, in data.name and in the run's name.
 
-    The default name of a run contains the names of the images and of local initial weights. If it
-    does, the name of the objective replaces the name of the run.
+    The default name of a run contains the names of its images and of local initial weights. If one
+    of these names is private, the name of the objective replaces the name of the run.
     """
     public = recipe.model_copy(deep=True)
     private_names = [source.short_name for source in recipe.sources().values() if source.is_local]
