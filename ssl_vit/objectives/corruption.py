@@ -72,10 +72,11 @@ def sample(
 
 
 def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> Tensor:
-    """Draw MASK, RANDOM or KEEP for each corrupted patch, (B, K).
+    """Draw MASK, RANDOM or KEEP for each corrupted patch, int64 (B, K).
 
     Thresholds are integers in units of 2^-24, so that no rounding of floats decides.
     """
+    # MASK, RANDOM and KEEP are 0, 1 and 2, so each threshold that is reached adds 1
     draw_BK = rng.integers(key_B1, 3 * corrupted_BK + 1, 1 << 24)
     not_mask_BK = (draw_BK >= round(mask * 2**24)).long()
     keep_BK = (draw_BK >= round((mask + random) * 2**24)).long()
