@@ -84,6 +84,7 @@ class Head(nn.Module):
 
 
 def _layers(inputs: int, hidden: int, width: int) -> nn.Sequential:
+    """Build the three linear layers of a head, with the initial weights of the authors."""
     mlp = nn.Sequential(
         nn.Linear(inputs, hidden),
         nn.GELU(),
@@ -117,8 +118,8 @@ class Assignment(Stepped):
     (Caron et al., 2020, equations 3 to 5). Since sinkhorn needs a batch, `forward` takes a softmax
     in evaluation.
 
-    In training, both use the global batch, so `forward` is collective. In evaluation, `assign_all`
-    uses the images of all processes.
+    In training, both use the global batch, so all processes must call `forward` together. In
+    evaluation, `assign_all` uses the images of all processes.
 
     Args:
         options: Number of prototypes, balance, momentum of the running mean, warm-up.
