@@ -60,30 +60,42 @@ class Pusher(Callback):
         """Report a failed upload once."""
         if self.process and self.process.poll():
             self.process = None
-            left, why = ", ".join(manifest.pending(self.run)), manifest.problem(self.run)
-            self.run.warn(f"not uploaded to the Hub yet: {left} ({why}). Training continues")
+            branches = ", ".join(manifest.pending(self.run))
+            reason = manifest.problem(self.run)
+            self.run.warn(f"not uploaded to the Hub yet: {branches} ({reason}). Training continues")
 
     def finish(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Upload the remaining files, for at most hub.wait seconds or until `should_stop` is true.
+        """Upload the remaining files at the end of the run, for at most hub.wait seconds.
 
-        What is not uploaded by then stays pending. Failures do not affect the run.
+        Files that are not uploaded in this time wait for the next upload. Failures do not affect
+        the run.
+
+        Args:
+            should_stop: Function that returns true to end the upload at once.
         """
-        until = time.monotonic() + self.run.recipe.hub.wait
+        deadline = time.monotonic() + self.run.recipe.hub.wait
         try:
-            # a running upload may have started before the run was finished
-            if self._ended(until, should_stop):
+            # A running upload may have started before the run was finished, so upload once more
+            if self._ended(deadline, should_stop):
                 self.start()
-                self._ended(until, should_stop)
+                self._ended(deadline, should_stop)
         except OSError as error:
             self.run.warn(f"the upload to the Hub could not start: {error!r}")
 
-    def _ended(self, until: float, should_stop: Callable[[], bool]) -> bool:
-        """Wait for the running upload, and return whether the upload ended without being killed.
+    def _ended(self, deadline: float, should_stop: Callable[[], bool]) -> bool:
+        """Wait for the running upload, and kill it after the deadline or if `should_stop` is true.
 
-        A commit is whole or absent, so an upload may be killed at any time.
+        The Hub accepts a commit completely or not at all, so an upload may be killed at any time.
+
+        Args:
+            deadline: Time of `time.monotonic`, in seconds.
+            should_stop: Function that returns true to end the upload at once.
+
+        Returns:
+            True if no upload is running, false if the upload was killed.
         """
         while self.process and self.is_running:
-            if should_stop() or time.monotonic() > until:
+            if should_stop() or time.monotonic() > deadline:
                 self.process.kill()
                 self.process.wait()
                 return False
@@ -107,11 +119,11 @@ class Milestones:
             return ()
         run = self.pusher.run
         run.outbox.mkdir(exist_ok=True)
-        sweep(run.outbox, STEP)  # of a killed export
-        waiting = list_checkpoints(run.outbox)
-        if len(waiting) >= MAX_PENDING:
-            # a running upload may have begun with the first milestone
-            oldest = waiting[1 if self.pusher.is_running else 0]
+        sweep(run.outbox, STEP)  # remove what a killed export has left
+        milestones = list_checkpoints(run.outbox)
+        if len(milestones) >= MAX_PENDING:
+            # Keep the first milestone if an upload is running, which may have begun with it
+            oldest = milestones[1 if self.pusher.is_running else 0]
             with suppress(OSError):  # an upload may have removed the milestone
                 remove(oldest, export_files.WRITTEN)
                 text = f"the milestone of step {step_of(oldest):,} will not be uploaded"

@@ -24,12 +24,12 @@ METRIC_TYPES = {LOSS: "loss", SHARE: "accuracy"}  # the Hub's metric type for th
 
 
 def write(run: Run, export: Path, step: int | None = None) -> str:
-    """Return the model card's Markdown for the export in a folder.
+    """Return the model card of an export, in Markdown.
 
     Args:
-        run: the run.
-        export: the folder of the export.
-        step: the step of a milestone, which has no results yet; None for the finished run.
+        run: The run.
+        export: Folder of the export.
+        step: Step of a milestone, whose card has no results. None: the finished run.
     """
     with own_rows(run.environment().own_rows):
         return _write(run, export, step)
@@ -46,13 +46,16 @@ def _write(run: Run, export: Path, step: int | None) -> str:
         "code": formatting.inline_code,
         "block": block_markdown,
     }
-    recipe, facts = public.with_public_names(run.recipe), run.environment()
+    recipe = public.with_public_names(run.recipe)
+    run_environment = run.environment()
     result = None if step else run.result()
+    figures = public.Figures({}, [])
     if result:
         result = public.public_result(run, result)
-    figures = public.find_figures(run) if result else public.Figures({}, [])
+        figures = public.find_figures(run)
     config = export_files.read_config(export)
     measured_on = (result and result.measured_on) or {}
+    seen = public.without_names(seen_text.recorded(result, run_environment), run)
     return environment.get_template("card.md.j2").render(
         front=_metadata(recipe, config["num_classes"] > 0, result.metrics if result else {}),
         recipe=recipe,
@@ -64,21 +67,27 @@ def _write(run: Run, export: Path, step: int | None) -> str:
         cites=_cites(recipe),
         terms=_terms(recipe.data),
         result=result,
-        facts=facts,
+        facts=run_environment,
         tables=metric_tables,
         few_images=formatting.few_images(
             measured_on, chosen_on_held_out(recipe), group=recipe.data.group
         ),
-        seen=seen_text.cautions(public.without_names(seen_text.recorded(result, facts), run)),
+        seen=seen_text.cautions(seen),
         image=figure_blocks.predictions(recipe.values()) if PREDICTIONS in figures.uploaded else "",
         withheld=figures.withheld,
-        values=_values(recipe, facts.free),
+        values=_values(recipe, run_environment.free),
         formatting=formatting,
     )
 
 
 def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured]) -> str:
-    """Return the YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata)."""
+    """Return the YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata).
+
+    Args:
+        recipe: The recipe, with public names.
+        classifies: Whether the exported network is a classifier.
+        metrics: Final metrics of the run, {name: measurement}.
+    """
     from huggingface_hub import EvalResult, ModelCardData  # a quarter of a second of imports
 
     # with data.path= the images may be anything, so the card does not claim the Hub's data set
@@ -110,25 +119,34 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
 
 
 def _cites(recipe: Recipe) -> list[str]:
-    """Return the BibTeX entries of the objective, the parts and the target."""
+    """Return the BibTeX entries of the objective, of its joint parts and of the target."""
     objective = declaration.known_or_bare(recipe.objective)
-    declared = [objective, *map(declaration.known_or_bare, objective.parts)]
-    predicted = declaration.targets().get(recipe.target) if objective.predicts_patches else None
-    cites = [part.cite for part in declared] + ([predicted.cite] if predicted else [])
-    return list(filter(None, dict.fromkeys(cites)))
+    objectives = [objective, *map(declaration.known_or_bare, objective.parts)]
+    cites = [declared.cite for declared in objectives]
+    target = declaration.targets().get(recipe.target) if objective.predicts_patches else None
+    if target:
+        cites.append(target.cite)
+    return [cite for cite in dict.fromkeys(cites) if cite]
 
 
 def _terms(data: Data) -> dict[str, str]:
-    """Return the known terms of use of the images (`terms`), and whom to cite (`cite`)."""
-    place = f"See https://huggingface.co/datasets/{data.hub}." if data.hub else "Ask the owner."
-    unknown = f"ssl_vit does not know the terms of use of these images. {place}"
+    """Return the terms of use of the images ("terms") and the paper to cite ("cite").
+
+    The default text for unknown terms says where to find the terms.
+    """
+    source = f"See https://huggingface.co/datasets/{data.hub}." if data.hub else "Ask the owner."
+    unknown = f"ssl_vit does not know the terms of use of these images. {source}"
     return {"terms": unknown, "cite": "", **public.find_terms(data)}
 
 
 def _values(recipe: Recipe, free: Sequence[str]) -> str:
-    """Return a table of the keys that affect the computation and are not off (0, false or null).
+    """Return a Markdown table of the keys that affect the computation.
 
-    `free` is explained in `counts`.
+    Keys that are switched off (0, false or null) are left out.
+
+    Args:
+        recipe: The recipe.
+        free: Keys that do not affect the computation of this run, see `counts`.
     """
     rows = [
         (formatting.inline_code(key), formatting.escape_markdown(value))

@@ -25,7 +25,11 @@ class Pushed(records.Record):
 
 
 def read(run: Run) -> Pushed:
-    """Return the content of hub.json, without uploads to a former repository of the run."""
+    """Return the content of hub.json.
+
+    If hub.repo has changed since the last upload, the uploads to the former repository are left
+    out. A missing or damaged file counts as empty.
+    """
     try:
         pushed = records.read(run.ledger, Pushed)
     except (OSError, ValueError):
@@ -34,45 +38,57 @@ def read(run: Run) -> Pushed:
 
 
 def record(run: Run, upload: Upload, commit: str) -> None:
-    """Record an upload to the run's repository."""
+    """Record in hub.json that a branch was uploaded.
+
+    Args:
+        run: The run.
+        upload: The upload to the branch.
+        commit: Id of the commit on the Hub.
+    """
     branch = {upload.branch: PushedBranch(stamp=upload.stamp, commit=commit)}
-    known = read(run)
-    made = Pushed(repo=run.recipe.hub.repo, branches=known.branches | branch, pulled=known.pulled)
-    write_atomically(run.ledger, made.model_dump_json(indent=2, exclude_none=True) + "\n")
+    old = read(run)
+    new = Pushed(repo=run.recipe.hub.repo, branches=old.branches | branch, pulled=old.pulled)
+    write_atomically(run.ledger, new.model_dump_json(indent=2, exclude_none=True) + "\n")
 
 
 def pending(run: Run) -> list[str]:
-    """Return the branches that are not uploaded yet, or nothing without hub.repo."""
+    """Return the names of the branches that are not uploaded yet. Empty without hub.repo."""
     if run.recipe.hub.repo is None:
         return []
-    # every milestone in the outbox is pending, even if a milestone of this step was uploaded before
-    done = {name: branch.stamp for name, branch in read(run).branches.items() if branch.stamp}
-    return [upload.branch for upload in uploads(run) if done.get(upload.branch) != upload.stamp]
+    # Milestones have no stamp and are always pending: an upload removes the milestone's folder
+    stamps = {name: branch.stamp for name, branch in read(run).branches.items() if branch.stamp}
+    return [upload.branch for upload in uploads(run) if stamps.get(upload.branch) != upload.stamp]
 
 
 def problem(run: Run) -> str:
-    """Return why the last upload that training started is not complete."""
+    """Return the reason, from hub/log.txt, why the last upload during training is not complete."""
     try:
         lines = (run.outbox / "log.txt").read_text(errors="replace").splitlines()
     except OSError:
         return "no upload has been tried yet"
-    told = [line for line in lines if line.startswith((ERROR, WAITING))]
-    return told[-1].partition(": ")[2] if told else "an upload has begun and not ended"
+    reasons = [line for line in lines if line.startswith((ERROR, WAITING))]
+    if not reasons:
+        return "an upload has begun and not ended"
+    return reasons[-1].partition(": ")[2]
 
 
 def status_lines(run: Run) -> list[tuple[str, str]]:
-    """Return lines to print, as (name, text).
+    """Return lines to print on what was uploaded and what is pending, as (name, text).
 
-    The lines tell what was uploaded, what is pending and why, and the command that uploads the
-    rest.
+    If branches are pending, the lines say why, and give the command that uploads them.
     """
-    left, hub = pending(run), run.recipe.hub
-    done = sorted(read(run).branches.keys() - left)
-    lines = [("hub", f"{hub.repo}: pushed {some(done)}")] if done else []
-    if left:
-        chosen = {"repo": hub.repo, "private": hub.private, "state": hub.state}
-        chosen |= {"figures": True} if hub.figures else {}
-        options = [f"hub.{key}={option_text(value)}" for key, value in chosen.items()]
+    hub = run.recipe.hub
+    pending_branches = pending(run)
+    uploaded = sorted(read(run).branches.keys() - pending_branches)
+    lines = []
+    if uploaded:
+        lines.append(("hub", f"{hub.repo}: pushed {some(uploaded)}"))
+    if pending_branches:
+        values = {"repo": hub.repo, "private": hub.private, "state": hub.state}
+        if hub.figures:
+            values["figures"] = True
+        options = [f"hub.{key}={option_text(value)}" for key, value in values.items()]
         command = typed_command("push", run.folder, *options)
-        lines += [("not pushed", f"{some(left)}: {problem(run)}"), ("then type", command)]
+        lines.append(("not pushed", f"{some(pending_branches)}: {problem(run)}"))
+        lines.append(("then type", command))
     return lines

@@ -24,7 +24,14 @@ Files = dict[str, bytes | Path]  # content or path by the name in the repository
 
 
 class Upload(NamedTuple):
-    """Content of a commit to a branch. `stamp` identifies the content in hub.json."""
+    """Content of a commit to a branch.
+
+    Attributes:
+        branch: Name of the branch.
+        stamp: Text that identifies the content in hub.json, "" for a milestone.
+        message: Message of the commit.
+        files: Function that returns the files, {name in the repository: content or path}.
+    """
 
     branch: str
     stamp: str
@@ -33,23 +40,25 @@ class Upload(NamedTuple):
 
 
 def uploads(run: Run) -> Iterator[Upload]:
-    """Yield all possible uploads: milestones by step, the finished run, the newest state."""
+    """Yield the uploads of milestones, of the finished run, and of the newest training state."""
     name = public.with_public_names(run.recipe).name
     for folder in list_checkpoints(run.outbox):
         step = step_of(folder)
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
         yield Upload(folder.name, "", message, partial(_export, run, folder, step))
-    if result := run.result():
+    result = run.result()
+    if result:
         yield Upload("main", result.finished, f"{name}, finished", partial(_finished, run))
-    if run.recipe.hub.state and (saved := list_checkpoints(run.checkpoints)):
+    checkpoints = list_checkpoints(run.checkpoints)
+    if run.recipe.hub.state and checkpoints:
         message = f"{name}, the training state"
-        yield Upload("state", saved[-1].name, message, partial(_state, run))
+        yield Upload("state", checkpoints[-1].name, message, partial(_state, run))
 
 
 def identity(run: Run) -> dict[str, Any]:
     """Return the hashes of images, initial weights and plugin, which identify a run."""
-    known = run.environment().content()
-    return {key: known[key] for key in FACTS if known.get(key)}
+    environment = run.environment().content()
+    return {key: environment[key] for key in FACTS if environment.get(key)}
 
 
 def _description(run: Run) -> Files:
@@ -61,10 +70,15 @@ def _description(run: Run) -> Files:
 
 
 def _export(run: Run, folder: Path, step: int | None = None) -> Files:
-    """Return the files of an export, and the model card.
+    """Return the files of an export and its model card.
+
+    Args:
+        run: The run.
+        folder: Folder of the export.
+        step: Step of a milestone. None: the finished run.
 
     Raises:
-        UserError: weights were replaced or are not finite.
+        UserError: Weights were replaced or are not finite.
     """
     for name in export_files.WRITTEN[1:]:
         export_files.check_weights(folder, name, f"hub.repo={run.recipe.hub.repo}")
@@ -80,18 +94,20 @@ def _finished(run: Run) -> Files:
 
 
 def _state(run: Run) -> Files:
-    from .state_io import pack_newest  # torch
+    from .state_io import pack_newest  # imports torch
 
     names = ("metrics.jsonl", TRAINED_ON, COMPARED)
-    known: Files = {name: run.folder / name for name in names if (run.folder / name).exists()}
-    known["environment.json"] = _json(public.public_environment(run))
-    return (
-        known | _description(run) | pack_newest(run.checkpoints, partial(public.public_state, run))
-    )
+    files: Files = {name: run.folder / name for name in names if (run.folder / name).exists()}
+    files["environment.json"] = _json(public.public_environment(run))
+    state = pack_newest(run.checkpoints, partial(public.public_state, run))
+    return files | _description(run) | state
 
 
 def about_data(run: Run) -> Iterator[str]:
-    """Yield lines on what the uploads tell of the run's images, and on withheld figures."""
+    """Yield lines to print on what the uploads reveal about the run's images.
+
+    The lines name withheld figures, names of classes and hashes of images.
+    """
     withheld = public.find_figures(run).withheld if run.result() else []
     if withheld:
         text = "may show images or names of images. To upload figures, use hub.figures=true"

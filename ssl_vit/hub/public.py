@@ -32,54 +32,58 @@ PUBLISHED_FACTS = (
 
 
 def find_terms(data: Data) -> dict[str, Any]:
-    """Return the entry of a data set in terms.yaml, or an empty mapping.
+    """Return the entry of a data set in terms.yaml, or an empty mapping if there is no entry.
 
     Images with only data.path= have no entry, because data.name may be the name of any folder.
     """
-    known: dict[str, dict[str, Any]] = load_yaml(TERMS)
-    return known.get(data.name, {}) if data.hub or not data.path else {}
+    terms: dict[str, dict[str, Any]] = load_yaml(TERMS)
+    is_published_set = data.hub or not data.path
+    return terms.get(data.name, {}) if is_published_set else {}
 
 
 def may_show_images(recipe: Recipe) -> bool:
     """Return whether images of the data may be uploaded.
 
-    They may if `hub.figures=true`, or if the terms of a published set allow it and the images were
-    read from the set's published place. A local copy may hold any images.
+    Any images may be uploaded with hub.figures=true. Images of a published data set may also be
+    uploaded if the terms of the data set allow it, but not if they were read from a local copy,
+    which may hold any images.
     """
-    return recipe.hub.figures or bool(
-        not recipe.data.path and find_terms(recipe.data).get("figures")
-    )
+    if recipe.hub.figures:
+        return True
+    return not recipe.data.path and bool(find_terms(recipe.data).get("figures"))
 
 
 def with_public_names(recipe: Recipe) -> Recipe:
-    """Return the recipe without the name of a folder of images.
+    """Return the recipe without the name of a folder of images, in data.name and in the run's name.
 
-    The default name of a run contains this name and the names of local initial weights. The name of
-    the objective then replaces the name of the run.
+    The default name of a run contains the names of its images and of local initial weights. If one
+    of these names is private, the name of the objective replaces the name of the run.
     """
     public = recipe.model_copy(deep=True)
-    private = [source.short_name for source in recipe.sources().values() if source.is_local]
+    private_names = [source.short_name for source in recipe.sources().values() if source.is_local]
     if recipe.data.path and not find_terms(recipe.data):
-        private.append(recipe.data.name)
+        private_names.append(recipe.data.name)
         public.data.name = PRIVATE_IMAGES
-    if any(_names(recipe.name, name) for name in private):
+    if any(_names(recipe.name, private_name) for private_name in private_names):
         public.name = recipe.objective
     return public
 
 
-def _names(text: str, private: str) -> bool:
-    """Return whether the name of a run contains a private name.
+def _names(run_name: str, private_name: str) -> bool:
+    """Return whether the name of a run contains a private name, completely or cut off.
 
-    Long default names are cut off, so a name that ends before its hash with the beginning of a
-    private name counts too.
+    Long default names of runs are cut off before their hash, so the part before the hash may end
+    with only the beginning of the private name (of at least 3 characters).
     """
-    kept, _, _ = text.rpartition("-")
-    cut = (private[:length] for length in range(3, len(private)))
-    return bool(private) and (private in text or kept.endswith(tuple(cut)))
+    if not private_name:
+        return False
+    without_hash, _, _ = run_name.rpartition("-")
+    beginnings = tuple(private_name[:length] for length in range(3, len(private_name)))
+    return private_name in run_name or without_hash.endswith(beginnings)
 
 
 def public_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe without private values, for upload."""
+    """Return the recipe for upload, without private names and paths."""
     public = without_private(with_public_names(recipe))
     for key, source in recipe.sources().items():
         if source.is_local:
@@ -88,7 +92,7 @@ def public_recipe(recipe: Recipe) -> Recipe:
 
 
 def public_result(run: Run, result: Result) -> Result:
-    """Return the content of result.json without private values, for upload."""
+    """Return the content of result.json for upload, without the names of other runs."""
     changes: dict[str, Any] = {"recipe": public_hash(run)}
     if result.seen:
         changes["seen"] = without_names(result.seen, run)
@@ -98,36 +102,41 @@ def public_result(run: Run, result: Result) -> Result:
 
 
 def public_environment(run: Run) -> dict[str, Any]:
-    """Return the content of environment.json without private values, for upload."""
-    known = run.environment()
-    content = {key: value for key, value in known.content().items() if key in PUBLISHED_FACTS}
-    options = known.options or {}
-    return content | {
+    """Return the content of environment.json for upload, without private values."""
+    environment = run.environment()
+    content = environment.content()
+    published = {key: value for key, value in content.items() if key in PUBLISHED_FACTS}
+    options = environment.options or {}
+    return published | {
         "recipe": public_hash(run),
+        # The value of eval.real is a path of this machine
         "options": options | {"eval.real": bool(options.get("eval.real"))},
-        "seen": [images.content() for images in without_names(known.seen or [], run)],
+        "seen": [images.content() for images in without_names(environment.seen or [], run)],
     }
 
 
 def public_state(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training state without private values, for upload."""
+    """Return a training state for upload, without the names of other runs."""
+    public = {**state, "recipe": public_hash(run)}
     trunk = state.get("trunk")
-    named = {"trunk": trunk | {"run": ANOTHER_RUN}} if trunk else {}
-    return {**state, "recipe": public_hash(run), **named}
+    if trunk:
+        public["trunk"] = trunk | {"run": ANOTHER_RUN}
+    return public
 
 
 def public_hash(run: Run) -> str:
-    """Return the hash of the uploaded recipe, which the uploaded records name."""
+    """Return the hash of the uploaded recipe, which connects the uploaded records to the recipe."""
     return written_hash(public_recipe(run.recipe).values())
 
 
 def without_names(seen: Iterable[SeenImages], run: Run) -> list[SeenImages]:
-    """Return which images were seen, without the names of other runs of this machine."""
-    name = with_public_names(run.recipe).name
-    return [
-        images.model_copy(update={"run": name if images.run == run.folder.name else ANOTHER_RUN})
-        for images in seen
-    ]
+    """Return the records of seen images, without the names of other runs of this machine."""
+    public_name = with_public_names(run.recipe).name
+    public_seen = []
+    for images in seen:
+        name = public_name if images.run == run.folder.name else ANOTHER_RUN
+        public_seen.append(images.model_copy(update={"run": name}))
+    return public_seen
 
 
 class Figures(NamedTuple):
@@ -135,7 +144,7 @@ class Figures(NamedTuple):
 
     Attributes:
         uploaded: {name in the repository: file}.
-        withheld: names of figures that are not uploaded because they may show images of the data or
+        withheld: Names of figures that are not uploaded because they may show images of the data or
             names.
     """
 
@@ -144,22 +153,24 @@ class Figures(NamedTuple):
 
 
 def find_figures(run: Run) -> Figures:
-    """Return which figures of a run are uploaded.
+    """Sort the figures of a run into those that are uploaded and those that are withheld.
 
-    The figures tool may have drawn other images than the run's, so the terms of the run's images do
-    not allow the upload of its figures. Titles of figures hold the name of the run's folder.
+    Figures are uploaded with hub.figures=true. Otherwise only two kinds of figures are uploaded:
+    figures without images, if the name of the run, which is in their titles, is public, and the
+    figure of predictions, if the terms of the run's images allow it. The terms do not cover the
+    other figures, because the figures tool may have drawn other images.
     """
     result = Figures({}, [])
     recipe = run.recipe
-    is_named = with_public_names(recipe).name == recipe.name
+    is_name_public = with_public_names(recipe).name == recipe.name
     for stem in figure_blocks.ORDER:
         path, name = run.figures / f"{stem}.png", f"figures/{stem}.png"
         if not path.exists():
             continue
         shown = figure_blocks.SHOWN.get(stem)
-        harmless = shown is not None and not shown.shows_images and is_named
-        allowed = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
-        if recipe.hub.figures or harmless or allowed:
+        is_without_images = shown is not None and not shown.shows_images
+        is_allowed = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
+        if recipe.hub.figures or (is_without_images and is_name_public) or is_allowed:
             result.uploaded[name] = path
         else:
             result.withheld.append(name)

@@ -19,22 +19,25 @@ from .state_io import unpack_checkpoints
 
 
 def pull(place: str, out: str, name: str | None = None) -> Run:
-    """Download a training state into the folder out/name; hub.json records the commit.
+    """Download a training state into a new run folder out/name, and return the run.
+
+    The run's hub.json records the commit.
 
     Args:
-        place: hf-hub:USER/NAME, by default its branch `state`, or with @REVISION.
-        out: the folder that holds runs.
-        name: the name of the run folder, by default the name of the uploaded run.
+        place: Repository hf-hub:USER/NAME or hf-hub:USER/NAME@REVISION. The default revision is the
+            branch `state`.
+        out: Folder in which the run folder is created.
+        name: Name of the run folder. None: the name of the uploaded run.
 
     Raises:
-        UserError: there is no such state, it is damaged or needs a plugin, or the folder exists or
+        UserError: There is no such state, it is damaged or needs a plugin, or the folder exists or
             cannot be written.
     """
     repository, revision = hub_files.split(place)
-    source = hub_files.fetch(
-        f"{repository}@{revision or 'state'}", place, (*STATE, *BEST, TRAINED_ON, COMPARED)
-    )
-    if missing := [file for file in STATE if not (source / file).exists()]:
+    files = (*STATE, *BEST, TRAINED_ON, COMPARED)
+    source = hub_files.fetch(f"{repository}@{revision or 'state'}", place, files)
+    missing = [file for file in STATE if not (source / file).exists()]
+    if missing:
         text = f"no training state ({missing[0]} is missing). Push the run with hub.state=true."
         raise UserError(f"{place}: {text}")
     try:  # checks the recipe like any other, so that its name cannot lead out of `out`
@@ -49,10 +52,15 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
 
 
 def _write(source: Path, run: Run, place: str) -> None:
-    """Write the folder, whole or not at all.
+    """Write the run folder, completely or not at all.
+
+    Args:
+        source: Folder of the downloaded files.
+        run: The run whose folder is written.
+        place: Repository, as the user has typed it.
 
     Raises:
-        UserError: the state is invalid, or the folder cannot be written.
+        UserError: The state is invalid, or the folder cannot be written.
     """
     pulled = f"{hub_files.SCHEME}{hub_files.split(place)[0]}@{source.name}"
     try:
@@ -75,16 +83,17 @@ def main(arguments: list[str]) -> None:
     """Run the pull tool.
 
     Raises:
-        UserError: as `parse` and `pull`.
+        UserError: See `parse` and `pull`.
     """
-    options = parse(PullOptions, arguments)
-    if not options.repository.startswith(hub_files.SCHEME):
-        raise UserError(f"{options.repository}: expected a repository on the Hub, hf-hub:USER/NAME")
-    run = pull(options.repository, options.out, options.name)
+    pull_options = parse(PullOptions, arguments)
+    place = pull_options.repository
+    if not place.startswith(hub_files.SCHEME):
+        raise UserError(f"{place}: expected a repository on the Hub, hf-hub:USER/NAME")
+    run = pull(place, pull_options.out, pull_options.name)
     recipe = run.recipe
-    words = [f"recipe={run.folder}/recipe.yaml", f"name={recipe.name}", f"out={recipe.out}"]
+    options = [f"recipe={run.folder}/recipe.yaml", f"name={recipe.name}", f"out={recipe.out}"]
     if recipe.data.name != EMBEDDED and not recipe.data.hub:
-        words.append("data.path=IMAGES")
+        options.append("data.path=IMAGES")
     tool = formatting.tool_command(recipe.training_tool)
     print(f"pulled      {run.folder}")
-    print(f"resume      {shell_command('accelerate', 'launch', *tool, *words)}")
+    print(f"resume      {shell_command('accelerate', 'launch', *tool, *options)}")

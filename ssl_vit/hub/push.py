@@ -43,14 +43,14 @@ T = TypeVar("T")
 
 
 def push(run: Run, say: Say = lambda line: None) -> None:
-    """Upload a run, each branch in a single commit.
+    """Upload all files of a run to the Hub, each branch in a single commit.
 
     Args:
-        run: a run from `open_run`, with `hub.repo`.
-        say: a function that is called with a line for each branch and for each wait.
+        run: Run from `open_run`, with `hub.repo`.
+        say: Function that prints a line, called for each branch and for each wait.
 
     Raises:
-        UserError: nobody is logged in, or the Hub rejects the upload or cannot be reached.
+        UserError: Nobody is logged in, or the Hub rejects the upload or cannot be reached.
     """
     place = f"hub.repo={run.recipe.hub.repo}"
     if hub_files.is_offline():
@@ -70,7 +70,11 @@ def push(run: Run, say: Say = lambda line: None) -> None:
 def preview(run: Run, say: Say) -> None:
     """List the files that `push` would upload, and write the model card to the run's folder.
 
-    The Hub is not used.
+    The Hub is not contacted.
+
+    Args:
+        run: Run from `open_run`, with `hub.repo`.
+        say: Function that prints a line.
     """
     for line in about_data(run):
         say(line)
@@ -79,21 +83,24 @@ def preview(run: Run, say: Say) -> None:
         for name, content in sorted(files.items()):
             size = len(content) if isinstance(content, bytes) else content.stat().st_size
             say(f"would push  {upload.branch}: {name}, {format_bytes(size)}")
-        if isinstance(card := files.get("README.md"), bytes):
+        card = files.get("README.md")
+        if isinstance(card, bytes):
             run.outbox.mkdir(exist_ok=True)
             write_atomically(run.outbox / "README.md", card.decode())
             say(f"model card  {run.outbox / 'README.md'}")
 
 
 def _push(run: Run, say: Say) -> None:
-    """Upload all branches in turn.
+    """Create the repository if necessary, and upload all branches one after the other.
 
-    If a branch fails and the Hub is reachable, the remaining branches are still uploaded.
+    If a branch fails and the Hub is reachable, the remaining branches are still uploaded. The first
+    error is raised at the end.
     """
     hub = run.recipe.hub
     create = partial(_api().create_repo, hub.repo, private=hub.private, exist_ok=True)
     _with_retries(create, say)
-    _with_retries(partial(_parent, run, "main"), say)  # before any branch is made
+    # Check whose repository this is before any branch is created
+    _with_retries(partial(_parent, run, "main"), say)
     for line in about_data(run):
         say(line)
     failed: list[Exception] = []
@@ -104,14 +111,13 @@ def _push(run: Run, say: Say) -> None:
         except Exception as error:
             if hub_files.passing(error):
                 raise
-            if (
-                milestone is None or milestone.exists()
-            ):  # otherwise another push has uploaded the milestone
+            # A milestone disappears if another push has uploaded it
+            if milestone is None or milestone.exists():
                 failed.append(error)
             continue
         manifest.record(run, upload, commit)
         if milestone:
-            with suppress(OSError):  # another push removes it, too
+            with suppress(OSError):  # another push may have removed the milestone
                 remove(milestone, export_files.WRITTEN)
         say(f"pushed      {hub.repo}: {upload.branch} is at commit {commit[:12]}")
     if failed:
@@ -119,34 +125,39 @@ def _push(run: Run, say: Say) -> None:
 
 
 def _send(run: Run, upload: Upload) -> str:
-    """Commit an upload, and return the commit's id. No commit is made if nothing differs."""
+    """Commit the files of an upload to its branch, and return the id of the branch's last commit.
+
+    The Hub makes no commit if no file differs.
+    """
     from huggingface_hub import CommitOperationAdd
 
     repository, branch = run.recipe.hub.repo, upload.branch
     parent = _parent(run, branch)
     files = [CommitOperationAdd(name, content) for name, content in sorted(upload.files().items())]
-    made = _api().create_commit(
+    commit = _api().create_commit(
         repository, files, commit_message=upload.message, revision=branch, parent_commit=parent
     )
-    if branch != "state" or made.oid == parent:
-        return str(made.oid)
+    if branch != "state" or commit.oid == parent:
+        return str(commit.oid)
     with suppress(Exception):  # saves space; on failure the old commits stay until the next state
         _api().super_squash_history(repository, branch=branch)
     return str(_api().repo_info(repository, revision=branch).sha)
 
 
 def _parent(run: Run, branch: str) -> str:
-    """Return the id of a branch's last commit, and check that the branch is blank or of this run.
+    """Return the id of a branch's last commit, after checking that this run may write the branch.
 
-    A new branch begins at the repository's first commit.
+    The branch is created if it does not exist. A new branch begins at the repository's first
+    commit.
 
     Raises:
-        UserError: the branch holds something else, or the repository is public and
+        UserError: The branch holds something else, or the repository is public and
             hub.private=true.
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
-    api, repository = _api(), run.recipe.hub.repo
+    api = _api()
+    repository = run.recipe.hub.repo
     try:
         info = api.repo_info(repository, revision=branch)
     except RevisionNotFoundError:
@@ -161,35 +172,43 @@ def _parent(run: Run, branch: str) -> str:
 
 
 def _check_whose(run: Run, info: Any) -> None:
-    """Check that a commit is blank or of this run.
+    """Check that a commit of the repository is blank or holds an earlier state of this run.
+
+    Args:
+        run: The run to upload.
+        info: Result of the client's `repo_info` for the commit.
 
     Raises:
-        UserError: the commit holds something else, or the run of another recipe or of other data.
+        UserError: The commit holds files of no run, or a run of another recipe or of other data.
     """
-    repo, another = f"hub.repo={run.recipe.hub.repo}", "Use another hub.repo=."
+    option, remedy = f"hub.repo={run.recipe.hub.repo}", "Use another hub.repo=."
     names = {file.rfilename for file in info.siblings}
     if not names.issuperset(WHOSE):
-        if strangers := sorted(names - BLANK):
-            listed = ", ".join(strangers[:3])
+        unknown = sorted(names - BLANK)
+        if unknown:
+            listed = ", ".join(unknown[:3])
             text = f"this repository has files that belong to no run ({listed})"
-            raise UserError(f"{repo}: {text}. {another}")
+            raise UserError(f"{option}: {text}. {remedy}")
         return
-    source = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", repo, WHOSE)
+    folder = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", option, WHOSE)
     try:
-        pushed, was = (load_yaml(source / name) for name in WHOSE)
+        pushed_recipe, pushed_identity = (load_yaml(folder / name) for name in WHOSE)
     except UserError:
         text = f"{' or '.join(WHOSE)} of this repository cannot be read"
-        raise UserError(f"{repo}: {text}. {another}") from None
-    compared = counted(flatten(pushed))
-    here = computed_values(public_recipe(run.recipe))
-    if differ := [difference.key for difference in differences(compared, here)]:
-        text = f"this repository holds a run of another recipe ({', '.join(differ[:5])})"
-        raise UserError(f"{repo}: {text}. {another}")
-    for kind, now in identity(run).items():
-        before = was.get(kind)
-        if differences(facts(kind, before if isinstance(before, dict) else {}), facts(kind, now)):
+        raise UserError(f"{option}: {text}. {remedy}") from None
+    pushed_values = counted(flatten(pushed_recipe))
+    values = computed_values(public_recipe(run.recipe))
+    keys = [difference.key for difference in differences(pushed_values, values)]
+    if keys:
+        text = f"this repository holds a run of another recipe ({', '.join(keys[:5])})"
+        raise UserError(f"{option}: {text}. {remedy}")
+    for kind, hashes in identity(run).items():
+        pushed_hashes = pushed_identity.get(kind)
+        if not isinstance(pushed_hashes, dict):
+            pushed_hashes = {}
+        if differences(facts(kind, pushed_hashes), facts(kind, hashes)):
             text = f"this repository holds a run of this recipe, but the hashes of {kind} differ"
-            raise UserError(f"{repo}: {text}. {another}")
+            raise UserError(f"{option}: {text}. {remedy}")
 
 
 def _api() -> Any:
@@ -199,7 +218,12 @@ def _api() -> Any:
 
 
 def _with_retries(do: Callable[[], T], say: Say) -> T:
-    """Call `do`, and retry if the Hub is busy, cannot be reached or got another commit first."""
+    """Call a function, and retry if the Hub is busy, unreachable or got another commit first.
+
+    Args:
+        do: Function without arguments, whose result is returned.
+        say: Function that prints a line, called before each wait.
+    """
     for wait in WAITS:
         try:
             return do()
@@ -215,7 +239,7 @@ def main(arguments: list[str]) -> None:
     """Run the push tool.
 
     Raises:
-        UserError: as `parse`, `open_run` and `push`.
+        UserError: See `parse`, `open_run` and `push`.
     """
     options = parse(PushOptions, arguments)
     run = open_run(options.folder)

@@ -17,57 +17,64 @@ TENSOR = "safetensors"  # key of the object that replaces a tensor in the JSON
 
 
 def pack(state: dict[str, Any]) -> tuple[bytes, bytes]:
-    """Convert a state to JSON and safetensors.
+    """Convert a training state to the content of a JSON file and of a safetensors file.
 
-    A state has tensors, numbers and texts in lists and in dictionaries by name.
+    Args:
+        state: Tensors, numbers and texts, in lists and in dictionaries with names as keys.
     """
     tensors: dict[str, Tensor] = {}
 
-    def place(x: Tensor) -> dict[str, str]:
+    def store(tensor: Tensor) -> dict[str, str]:
         name = str(len(tensors))
-        tensors[name] = x.detach().cpu().clone().contiguous()
+        tensors[name] = tensor.detach().cpu().clone().contiguous()
         return {TENSOR: name}
 
-    structure = json.dumps(
-        state, default=place
-    )  # `place` is called for values that JSON cannot represent: tensors
+    # json calls `store` for each value that it cannot represent, which is each tensor
+    structure = json.dumps(state, default=store)
     return structure.encode(), save(tensors)
 
 
 def unpack(structure: bytes, tensors: bytes) -> Any:
-    """Return the state from the results of `pack`.
+    """Return the training state that `pack` has converted.
+
+    Args:
+        structure: Content of the JSON file.
+        tensors: Content of the safetensors file.
 
     Raises:
-        ValueError, KeyError, TypeError or safetensors' own error: the bytes are no packed state.
+        ValueError: The JSON file is damaged.
+        KeyError: A tensor is missing.
+        TypeError: The structure is no packed state.
+        SafetensorError: The safetensors file is damaged.
     """
-    known = load(tensors)
+    by_name = load(tensors)
 
-    def find(entry: dict[str, Any]) -> Any:
-        return known[entry[TENSOR]] if entry.keys() == {TENSOR} else entry
+    def restore(entry: dict[str, Any]) -> Any:
+        return by_name[entry[TENSOR]] if entry.keys() == {TENSOR} else entry
 
-    return json.loads(structure, object_hook=find)
+    return json.loads(structure, object_hook=restore)
 
 
 def pack_newest(
     root: Path, publish: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> dict[str, bytes]:
-    """Pack the newest intact checkpoint of a run, and the best checkpoint if that is another.
+    """Pack the newest intact checkpoint of a run, and the best checkpoint if it is another one.
 
-    checkpoint.best chooses the best checkpoint. If it is damaged, it is left out, and a run that is
-    resumed from this state reports it.
+    The option checkpoint.best defines the best checkpoint. A damaged best checkpoint is left out,
+    and a run that is resumed from the uploaded state says so.
 
     Args:
-        root: the run's folder of checkpoints.
-        publish: a function that returns a state as it is uploaded.
+        root: The run's folder of checkpoints.
+        publish: Function that removes private values from a state.
 
     Returns:
-        the packed states, by the names of the files.
+        {name of the file: content}.
 
     Raises:
-        UserError: all checkpoints are damaged.
+        UserError: All checkpoints are damaged.
     """
-    newest = filter(checkpoint.is_intact, reversed(checkpoint.list_checkpoints(root)))
-    path = next(newest, None)
+    newest_first = reversed(checkpoint.list_checkpoints(root))
+    path = next(filter(checkpoint.is_intact, newest_first), None)
     if path is None:
         raise UserError(
             f"{root}: all checkpoints are damaged. The next push uploads the next checkpoint."
@@ -83,40 +90,48 @@ def pack_newest(
 
 
 def _best_step(state: dict[str, Any]) -> int | None:
-    """Return the step of the best checkpoint that a state names, or None.
+    """Return the step of the best checkpoint that a state names.
 
-    Return None as well if the state itself is the best.
+    None if the state names no best checkpoint, or if the state itself is the best checkpoint.
     """
     step: int | None = (state.get("best") or {}).get("step")
     return None if step == state["step"] else step
 
 
 def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> None:
-    """Write the packed state of a folder, and the best state named there, as checkpoints.
+    """Write the downloaded training state, and the best state if there is one, as checkpoints.
 
     Args:
-        root: the run's folder of checkpoints.
-        source: the downloaded folder.
-        place: the beginning of error messages.
-        steps: number of steps of the run's optimiser.
+        root: The run's folder of checkpoints.
+        source: Folder of the downloaded files.
+        place: Repository, with which error messages begin.
+        steps: Number of optimiser steps of the run.
 
     Raises:
-        UserError: the folder holds no training state of such a run.
-        OSError, RuntimeError: a checkpoint cannot be written.
+        UserError: The folder holds no training state of such a run.
+        OSError: A checkpoint cannot be written.
+        RuntimeError: A checkpoint cannot be written, because the disk is full.
     """
     state = _unpacked(source, "state", place, steps)
-    if (step := _best_step(state)) is not None and (source / "best.json").exists():
+    best_step = _best_step(state)
+    if best_step is not None and (source / "best.json").exists():
         best = _unpacked(source, "best", place, steps)
-        if best["step"] == step:  # the files may be from an earlier push
-            checkpoint.save(root, step, best, keep=1)
+        if best["step"] == best_step:  # the files may be from an earlier push
+            checkpoint.save(root, best_step, best, keep=1)
     checkpoint.save(root, state["step"], state, keep=1)
 
 
 def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]:
-    """Return the state in NAME.json and NAME.safetensors.
+    """Read and check the state in NAME.json and NAME.safetensors.
+
+    Args:
+        source: Folder of the downloaded files.
+        name: Name of the files, without ending.
+        place: Repository, with which error messages begin.
+        steps: Number of optimiser steps of the run.
 
     Raises:
-        UserError: the files hold no training state of a step from 0 to `steps`.
+        UserError: The files hold no training state of a step from 0 to `steps`.
     """
     try:
         structure = (source / f"{name}.json").read_bytes()

@@ -33,7 +33,7 @@ ROTARY_ARGS: dict[str, Any] = {
 
 
 def architecture(model: Model) -> str:
-    """Return the name that timm.create_model takes."""
+    """Return the name of the model's architecture in timm."""
     if model.positions == "rotary" and model.timm == CLASSIC:
         return ROTARY
     if model.activation == "swiglu" and model.timm == CLASSIC:
@@ -48,14 +48,14 @@ def is_eva(model: Model) -> bool:
 
 
 def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True) -> dict[str, Any]:
-    """Return keyword arguments of timm.create_model.
+    """Return the keyword arguments with which timm.create_model builds a model.
 
     Args:
-        model: the encoder.
-        size: side of the images in pixels.
-        channels: channels of the images. A network with a ResNet needs 3.
-        exported: treat positions that the encoder adds itself as a learned table of the backbone,
-            as in an export.
+        model: The keys of model=.
+        size: Side of the images in pixels.
+        channels: Number of channels of the images. A network with a ResNet needs 3.
+        exported: Whether the network is read from an export, where positions that the encoder adds
+            itself are a learned table of the backbone. False: the network has no such table.
     """
     if model.convolutional:
         return dict(model.args)
@@ -83,8 +83,9 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
         args["init_values"] = model.layer_scale
     if is_eva(model):
         rotary = ROTARY_ARGS if model.timm == CLASSIC else {}
-        more = {"swiglu_mlp": model.activation == "swiglu", "num_reg_tokens": model.registers}
-        return rotary | args | more
+        args["swiglu_mlp"] = model.activation == "swiglu"
+        args["num_reg_tokens"] = model.registers
+        return rotary | args
     if model.registers:
         args["reg_tokens"] = model.registers
     if model.positions == "none" or (not exported and model.positions.endswith("_2d")):
@@ -93,16 +94,18 @@ def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True)
 
 
 def _ratio(hidden: int, width: int) -> float:
-    """Return an mlp_ratio for which timm computes int(width * mlp_ratio) = hidden."""
+    """Return the mlp_ratio for which timm's int(width * mlp_ratio) is exactly `hidden`."""
     ratio = hidden / width
-    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
+    if int(width * ratio) == hidden:
+        return ratio
+    return math.nextafter(ratio, math.inf)  # the quotient was rounded down
 
 
 def first_registers(backbone: Any) -> None:
-    """Initialise registers as timm's Eva does.
+    """Draw the initial values of registers, with the standard deviation of timm's Eva.
 
-    With the deviation of 1e-6 that timm's VisionTransformer uses, registers would be equal and get
-    equal gradients.
+    With the standard deviation of 1e-6 of timm's VisionTransformer, all registers would be almost
+    equal and get almost equal gradients.
     """
     if getattr(backbone, "reg_token", None) is not None:
         nn.init.normal_(backbone.reg_token, std=STD)
@@ -112,9 +115,9 @@ def create(model: Model, expected: str = "", **args: Any) -> Any:
     """Build timm's network of a model, without a classifier.
 
     Args:
-        model: the model.
-        expected: which architectures are possible, a sentence for the error message.
-        **args: arguments of timm.create_model.
+        model: The keys of model=.
+        expected: Sentence for the error message on which architectures are possible.
+        **args: Arguments of timm.create_model.
 
     Raises:
         UserError: timm has no such architecture, or the architecture takes other arguments.
@@ -128,38 +131,45 @@ def create(model: Model, expected: str = "", **args: Any) -> Any:
 
 
 def _named(model: Model) -> str:
+    """Return model.timm and model.args as a user would type them."""
     args = f", model.args={option_text(model.args)}" if model.args else ""
     return f"model.timm={model.timm}{args}"
 
 
 def check_sizes(stored: Mapping[str, Any], model: Model) -> None:
-    """Check that a network has the values of the keys of model=.
+    """Check that a network has the sizes that the keys of model= state.
 
     Args:
-        stored: {key: value} of the network. For LayerScale, whether the network has it, as in
+        stored: {key: value} of the network. The value of layer_scale is "null" or "a value", as in
             `sizes_of_state`.
-        model: the keys.
+        model: The keys of model=.
 
     Raises:
-        UserError: the architecture of model.timm has other values.
+        UserError: The architecture of model.timm has other values.
     """
-    for key, value in stored.items():
-        here = getattr(model, key)
+    for key, network_value in stored.items():
+        recipe_value = getattr(model, key)
         if key == "layer_scale":
-            here = "null" if here is None else "a value"
-        if here != value:
-            has = f"{_named(model)} has {str(value).lower()}"
-            raise UserError(f"model.{key}={str(here).lower()}: {has}. Use the same value.")
+            recipe_value = "null" if recipe_value is None else "a value"
+        if recipe_value != network_value:
+            has = f"{_named(model)} has {str(network_value).lower()}"
+            raise UserError(f"model.{key}={str(recipe_value).lower()}: {has}. Use the same value.")
 
 
 def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
-    """Check that a timm Vision Transformer has the values of the keys of model=.
+    """Check that a timm Vision Transformer has the properties that the keys of model= state.
+
+    Args:
+        backbone: The network of timm.
+        patch_size: Side of the network's patches in pixels.
+        model: The keys of model=.
 
     Raises:
-        UserError: the architecture or model.args of the model have other values.
+        UserError: The architecture or model.args of the model have other values.
     """
-    if (backbone.cls_token is None) == model.class_token:
-        has, says = ("no", "false") if model.class_token else ("a", "true")
+    has_class_token = backbone.cls_token is not None
+    if has_class_token != model.class_token:
+        has, says = ("a", "true") if has_class_token else ("no", "false")
         raise UserError(
             f"model.args={option_text(model.args)}: model.timm={model.timm} has {has} class token."
             f" Write class_token: {says} in model.args."

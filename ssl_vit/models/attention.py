@@ -13,17 +13,25 @@ from torch.nn import functional as F
 
 
 def gather_tokens(x_BTD: Tensor, index_BK: Tensor) -> Tensor:
-    """Select tokens by index, in the given order, (B, K, D).
+    """Select K tokens of each image by index, and return (B, K, D).
 
-    Whole rows are copied, because `gather` looks up every value on a CPU (docs/speed.md).
+    This is `gather` along the tokens, but faster: it copies the D values of a token at once, while
+    `gather` looks up every value on a CPU (docs/speed.md).
+
+    Args:
+        x_BTD: All tokens.
+        index_BK: Indices of tokens in each image, in any order, int64.
     """
     rows = token_rows(index_BK, x_BTD.shape[1])
     return x_BTD.flatten(0, 1).index_select(0, rows).view(*index_BK.shape, x_BTD.shape[-1])
 
 
 def token_rows(index_BK: Tensor, tokens: int) -> Tensor:
-    """Return the row numbers (B K,) of tokens in the flattened tokens of a batch, image after
-    image.
+    """Convert indices of tokens in each image to row numbers in the flattened batch, (B K,).
+
+    Args:
+        index_BK: Indices of tokens in each image, int64.
+        tokens: Number of tokens T of an image. The flattened batch has B T rows, image after image.
     """
     first_B = tokens * torch.arange(len(index_BK), device=index_BK.device)
     return (index_BK + first_B[:, None]).flatten()
@@ -39,20 +47,29 @@ class PackedLinear(nn.Linear):
     def forward(  # type: ignore[override]
         self, x_BTD: Tensor, wanted_BK: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return (B, T, 3 D), or with `wanted_BK` queries (B, K, D) and keys and values (B, T, 2
-        D).
+        """Compute queries, keys and values.
+
+        Args:
+            x_BTD: All tokens.
+            wanted_BK: Indices of the tokens that need queries, int64. None: all tokens.
+
+        Returns:
+            Queries, keys and values together (B, T, 3 D). With `wanted_BK`, the queries (B, K, D)
+            and the keys and values (B, T, 2 D).
         """
         if wanted_BK is None:
             return super().forward(x_BTD)
         sizes = [self.out_features // 3, 2 * self.out_features // 3]
-        query_weight, weight = self.weight.split(sizes)
-        query_bias, bias = (None, None) if self.bias is None else self.bias.split(sizes)
+        query_weight, key_value_weight = self.weight.split(sizes)
+        query_bias, key_value_bias = None, None
+        if self.bias is not None:
+            query_bias, key_value_bias = self.bias.split(sizes)
         query_BKD = F.linear(gather_tokens(x_BTD, wanted_BK), query_weight, query_bias)
-        return query_BKD, F.linear(x_BTD, weight, bias)
+        return query_BKD, F.linear(x_BTD, key_value_weight, key_value_bias)
 
 
 class QueryAttention(Attention):
-    """timm's Attention, with the fused kernel where it is faster.
+    """timm's Attention, with the fused kernel on the devices on which the kernel is faster.
 
     With `wanted_BK`, only the wanted tokens attend and are projected. This needs a PackedLinear
     `qkv`.
@@ -68,21 +85,22 @@ class QueryAttention(Attention):
         if any(value is not None and value is not False for value in mask.values()):
             return super().forward(x_BTD, **mask)
         if wanted_BK is None:
-            packed_BT3Hd = self.qkv(x_BTD).unflatten(-1, (3, self.num_heads, -1))
-            query_BKHd, key_BTHd, value_BTHd = packed_BT3Hd.unbind(2)
+            qkv_BT3Hd = self.qkv(x_BTD).unflatten(-1, (3, self.num_heads, -1))
+            query_BKHd, key_BTHd, value_BTHd = qkv_BT3Hd.unbind(2)
         else:
-            query_BKD, packed_BTE = self.qkv(x_BTD, wanted_BK)
+            query_BKD, key_value_BTE = self.qkv(x_BTD, wanted_BK)
             query_BKHd = query_BKD.unflatten(-1, (self.num_heads, -1))
-            key_BTHd, value_BTHd = packed_BTE.unflatten(-1, (2, self.num_heads, -1)).unbind(2)
+            key_value_BT2Hd = key_value_BTE.unflatten(-1, (2, self.num_heads, -1))
+            key_BTHd, value_BTHd = key_value_BT2Hd.unbind(2)
         query_BHKd = self.q_norm(query_BKHd.transpose(1, 2))
         key_BHTd = self.k_norm(key_BTHd.transpose(1, 2))
         value_BHTd = value_BTHd.transpose(1, 2)
         if self.fused_attn and fused_is_faster(query_BHKd):
-            read_BHKd = F.scaled_dot_product_attention(query_BHKd, key_BHTd, value_BHTd)
+            output_BHKd = F.scaled_dot_product_attention(query_BHKd, key_BHTd, value_BHTd)
         else:
-            share_BHKT = (query_BHKd * self.scale @ key_BHTd.transpose(-2, -1)).softmax(-1)
-            read_BHKd = share_BHKT @ value_BHTd
-        return self.proj_drop(self.proj(read_BHKd.transpose(1, 2).flatten(2)))
+            weight_BHKT = (query_BHKd * self.scale @ key_BHTd.transpose(-2, -1)).softmax(-1)
+            output_BHKd = weight_BHKT @ value_BHTd
+        return self.proj_drop(self.proj(output_BHKd.transpose(1, 2).flatten(2)))
 
 
 class Block(vision_transformer.Block):
@@ -97,8 +115,8 @@ class Block(vision_transformer.Block):
         if wanted_BK is None:
             return super().forward(x_BTD, **arguments)
         x_BKD = gather_tokens(x_BTD, wanted_BK)
-        read_BKD = self.attn(self.norm1(x_BTD), wanted_BK)
-        x_BKD = x_BKD + self.drop_path1(self.ls1(read_BKD))
+        attended_BKD = self.attn(self.norm1(x_BTD), wanted_BK)
+        x_BKD = x_BKD + self.drop_path1(self.ls1(attended_BKD))
         return x_BKD + self.drop_path2(self.ls2(self.mlp(self.norm2(x_BKD))))
 
 
@@ -111,7 +129,7 @@ def fused_is_faster(query: Tensor) -> bool:
 
 
 def fuse_on_gpus(network: nn.Module) -> None:
-    """Use fused attention kernels on a GPU only."""
+    """Let attention use fused kernels if there is a GPU, and plain products otherwise."""
     for module in network.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]

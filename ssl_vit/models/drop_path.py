@@ -21,5 +21,6 @@ class DropPath(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        kept = torch.rand(len(x), *[1] * (x.ndim - 1), device=x.device) < self.keep
-        return x * (kept / self.keep).to(x.dtype)
+        one_per_sample = (len(x), *[1] * (x.ndim - 1))
+        is_kept = torch.rand(one_per_sample, device=x.device) < self.keep
+        return x * (is_kept / self.keep).to(x.dtype)

@@ -49,14 +49,14 @@ class Backbone(nn.Module, ABC):
     """Network of timm with preprocessing.
 
     Args:
-        backbone: network of timm.
-        data: size, channels, range and normalisation of images, and how an evaluation resizes and
-            crops.
+        backbone: The network of timm.
+        data: Size, channels, range and normalisation of images, and how an evaluation resizes and
+            crops images.
 
     Attributes:
-        width: D.
-        pool: pooling of `feature` if the caller names none.
-        adapt_channels: whether weights for RGB may be adapted to the channels of the images.
+        width: Width D of the features.
+        pool: Pooling that `feature` uses if the caller names no pooling, "token" or "avg".
+        adapt_channels: Whether weights for RGB may be adapted to the channels of the images.
     """
 
     backbone: Any  # timm's classes share no type that names their parts
@@ -77,13 +77,14 @@ class Backbone(nn.Module, ABC):
         self.register_buffer("std", std_C11, persistent=False)
 
     def normalize(self, pixels_B3HW: Tensor) -> Tensor:
-        """Normalise integer images, or integer patches (B, N, 3, P, P).
+        """Return images or patches as float32, normalised by mean and std of the channels.
 
-        Images of 8 bits are uint8. Images of 16 bits are int32 or uint16 and are clipped to the
-        range.
+        Args:
+            pixels_B3HW: Images, or patches (B, N, 3, P, P). Images of 8 bits are uint8. Images of
+                16 bits are int32 or uint16 and are clipped to `pixel_range`.
 
         Raises:
-            TypeError: the values have another type.
+            TypeError: The values have another type.
         """
         check_integers(pixels_B3HW, self.data)
         value_B3HW = pixels_B3HW.float()
@@ -92,13 +93,15 @@ class Backbone(nn.Module, ABC):
         return value_B3HW.sub_(self.mean).div_(self.std)
 
     def pixels(self, images: Images) -> Tensor:
-        """Return images as a uint8 tensor (B, 3, H, W).
+        """Return images as an integer tensor (B, 3, H, W).
 
-        Tensors are returned unchanged. Arrays and PIL images are resized and cropped as in the
-        evaluation, and moved to the encoder's device.
+        Args:
+            images: A tensor, which is returned unchanged, or arrays or PIL images, which are
+                resized and cropped as in the evaluation and moved to the encoder's device.
 
         Raises:
-            TypeError, ValueError: see `pixel_values.evaluation_images`.
+            TypeError: See `pixel_values.evaluation_images`.
+            ValueError: See `pixel_values.evaluation_images`.
         """
         if isinstance(images, Tensor):
             return images
@@ -106,7 +109,13 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
-        """Return a feature of each image, (B, D)."""
+        """Return a feature of each image, (B, D).
+
+        Args:
+            images: Images that `pixels` accepts.
+            pool: How tokens are pooled, "token" or "avg". None: the attribute `pool`.
+            layer: Number of the block after which the feature is taken, from 1. None: the last.
+        """
 
 
 class PatchProjection(nn.Conv2d):
@@ -120,16 +129,29 @@ class PatchProjection(nn.Conv2d):
 
         Images (B, C, H, W), which timm's forward pass gives, are convolved as in timm.
         """
-        return super().forward(x) if x.ndim == 4 else F.linear(x, self.weight.flatten(1), self.bias)
+        if x.ndim == 4:
+            return super().forward(x)
+        return F.linear(x, self.weight.flatten(1), self.bias)
 
 
 def cut_patches(image_BCHW: Tensor, side: int) -> Tensor:
-    """Cut images into patches of side x side pixels, channel by channel, (B, N, X)."""
+    """Cut images into patches, and return the pixels of each patch, (B, N, X).
+
+    Args:
+        image_BCHW: The images.
+        side: Side of a patch in pixels. The X values of a patch are ordered by channel, row and
+            column.
+    """
     return rearrange(image_BCHW, "b c (h p) (w q) -> b (h w) (c p q)", p=side, q=side)
 
 
 def join_patches(pixel_BNX: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Join patches of `cut_patches` into RGB images (B, 3, H, W)."""
+    """Join the patches of `cut_patches` to RGB images (B, 3, H, W).
+
+    Args:
+        pixel_BNX: Pixels of the patches.
+        grid: Rows and columns of patches.
+    """
     side = math.isqrt(pixel_BNX.shape[-1] // 3)
     shape = {"h": grid[0], "c": 3, "p": side}
     return rearrange(pixel_BNX, "b (h w) (c p q) -> b c (h p) (w q)", **shape)
@@ -146,13 +168,16 @@ class Convolutional(Backbone):
         self.width = backbone.num_features
 
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
-        """Return the output of the network's pooling (B, D). `pool` and `layer` are ignored.
+        """Return the output of the network's pooling, (B, D).
 
         Args:
-            images: images that `pixels` accepts.
+            images: Images that `pixels` accepts.
+            pool: Ignored.
+            layer: Ignored.
 
         Raises:
-            TypeError, ValueError: see `pixels`, or a tensor has another shape.
+            TypeError: See `pixels`.
+            ValueError: See `pixels`, or a tensor has another shape.
         """
         pixels_B3HW = self.pixels(images)
         if pixels_B3HW.ndim != 4 or pixels_B3HW.shape[1] != 3:
@@ -164,9 +189,9 @@ class Encoder(Backbone):
     """Vision Transformer whose patch embeddings can be corrupted before positions are added.
 
     Args:
-        backbone: network of timm, with or without positions.
-        data: see Backbone.
-        positions: how positions enter. None: as in timm's VisionTransformer.
+        backbone: The network of timm, with or without positions.
+        data: See `Backbone`.
+        positions: Module that adds positions to tokens. None: timm's backbone adds them.
     """
 
     def __init__(self, backbone: Any, data: Data, positions: Positions | None = None) -> None:
@@ -186,13 +211,13 @@ class Encoder(Backbone):
         return self.backbone.cls_token is not None
 
     def patch(self, pixels_B3HW: Tensor) -> Tensor:
-        """Return patch embeddings (B, N, D) of uint8 images, without positions.
+        """Return the patch embeddings (B, N, D) of integer images, without positions.
 
         This is the linear projection E (paper, 3.1).
 
         Raises:
-            TypeError: see `normalize`.
-            ValueError: the images have another size or other channels than the encoder expects.
+            TypeError: See `normalize`.
+            ValueError: The images have another size or other channels than the encoder expects.
         """
         check_integers(pixels_B3HW, self.data)
         shape = tuple(pixels_B3HW.shape)
@@ -217,16 +242,16 @@ class Encoder(Backbone):
         visible_BV: Tensor | None = None,
         wanted_BK: Tensor | None = None,
     ) -> Tensor:
-        """Return normalised features of patch embeddings (paper, 3.1).
-
-        Adds class token and positions, then applies the blocks and the final norm.
+        """Add class token and positions, and apply the blocks and the final norm (paper, 3.1).
 
         Args:
-            x_BND: embeddings of all patches.
-            visible_BV: int64, the patches that the blocks see, each with its own position, in this
-                order after the prefix tokens (He et al., 2022, section 3). None: all patches.
-            wanted_BK: int64, indices among the patches that the blocks see. If the last block is
-                timm's plain block, all other tokens are only keys and values there.
+            x_BND: Embeddings of all patches, without positions.
+            visible_BV: Indices of the patches that the blocks see, int64. The patches keep their
+                positions and follow the prefix tokens in this order (He et al., 2022, section 3).
+                None: all patches.
+            wanted_BK: Indices, among the patches that the blocks see, of the patches whose features
+                are returned, int64. If the last block is timm's plain block, it computes only these
+                patches, which saves time. None: all tokens are returned.
 
         Returns:
             Features of all tokens (B, T, D), or of the wanted patches (B, K, D).
@@ -242,37 +267,35 @@ class Encoder(Backbone):
         return self.backbone.norm(gather_tokens(token_BTD, index_BK))
 
     def embed(self, x_BND: Tensor) -> Tensor:
-        """Return the tokens (B, T, D) that the first block receives: class token, patches and
-        positions.
+        """Add class token and positions to patch embeddings, and return all tokens (B, T, D).
 
-        This is equation 1 of the paper.
+        The first block receives these tokens (paper, equation 1).
         """
         return self.positions.embed(self.backbone, x_BND)
 
     def block_arguments(self, visible_BV: Tensor | None = None) -> dict[str, Tensor]:
-        """Return keyword arguments of every block (see `positions.Positions`)."""
+        """Return the keyword arguments of every block (see `Positions.block_arguments`)."""
         return self.positions.block_arguments(self.backbone, visible_BV)
 
     def crop_tokens(self, pixels_B3HW: Tensor) -> Tensor:
-        """Return all tokens (B, T, D), prefix first, of images smaller than the encoder's, after
-        the final norm.
+        """Return all tokens (B, T, D) of images that are smaller than the encoder's images.
 
-        Added positions are interpolated (`Positions.embed_at`). Rotary positions are those for the
-        size of the images.
+        The tokens are those after the final norm, prefix tokens first. Added positions are
+        interpolated (`Positions.embed_at`), and rotary positions are those for the smaller size.
 
         Raises:
-            TypeError: see `normalize`.
-            ValueError: the images have more patches than the encoder's, or their sides are not
-                multiples of the patch.
+            TypeError: See `normalize`.
+            ValueError: The images have more patches than the encoder's images, or their sides are
+                not multiples of the side of a patch.
         """
         check_integers(pixels_B3HW, self.data)
         height, width = pixels_B3HW.shape[2:]
         rows, columns = height // self.patch_size, width // self.patch_size
-        whole = (rows * self.patch_size, columns * self.patch_size) == (height, width)
-        if not whole or rows > self.grid[0] or columns > self.grid[1]:
-            most = self.patch_size * self.grid[0]
+        is_multiple = (rows * self.patch_size, columns * self.patch_size) == (height, width)
+        if not is_multiple or rows > self.grid[0] or columns > self.grid[1]:
+            largest = self.patch_size * self.grid[0]
             raise ValueError(
-                f"images of {height} x {width} pixels: expected at most {most} x {most}, and"
+                f"images of {height} x {width} pixels: expected at most {largest} x {largest}, and"
                 f" multiples of {self.patch_size}"
             )
         if (rows, columns) == self.grid:
@@ -285,7 +308,13 @@ class Encoder(Backbone):
         return self.backbone.norm(token_BTD)
 
     def _up_to(self, x_BND: Tensor, layer: int, visible_BV: Tensor | None = None) -> Tensor:
-        """Return features (B, T, D) after block number `layer`, counted from 1."""
+        """Return the tokens (B, T, D) after a block, without the final norm.
+
+        Args:
+            x_BND: Embeddings of all patches, without positions.
+            layer: Number of the block, from 1. 0: the tokens that the first block receives.
+            visible_BV: Indices of the patches that the blocks see, int64. None: all patches.
+        """
         token_BTD = self.embed(x_BND)
         if visible_BV is not None:
             visible_BVD = gather_tokens(token_BTD[:, self.prefix :], visible_BV)
@@ -302,31 +331,34 @@ class Encoder(Backbone):
         apply it after the pooling instead.
 
         Args:
-            images: images that `pixels` accepts.
-            pool: "token" or "avg". None: the encoder's `pool`.
-            layer: take the feature after this block, counted from 1, without the norm. None: after
-                the last block, with the norm.
+            images: Images that `pixels` accepts.
+            pool: "token" or "avg". None: the attribute `pool`.
+            layer: Number of the block after which the feature is taken, from 1, without the norm.
+                None: after the last block, with the norm.
 
         Raises:
-            TypeError, ValueError: see `pixels` and `patch`, or `pool` has another value.
+            TypeError: See `pixels` and `patch`.
+            ValueError: See `pixels` and `patch`, or `pool` has another value.
         """
         return self.pooled(self.tokens(images, layer), self.pool if pool is None else pool, layer)
 
     def tokens(self, images: Images, layer: int | None = None) -> Tensor:
-        """Return all tokens (B, T, D), prefix first.
+        """Return all tokens (B, T, D) of images, prefix tokens first.
 
         Args:
-            images: images that `pixels` accepts.
-            layer: as in `feature`.
+            images: Images that `pixels` accepts.
+            layer: Number of the block after which the tokens are taken, from 1, without the norm.
+                None: after the last block, with the norm.
         """
         x_BND = self.patch(self.pixels(images))
         return self(x_BND) if layer is None else self._up_to(x_BND, layer)
 
     def last_outputs(self, pixels_B3HW: Tensor, count: int) -> list[Tensor]:
-        """Return all tokens (B, T, D) after each of the last `count` blocks, without the final
-        norm.
+        """Return all tokens (B, T, D) after each of the last blocks, without the final norm.
 
-        If the encoder has fewer blocks, all blocks are returned.
+        Args:
+            pixels_B3HW: Integer images.
+            count: Number of last blocks. If the encoder has fewer blocks, all blocks are used.
         """
         blocks = self.backbone.blocks
         token_BTD = self._up_to(self.patch(pixels_B3HW), max(0, len(blocks) - count))
@@ -337,7 +369,16 @@ class Encoder(Backbone):
         return outputs
 
     def pooled(self, h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
-        """Pool tokens of a layer into a feature of each image, (B, D), as in `feature`."""
+        """Pool tokens into a feature of each image, (B, D), as `feature` does.
+
+        Args:
+            h_BTD: Tokens after the final norm, or after the block `layer`.
+            pool: "token" or "avg".
+            layer: Number of the block that returned the tokens. None: the final norm.
+
+        Raises:
+            ValueError: `pool` has another value.
+        """
         if pool not in ("token", "avg"):
             raise ValueError(f"pool={pool}: expected token or avg")
         h_BD = h_BTD[:, 0] if pool == "token" else h_BTD[:, self.prefix :].mean(1)
@@ -350,7 +391,13 @@ def build_backbone(
     dropout: float = 0.0,
     drop_path: float = 0.0,
 ) -> Backbone:
-    """Build an encoder or a convolutional network, with fresh weights.
+    """Build the encoder or convolutional network of a model, with random weights.
+
+    Args:
+        model: The keys of model=.
+        data: The images.
+        dropout: Rate of dropout in training. Convolutional networks have no dropout.
+        drop_path: Rate of drop path in the last block, in training.
 
     Raises:
         UserError: model.timm is unsuitable, or has other sizes than the keys of model=.
@@ -368,16 +415,17 @@ def build_encoder(
     dropout: float = 0.0,
     drop_path: float = 0.0,
 ) -> Encoder:
-    """Build an encoder without classifier, with fresh weights (timm's `weight_init="jax"`).
+    """Build an encoder without classifier, with random weights (timm's `weight_init="jax"`).
 
     Weights are drawn from torch's global generator. Dropout follows the positions and every dense
     layer except qkv (paper, appendix B.1). The rate of drop path rises linearly from 0 in the first
     block (Huang et al., 2016).
 
     Args:
-        model: architecture.
-        data: image size and normalisation.
-        dropout, drop_path: rates in training.
+        model: The keys of model=.
+        data: Size, channels and normalisation of the images.
+        dropout: Rate of dropout in training.
+        drop_path: Rate of drop path in the last block, in training.
 
     Raises:
         UserError: model.timm is unsuitable, or differs from the keys of model=.
@@ -401,9 +449,9 @@ def build_encoder(
     first_registers(backbone)
     grid = backbone.patch_embed.grid_size
     positions = build_positions(model.positions, grid, model.width)
-    net = Encoder(backbone, data, positions)
-    net.adapt_channels = model.adapt_channels
-    check_architecture(backbone, net.patch_size, model)
+    encoder = Encoder(backbone, data, positions)
+    encoder.adapt_channels = model.adapt_channels
+    check_architecture(backbone, encoder.patch_size, model)
     for parent in list(backbone.modules()):
         for child_name, child in parent.named_children():
             if isinstance(child, timm.layers.DropPath):
@@ -414,4 +462,4 @@ def build_encoder(
     allow_wanted(backbone.blocks)
     if type(backbone.patch_embed) is PatchEmbed:
         backbone.patch_embed.proj.__class__ = PatchProjection
-    return net
+    return encoder

@@ -4,7 +4,7 @@ import torch
 
 
 def full_precision(device: torch.device) -> torch.autocast:
-    """Return a context manager in which operations on a device keep the precision of their inputs.
+    """Return a context manager without autocast: operations keep the precision of their inputs.
 
     Autocast does not support the meta device, on which costs are counted, so the CPU's is used
     there.

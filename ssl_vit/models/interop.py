@@ -47,26 +47,29 @@ RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's
 
 
 def _names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Return the names of all weights of a network with `depth` blocks, including the head.
+    """Return timm's and transformers' names of the weights of a ViT, including the head.
+
+    Args:
+        depth: Number of blocks.
 
     Returns:
-        {timm's name: transformers' name}, and for queries, keys and values {timm's name:
-        transformers' three names}.
+        {timm's name: transformers' name} of most tensors, and {timm's name: transformers' names of
+        queries, keys and values} of the tensors that timm stores together.
     """
-    parts, packed = PARTS | HEAD, {}
-    for n in range(depth):
-        layer = f"encoder.layer.{n}"
-        parts |= {f"blocks.{n}.{timms}": f"{layer}.{theirs}" for timms, theirs in LAYER.items()}
-        packed[f"blocks.{n}.attn.qkv"] = [f"{layer}.attention.attention.{part}" for part in QKV]
-    whole = {
-        f"{timms}.{kind}": f"{theirs}.{kind}" for timms, theirs in parts.items() for kind in KINDS
-    }
-    in_three = {
-        f"{timms}.{kind}": [f"{part}.{kind}" for part in three]
-        for timms, three in packed.items()
-        for kind in KINDS
-    }
-    return TOKENS | whole, in_three
+    modules, packed_modules = PARTS | HEAD, {}
+    for number in range(depth):
+        block, layer = f"blocks.{number}", f"encoder.layer.{number}"
+        for timms, theirs in LAYER.items():
+            modules[f"{block}.{timms}"] = f"{layer}.{theirs}"
+        attention = f"{layer}.attention.attention"
+        packed_modules[f"{block}.attn.qkv"] = [f"{attention}.{part}" for part in QKV]
+    names, packed_names = dict(TOKENS), {}
+    for kind in KINDS:
+        for timms, theirs in modules.items():
+            names[f"{timms}.{kind}"] = f"{theirs}.{kind}"
+        for timms, three in packed_modules.items():
+            packed_names[f"{timms}.{kind}"] = [f"{module}.{kind}" for module in three]
+    return names, packed_names
 
 
 def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -74,18 +77,21 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
     The pooler and the mask token, which timm does not have, are dropped.
 
+    Args:
+        state: {transformers' name: tensor}.
+
     Raises:
-        ValueError: a name does not belong to transformers' ViT.
+        ValueError: A name does not belong to transformers' ViT.
     """
     theirs = {name.removeprefix("vit."): value for name, value in state.items()}
     layers = {name.split(".")[2] for name in theirs if name.startswith("encoder.layer.")}
-    whole, in_three = _names(len(layers))
-    known = {*whole.values(), *(name for three in in_three.values() for name in three)}
+    names, packed_names = _names(len(layers))
+    expected = {*names.values(), *(name for three in packed_names.values() for name in three)}
     for name in theirs:
-        if name not in known and not name.startswith("pooler.") and "mask_token" not in name:
+        if name not in expected and not name.startswith("pooler.") and "mask_token" not in name:
             raise ValueError(f"transformers' ViT has no tensor {name}")
-    converted = {timms: theirs[name] for timms, name in whole.items() if name in theirs}
-    for timms, three in in_three.items():
+    converted = {timms: theirs[name] for timms, name in names.items() if name in theirs}
+    for timms, three in packed_names.items():
         if three[0] in theirs:
             converted[timms] = torch.cat([theirs[name] for name in three])
     return converted
@@ -95,35 +101,41 @@ def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[st
     """Convert a state with timm's names to transformers' names.
 
     Args:
-        state: weights with timm's names.
-        classifies: return the state of a ViTForImageClassification, else of a ViTModel. The pooler
-            of the ViTModel returns the class token unchanged, if the activation is linear as in
-            config.json.
+        state: {timm's name: tensor}.
+        classifies: True for the state of a ViTForImageClassification, false for that of a ViTModel.
+            The pooler of the ViTModel returns the class token unchanged, if the activation is
+            linear as in config.json.
     """
     blocks = {name.split(".")[1] for name in state if name.startswith("blocks.")}
-    whole, in_three = _names(len(blocks))
+    names, packed_names = _names(len(blocks))
     converted: dict[str, Tensor] = {}
     for name, value in state.items():
-        if name in whole:
-            converted[whole[name]] = value
+        if name in names:
+            converted[names[name]] = value
         else:
-            converted |= dict(zip(in_three[name], value.chunk(3), strict=True))
+            converted |= dict(zip(packed_names[name], value.chunk(3), strict=True))
+    converted = {name: value.contiguous() for name, value in converted.items()}
     if classifies:
         head = tuple(HEAD.values())
         return {
-            name if name.startswith(head) else f"vit.{name}": value.contiguous()
+            name if name.startswith(head) else f"vit.{name}": value
             for name, value in converted.items()
         }
     width = state["cls_token"].shape[-1]
     pooler = {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
-    return {name: value.contiguous() for name, value in converted.items()} | pooler
+    return converted | pooler
 
 
 def to_transformers(export: Path, out: Path) -> None:
     """Write an export as transformers' native ViT.
 
-    The files are config.json, model.safetensors and preprocessor_config.json. The last is left out
-    for images that are not RGB of 8 bits, because no image processor reads such images.
+    The files are config.json, model.safetensors and preprocessor_config.json. There is no
+    preprocessor_config.json for images that are not RGB of 8 bits, because no image processor reads
+    such images.
+
+    Args:
+        export: Folder of the export.
+        out: Folder to create.
 
     Raises:
         UserError: transformers' ViT cannot represent the network.
@@ -145,43 +157,40 @@ def to_transformers(export: Path, out: Path) -> None:
         )
     state = to_transformers_state(model.state_dict(), classes > 0)
     data_config = resolve_model_data_config(model)
-    described = _vit_config(config, model)
+    vit_config = _vit_config(config, model)
     processor = None
-    if pixels := config.get("pixels"):
-        normalised = {key: list(data_config[key]) for key in ("mean", "std")}
-        described["pixels"] = pixels | normalised
+    pixels = config.get("pixels")
+    if pixels:
+        normalisation = {key: list(data_config[key]) for key in ("mean", "std")}
+        vit_config["pixels"] = pixels | normalisation
     else:
         processor = _processor(data_config)
     out.mkdir(parents=True)
     weights = save(state, {"format": "pt"})
-    described = with_digests(described, {"model.safetensors": weights})
+    vit_config = with_digests(vit_config, {"model.safetensors": weights})
     (out / "model.safetensors").write_bytes(weights)
-    (out / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+    (out / "config.json").write_text(json.dumps(vit_config, indent=2) + "\n")
     if processor:
         (out / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n")
 
 
 def _unsupported(model: Any) -> str | None:
-    """Return why transformers' ViT cannot represent a timm network, or None."""
+    """Return why transformers' ViT cannot represent a timm network, or None if it can."""
     if hasattr(model, "blocks") and type(model) is not VisionTransformer:
         return f"the class of the network is {type(model).__name__}, not timm's VisionTransformer"
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
         embed = type(getattr(model, "patch_embed", None)).__name__
         return f"the network is {type(model).__name__} on {embed}, without patches of pixels"
-    whole, in_three = _names(len(model.blocks))
-    known, state = (
-        {name for name in names if not name.startswith("head.")}
-        for names in ([*whole, *in_three], model.state_dict())
-    )
-    for text, names in (
-        ("transformers' ViT has no", state - known),
-        ("the network has no", known - state),
-    ):
-        if names:
-            return f"{text} {min(names)}"
+    names, packed_names = _names(len(model.blocks))
+    expected = {name for name in (*names, *packed_names) if not name.startswith("head.")}
+    present = {name for name in model.state_dict() if not name.startswith("head.")}
+    if present - expected:
+        return f"transformers' ViT has no {min(present - expected)}"
+    if expected - present:
+        return f"the network has no {min(expected - present)}"
     acts: list[Any] = [block.mlp.act for block in model.blocks]  # type: ignore[union-attr]
-    gelu = all(type(act) is nn.GELU and act.approximate == "none" for act in acts)
-    if not gelu or model.no_embed_class:
+    is_gelu = all(type(act) is nn.GELU and act.approximate == "none" for act in acts)
+    if not is_gelu or model.no_embed_class:
         return "the network has no exact gelu, or no position for the class token"
     return None
 
@@ -190,7 +199,7 @@ def _load(export: Path) -> Any:
     """Load the network of an export by timm.
 
     Raises:
-        UserError: timm cannot read the export.
+        UserError: timm cannot read the folder.
     """
     try:
         return timm.create_model(f"local-dir:{export}", pretrained=True).eval()
@@ -200,7 +209,12 @@ def _load(export: Path) -> Any:
 
 
 def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
-    """Return the content of transformers' config.json."""
+    """Return the content of transformers' config.json.
+
+    Args:
+        config: Content of the export's config.json.
+        model: timm's network of the export.
+    """
     names = config.get("label_names") or []
     head: dict[str, Any] = {"pooler_act": "linear"}
     if names:
@@ -230,7 +244,10 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
 def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
     """Return the content of preprocessor_config.json.
 
-    The image processor does the same as timm's evaluation transform with `data_config`.
+    The image processor does the same as timm's evaluation transform.
+
+    Args:
+        data_config: Result of timm's `resolve_model_data_config`.
 
     Raises:
         UserError: transformers has no such image processor.
@@ -244,21 +261,22 @@ def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
             " AutoImageProcessor reads through timm."
         )
     sides = dict(zip(("height", "width"), data_config["input_size"][1:], strict=True))
-    large = {name: math.floor(side / data_config["crop_pct"]) for name, side in sides.items()}
+    # Sides to which images are resized before the centre is cropped
+    resized = {name: math.floor(side / data_config["crop_pct"]) for name, side in sides.items()}
     if mode == "squash":
         kind = "ViTImageProcessor"
-        size = large
+        size = resized
     else:
         # Among the processors that resize the shorter side and crop the centre, this does no more
         kind = "BitImageProcessor"
-        size = {"shortest_edge": large["height"]}
+        size = {"shortest_edge": resized["height"]}
     return {
         "image_processor_type": kind,
         "do_convert_rgb": True,
         "do_resize": True,
         "size": size,
         "resample": RESAMPLE[interpolation],
-        "do_center_crop": mode != "squash" or large != sides,
+        "do_center_crop": mode != "squash" or resized != sides,
         "crop_size": sides,
         "do_rescale": True,
         "rescale_factor": 1 / 255,
@@ -271,11 +289,15 @@ def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
 def to_onnx(export: Path, out: Path) -> None:
     """Write an export as ONNX.
 
-    The input is `pixels` (B, 3, H, W), normalised. The output is `features` (B, D), or `logits` (B,
-    C) of a classifier.
+    The network's input is `pixels` (B, 3, H, W), normalised. The output is `features` (B, D), or
+    `logits` (B, C) of a classifier.
+
+    Args:
+        export: Folder of the export.
+        out: File to create.
 
     Raises:
-        UserError: packages that ONNX needs are not installed.
+        UserError: Packages that ONNX needs are not installed.
     """
     try:
         import onnxscript  # noqa: F401
@@ -317,16 +339,16 @@ def main(arguments: list[str]) -> None:
     """Convert an export and print the path of the result.
 
     Raises:
-        UserError: see `parse` and `convert`.
+        UserError: See `parse` and `convert`.
     """
     print(f"written     {convert(parse(ExportOptions, arguments))}")
 
 
 def convert(options: ExportOptions) -> Path:
-    """Write the encoder in the format of the options and return the folder or file.
+    """Write an export in another format, and return the path of the new folder or file.
 
     Raises:
-        UserError: there is no export, the weights of the export were replaced or are not finite,
+        UserError: There is no export, the weights of the export were replaced or are not finite,
             `out` exists or cannot be written, or the format cannot represent the network.
     """
     out = options.out
@@ -344,8 +366,8 @@ def convert(options: ExportOptions) -> Path:
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"init={export}: cannot read this export: {reason(error)}") from None
     try:
-        with replacing(out) as beside:
-            FORMATS[options.format](export, beside)
+        with replacing(out) as new_path:
+            FORMATS[options.format](export, new_path)
     except OSError as error:
         raise UserError(f"out={out}: {error.strerror or error}") from None
     return out

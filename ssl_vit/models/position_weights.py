@@ -19,7 +19,7 @@ POSITIONS = "pos_embed"  # end of the names of tensors whose shape depends on th
 
 
 def exported_state(encoder: Backbone) -> dict[str, Tensor]:
-    """Return the backbone's tensors as timm reads them.
+    """Return the backbone's state with all positions in timm's format, {name: tensor}.
 
     Positions that the encoder adds to patches become a learned table, with zeros for prefix tokens.
     """
@@ -32,13 +32,15 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
 
 
 def kind_there(state: Mapping[str, Tensor], without_tensors: str | None) -> str | None:
-    """Return the value of model.positions that fits to a file of weights.
+    """Return the value of model.positions with which an encoder can load weights.
 
-    A table counts as "learned", however it was made, except next to rotary positions.
+    Weights with a position table need "learned", whatever the origin of the table, unless the
+    network also has rotary positions.
 
     Args:
-        state: the weights.
-        without_tensors: the kind if no name shows positions.
+        state: The weights, {name: tensor}.
+        without_tensors: The value if the weights have no position table, and "rotary" for a network
+            with rotary positions. None if the value is unknown.
     """
     if without_tensors != "rotary" and any(name.endswith(POSITIONS) for name in state):
         return "learned"
@@ -48,26 +50,26 @@ def kind_there(state: Mapping[str, Tensor], without_tensors: str | None) -> str 
 def fit_positions(
     state: Mapping[str, Tensor], encoder: Encoder, timms_rule: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
-    """Fit the positions of an export to the encoder's grid, and return the changed weights.
+    """Return weights whose position table is interpolated to the encoder's grid.
 
-    Positions that the encoder adds itself are also loaded into the encoder. If a table has
-    positions for prefix tokens and the encoder does not, the positions are added to the tokens
+    Positions that the encoder adds itself are also loaded into the encoder. If the table has
+    positions for prefix tokens and the encoder does not, these positions are added to the tokens
     themselves, which gives the same features.
 
     Args:
-        state: the weights.
-        encoder: the encoder that the weights are for.
-        timms_rule: arguments of timm's interpolation of a table. None: interpolate as in the
-            paper's code.
+        state: The weights, {name: tensor}.
+        encoder: The encoder that the weights are for.
+        timms_rule: Arguments of timm's `resample_abs_pos_embed`, to interpolate as timm does. None:
+            interpolate as in the paper's code.
 
     Raises:
-        ValueError: the positions cannot be fitted.
+        ValueError: The positions cannot be fitted.
     """
     state = dict(state)
     if POSITIONS not in state:
         return state
-    added = isinstance(encoder.positions, Added)
-    tables_prefix = 0 if added or encoder.backbone.no_embed_class else encoder.prefix
+    has_prefix = not (isinstance(encoder.positions, Added) or encoder.backbone.no_embed_class)
+    new_prefix = encoder.prefix if has_prefix else 0
     old_prefix = _prefix_positions(state[POSITIONS].shape[1], encoder)
     old_1ND = state[POSITIONS][:, old_prefix:]
     if timms_rule is not None and _is_square(old_1ND.shape[1]):
@@ -79,9 +81,9 @@ def fit_positions(
         table_1TD = resize_positions(state[POSITIONS], encoder.grid, old_prefix)
     prefix_1PD = table_1TD[:, :old_prefix]
     patch_1ND = table_1TD[:, old_prefix:]
-    if old_prefix < tables_prefix:
-        prefix_1PD = patch_1ND.new_zeros(1, tables_prefix, patch_1ND.shape[-1])
-    if old_prefix > tables_prefix:
+    if old_prefix < new_prefix:  # only the encoder has positions for prefix tokens
+        prefix_1PD = patch_1ND.new_zeros(1, new_prefix, patch_1ND.shape[-1])
+    if old_prefix > new_prefix:  # only the table has positions for prefix tokens
         state["cls_token"] = state["cls_token"] + prefix_1PD[:, :1]
         if "reg_token" in state:
             state["reg_token"] = state["reg_token"] + prefix_1PD[:, 1:]
@@ -96,13 +98,23 @@ def fit_positions(
 
 
 def _prefix_positions(rows: int, encoder: Encoder) -> int:
-    """Return how many rows of a table belong to prefix tokens: all prefix tokens or none."""
+    """Return the number of rows of a position table that belong to prefix tokens.
+
+    Either all prefix tokens or no prefix token has a row. The remaining rows are those of patches,
+    so their number is that of the encoder's grid or of another square grid.
+
+    Args:
+        rows: Number of rows of the table.
+        encoder: The encoder that the table is for.
+    """
     for prefix in (encoder.prefix, 0):
         if rows - prefix == encoder.patches:
             return prefix
-    prefix_tokens = 0 if encoder.backbone.no_embed_class else encoder.prefix
-    others = (prefix_tokens, 0, encoder.prefix)
-    return next((prefix for prefix in others if _is_square(rows - prefix)), prefix_tokens)
+    expected = 0 if encoder.backbone.no_embed_class else encoder.prefix
+    for prefix in (expected, 0, encoder.prefix):
+        if _is_square(rows - prefix):
+            return prefix
+    return expected
 
 
 def _is_square(number: int) -> bool:

@@ -22,7 +22,7 @@ STD = 0.02
 
 
 def with_prefix(backbone: Any, x_BND: Tensor) -> Tensor:
-    """Return class token, registers and patches, (B, T, D)."""
+    """Put class token and registers in front of the patches, and return all tokens (B, T, D)."""
     tokens = [backbone.cls_token, getattr(backbone, "reg_token", None)]
     prefix = [token.expand(len(x_BND), -1, -1) for token in tokens if token is not None]
     return torch.cat([*prefix, x_BND], 1)
@@ -31,39 +31,48 @@ def with_prefix(backbone: Any, x_BND: Tensor) -> Tensor:
 def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
     """Interpolate position embeddings (1, T, D) to another grid of patches (paper, 3.2).
 
-    Interpolation is bilinear with aligned corners, as the authors' code (scipy's zoom). The
-    embeddings of the `prefix` leading tokens are kept.
+    Interpolation is bilinear with aligned corners, as in the authors' code (scipy's zoom).
+
+    Args:
+        positions_1TD: Embeddings of prefix tokens, then of patches on a square grid.
+        grid: New rows and columns.
+        prefix: Number of prefix tokens, whose embeddings stay the same.
 
     Raises:
-        ValueError: the old grid is not square.
+        ValueError: The old grid is not square.
     """
-    old = positions_1TD.shape[1] - prefix
-    side = round(old**0.5)
-    if side * side != old:
-        raise ValueError(f"{old} positions do not form a square grid")
+    old_patches = positions_1TD.shape[1] - prefix
+    side = round(old_patches**0.5)
+    if side * side != old_patches:
+        raise ValueError(f"{old_patches} positions do not form a square grid")
     if (side, side) == grid:
         return positions_1TD
-    square = rearrange(positions_1TD[:, prefix:].float(), "1 (h w) d -> 1 d h w", h=side)
-    resized = F.interpolate(square, grid, mode="bilinear", align_corners=True)
-    new = rearrange(resized, "1 d h w -> 1 (h w) d").to(positions_1TD)
-    return torch.cat([positions_1TD[:, :prefix], new], 1)
+    old_1DHW = rearrange(positions_1TD[:, prefix:].float(), "1 (h w) d -> 1 d h w", h=side)
+    new_1DHW = F.interpolate(old_1DHW, grid, mode="bilinear", align_corners=True)
+    new_1ND = rearrange(new_1DHW, "1 d h w -> 1 (h w) d").to(positions_1TD)
+    return torch.cat([positions_1TD[:, :prefix], new_1ND], 1)
 
 
 def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Return the position embeddings of another grid (M, D), as `resize_positions`.
+    """Interpolate the position embeddings of patches (N, D) to another grid, and return (M, D).
 
-    The interpolation is a product of matrices, because a GPU adds up the gradient of torch's
-    interpolation in no fixed order.
+    The result is that of `resize_positions`. It is computed as a product of matrices, because a GPU
+    adds up the gradient of torch's interpolation in no fixed order.
     """
     unit_1NN = torch.eye(len(table_ND), device=table_ND.device)[None]
     with full_precision(table_ND.device):
-        return resize_positions(unit_1NN, grid, 0)[0] @ table_ND
+        weight_MN = resize_positions(unit_1NN, grid, 0)[0]
+        return weight_MN @ table_ND
 
 
 def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
-    """Return sines, then cosines, of the rotations of a grid's patches (N, 2d).
+    """Return the sines, then the cosines, of the rotation of each patch of a grid, (N, 2d).
 
-    The angles are those of timm's rotary positions for images of that size.
+    The angles are those that timm uses for images of that size.
+
+    Args:
+        rope: Rotary positions of a timm network.
+        grid: Rows and columns of patches.
     """
     if isinstance(rope, RotaryEmbeddingDinoV3):
         return rope.get_embed(list(grid))
@@ -84,7 +93,7 @@ class Positions(nn.Module):
     attention. A smaller grid has the angles that timm uses for images of that size.
 
     Args:
-        kind: a value of model.positions.
+        kind: Value of model.positions.
     """
 
     def __init__(self, kind: str) -> None:
@@ -92,7 +101,12 @@ class Positions(nn.Module):
         self.kind = kind
 
     def embed(self, backbone: Any, x_BND: Tensor) -> Tensor:
-        """Return the tokens (B, T, D) that the first block receives."""
+        """Return the tokens (B, T, D) that the first block receives.
+
+        Args:
+            backbone: The network of timm.
+            x_BND: Patch embeddings without positions.
+        """
         token_BTD = backbone._pos_embed(x_BND)
         if isinstance(token_BTD, tuple):  # Eva also returns the angles of `block_arguments`
             token_BTD = token_BTD[0]
@@ -103,17 +117,23 @@ class Positions(nn.Module):
 
         Added positions are interpolated so that the corners of the grid keep the positions of the
         old corners.
+
+        Args:
+            backbone: The network of timm.
+            x_BMD: Patch embeddings without positions.
+            grid: Rows and columns of the M patches.
         """
-        table_TD = self.table()
-        if table_TD is None and getattr(backbone, "pos_embed", None) is not None:
-            table_TD = backbone.pos_embed[0]
-        prefix = with_prefix(backbone, x_BMD[:, :0])
-        if table_TD is not None:
-            alone = self.table() is not None or backbone.no_embed_class
-            count = 0 if alone else prefix.shape[1]  # number of prefix tokens with positions
-            prefix = prefix + table_TD[:count] if count else prefix
-            x_BMD = x_BMD + _table_at(table_TD[count:], grid)
-        return backbone.norm_pre(backbone.pos_drop(torch.cat([prefix, x_BMD], 1)))
+        prefix_BPD = with_prefix(backbone, x_BMD[:, :0])
+        table_ND = self.table()
+        if table_ND is None and getattr(backbone, "pos_embed", None) is not None:
+            table_ND = backbone.pos_embed[0]
+            if not backbone.no_embed_class:  # the table begins with rows for prefix tokens
+                prefix = prefix_BPD.shape[1]
+                prefix_BPD = prefix_BPD + table_ND[:prefix] if prefix else prefix_BPD
+                table_ND = table_ND[prefix:]
+        if table_ND is not None:
+            x_BMD = x_BMD + _table_at(table_ND, grid)
+        return backbone.norm_pre(backbone.pos_drop(torch.cat([prefix_BPD, x_BMD], 1)))
 
     def block_arguments(
         self,
@@ -121,31 +141,33 @@ class Positions(nn.Module):
         visible_BV: Tensor | None = None,
         grid: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
-        """Return keyword arguments of every block.
+        """Return the keyword arguments with which the encoder must call each block.
 
         Args:
-            backbone: network of timm.
-            visible_BV: the patches that the blocks see. None: all patches.
-            grid: rows and columns of patches. None: the encoder's grid.
+            backbone: The network of timm.
+            visible_BV: Indices of the patches that the blocks see, int64. None: all patches.
+            grid: Rows and columns of patches. None: the encoder's grid.
         """
         rope = getattr(backbone, "rope", None)
         if rope is None:
             return {}
         angle_Nd = rope.get_embed() if grid is None else rotary_angles(rope, grid)
-        # The inserted dimension broadcasts over heads
-        return {"rope": angle_Nd if visible_BV is None else angle_Nd[visible_BV][:, None]}
+        if visible_BV is None:
+            return {"rope": angle_Nd}
+        return {"rope": angle_Nd[visible_BV][:, None]}  # the new dimension broadcasts over heads
 
     def table(self) -> Tensor | None:
-        """Return the embeddings that are added to patches, (N, D).
+        """Return the embeddings that the encoder adds to patches, (N, D).
 
-        None if the backbone holds the embeddings or if nothing is added.
+        None if the backbone adds embeddings or if no embeddings are added.
         """
         return None
 
 
 class Added(Positions, ABC):
-    """Positions that are added to patches, not to prefix tokens. Exports hold them as a learned
-    table.
+    """Positions that the encoder adds to patches, but not to prefix tokens.
+
+    Exports hold these positions as a learned table.
     """
 
     def embed(self, backbone: Any, x_BND: Tensor) -> Tensor:
@@ -157,20 +179,21 @@ class Added(Positions, ABC):
 
     @abstractmethod
     def load_table(self, table_ND: Tensor, old_ND: Tensor) -> None:
-        """Load position embeddings of an export.
+        """Load the position embeddings of an export.
 
         Args:
-            table_ND: embeddings interpolated to this grid.
-            old_ND: embeddings as in the export, on a square grid.
+            table_ND: Embeddings, interpolated to the grid of the encoder.
+            old_ND: Embeddings as in the export, on a square grid with another number of patches.
 
         Raises:
-            ValueError: the embeddings are of another kind.
+            ValueError: The embeddings are of another kind.
         """
 
 
 class Learned2d(Added):
-    """Positions whose channels are learned, half for each column and half for each row (paper,
-    D.4).
+    """Learned positions: half of the channels depend on the column, the other half on the row.
+
+    These are the 2D positions of the paper (D.4).
     """
 
     def __init__(self, kind: str, grid: tuple[int, int], width: int) -> None:
@@ -214,6 +237,7 @@ class Sincos2d(Added):
 
     @staticmethod
     def _build(grid: tuple[int, int], width: int) -> Tensor:
+        # timm puts the row first
         row_first_ND = build_sincos2d_pos_embed(list(grid), width, interleave_sin_cos=True)
         return row_first_ND.roll(width // 2, 1)
 
@@ -222,8 +246,8 @@ class Sincos2d(Added):
 
     def load_table(self, table_ND: Tensor, old_ND: Tensor) -> None:
         side = round(len(old_ND) ** 0.5)
-        wanted_ND = self._build((side, side), old_ND.shape[1])
-        if not torch.allclose(wanted_ND.to(old_ND), old_ND, atol=1e-3):
+        expected_ND = self._build((side, side), old_ND.shape[1])
+        if not torch.allclose(expected_ND.to(old_ND), old_ND, atol=1e-3):
             raise ValueError("the position embeddings are not sines and cosines")
 
 

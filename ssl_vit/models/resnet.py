@@ -24,9 +24,9 @@ def resnetv2_bit(
     """Build a BiT ResNet, for timm.create_model. The default is timm's resnetv2_50x1_bit.
 
     Args:
-        pretrained: passed on to timm.
-        layers: number of blocks in each stage.
-        **args: arguments of ResNetV2.
+        pretrained: Passed on to timm.
+        layers: Number of blocks in each stage.
+        **args: Arguments of timm's ResNetV2.
     """
     _check_blocks(layers)
     return build_model_with_cfg(
@@ -47,13 +47,15 @@ def vit_resnetv2_bit(
     width_factor: float = 1,
     **args: Any,
 ) -> Any:
-    """Build a hybrid, for timm.create_model. The default is timm's vit_base_r50_s16_224.
+    """Build a Vision Transformer on the features of a ResNet, for timm.create_model.
+
+    The default is timm's vit_base_r50_s16_224.
 
     Args:
-        pretrained: passed on to timm.
-        layers: number of blocks in each stage of the ResNet.
-        width_factor: width of the ResNet.
-        **args: arguments of VisionTransformer.
+        pretrained: Passed on to timm.
+        layers: Number of blocks in each stage of the ResNet.
+        width_factor: Factor of the number of channels of the ResNet.
+        **args: Arguments of timm's VisionTransformer.
     """
     _check_blocks(layers)
     backbone = ResNetV2(
@@ -79,7 +81,7 @@ def _check_blocks(layers: Sequence[int]) -> None:
     """Check the number of stages, because ResNetV2 would ignore stages that it has no channels for.
 
     Raises:
-        ValueError: there are more than 4 stages, or a stage has no block.
+        ValueError: There are more than 4 stages, or a stage has no block.
     """
     if not 1 <= len(layers) <= 4 or min(layers) < 1:
         raise ValueError("layers: expected 1 to 4 whole numbers above 0")

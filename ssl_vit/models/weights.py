@@ -41,31 +41,32 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
     """Load initial weights, unless `init` is scratch.
 
     Args:
-        encoder: the network to load weights into.
-        init: where the weights come from.
-        exported: whether the encoder will be exported. If so, its layer norms keep their eps,
-            because timm's config.json cannot state another.
+        encoder: The network to load weights into.
+        init: Where the weights come from.
+        exported: Whether the encoder will be exported. If so, its layer norms keep their eps,
+            because timm's config.json cannot state another eps.
 
     Returns:
-        Entries of environment.json: `init`, a hash of the weights and the `InitSource.identity`, so
-        that a resumed run notices a change, and `before`, the cost of the run that made the
-        weights.
+        Entries of environment.json, or nothing for scratch. "init" holds a hash of the weights and
+        the `InitSource.identity`, so that a resumed run notices a change. "before" holds the cost
+        of the run that made the weights.
 
     Raises:
-        UserError: see `load_weights`, or the folder of the run that made the weights is damaged.
+        UserError: See `load_weights`, or the folder of the run that made the weights is damaged.
     """
     if init.is_scratch:
         return {}
-    norm_eps = _norm_eps(encoder)
+    models_eps = _norm_eps(encoder)
     before = init.upstream_cost()  # first, so that a damaged folder is noticed before the work
     weights_hash = load_weights(encoder, init)
-    eps = _norm_eps(encoder)
-    if exported and norm_eps is not None and eps != norm_eps:
-        set_eps(encoder, norm_eps)
+    weights_eps = _norm_eps(encoder)
+    if exported and models_eps is not None and weights_eps != models_eps:
+        set_eps(encoder, models_eps)
         if os.environ.get("RANK", "0") == "0":
             print(
-                f"warning: {init.option}: the weights were trained with layer_norm_eps={eps:g}."
-                f" Training uses {norm_eps:g}, the value of timm's exports."
+                f"warning: {init.option}: the weights were trained with"
+                f" layer_norm_eps={weights_eps:g}."
+                f" Training uses {models_eps:g}, the value of timm's exports."
             )
     return {"init": {"weights": weights_hash} | init.identity(), "before": before}
 
@@ -87,8 +88,12 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
     Position embeddings are interpolated to the encoder's grid. The encoder's layer norms get the
     eps of the weights.
 
+    Args:
+        encoder: The network to load weights into.
+        init: Where the weights come from.
+
     Raises:
-        UserError: the weights are missing, damaged, or for another model. The message names the
+        UserError: The weights are missing, damaged, or for another model. The message names the
             sizes or names that differ.
     """
     try:
@@ -100,24 +105,26 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
 
 
 def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> str:
+    """Check that weights fit to an encoder, load the weights and return their hash."""
     backbone = encoder.backbone
     state = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
     if damaged := export_files.first_nonfinite(state.items()):
         raise UserError(f"{init.option}: {damaged} {NOT_FINITE}")
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
-    here = sizes_of_state(backbone.state_dict()) | timm_models.unseen(backbone)
-    # sizes first: "model.width=192 here, 384 there" tells more than a list of shapes
-    _check_sizes(init.option, sizes_of_state(state) | loaded.unseen, here)
-    needed = backbone.state_dict()
+    model_sizes = sizes_of_state(backbone.state_dict()) | timm_models.unseen(backbone)
+    # Sizes before names: a message on model.width tells more than a list of shapes
+    _check_sizes(init.option, sizes_of_state(state) | loaded.unseen, model_sizes)
+    model_state = backbone.state_dict()
     if isinstance(encoder, Encoder):
         _check_positions(encoder, init, state, loaded)
-        needed = exported_state(encoder)
-    _check_names(init.option, state, needed)
+        model_state = exported_state(encoder)
+    _check_names(init.option, state, model_state)
     if isinstance(encoder, Encoder):
         state = fit_positions(state, encoder, loaded.timms_rule)
-    kept = backbone.state_dict().keys()
-    backbone.load_state_dict({name: value for name, value in state.items() if name in kept})
+    # Without the position table that the encoder, not the backbone, holds
+    names = backbone.state_dict().keys()
+    backbone.load_state_dict({name: value for name, value in state.items() if name in names})
     if loaded.eps is not None:
         set_eps(encoder, loaded.eps)
     return fingerprint(state)
@@ -126,39 +133,44 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
 def copy_weights(source: Backbone, target: Backbone) -> None:
     """Copy the weights of a network into another network of the same architecture.
 
-    Positions are interpolated to the target's grid, as if an export were loaded.
+    Positions are interpolated to the target's grid, as if an export of the source were loaded.
     """
     state = source.backbone.state_dict()
     if isinstance(source, Encoder) and isinstance(target, Encoder):
         state = fit_positions(exported_state(source), target)
-    kept = target.backbone.state_dict().keys()
-    target.backbone.load_state_dict({name: state[name] for name in kept if name in state})
+    names = target.backbone.state_dict().keys()
+    target.backbone.load_state_dict({name: state[name] for name in names if name in state})
 
 
 def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor]) -> bool:
-    """Adapt the first layer of RGB weights to the encoder's channels, if model.adapt_channels is
-    true.
+    """Adapt the first layer of RGB weights to the channels of the encoder, if the channels differ.
+
+    Args:
+        encoder: The network that the weights are for.
+        init: Where the weights come from, for the error message.
+        state: {name: weight}, changed in place.
 
     Returns:
         Whether the first layer was adapted.
 
     Raises:
-        UserError: the channels differ, and model.adapt_channels is false or the weights are not for
+        UserError: The channels differ, and model.adapt_channels is false or the weights are not for
             RGB.
     """
-    first, needed = state.get(FIRST), encoder.backbone.state_dict().get(FIRST)
-    if first is None or needed is None or needed.shape[1] != encoder.channels:
+    stored = state.get(FIRST)
+    current = encoder.backbone.state_dict().get(FIRST)
+    if stored is None or current is None or current.shape[1] != encoder.channels:
         return False  # the first layer does not read pixels
-    if first.shape[1] == encoder.channels:
+    stored_channels = stored.shape[1]
+    if stored_channels == encoder.channels:
         return False
-    stored_channels = first.shape[1]
     if stored_channels != 3 or not encoder.adapt_channels:
         remedy = "model.adapt_channels=true to adapt RGB" if stored_channels == 3 else "other"
         raise UserError(
             f"data.channels={encoder.channels}: {init.option} was trained with {stored_channels}"
             f" channels. Use {remedy} weights."
         )
-    state[FIRST] = adapt_input_conv(encoder.channels, first)
+    state[FIRST] = adapt_input_conv(encoder.channels, stored)
     return True
 
 
@@ -167,35 +179,34 @@ def _check_positions(
 ) -> None:
     """Check that the weights have the encoder's kind of positions.
 
-    Names alone do not tell: weights with rotary positions and without positions have the same
-    names.
+    The names of the tensors are not enough, because weights with rotary positions and weights
+    without positions have the same names.
 
     Raises:
-        UserError: the kinds differ.
+        UserError: The kinds differ.
     """
-    here = encoder.positions.kind
+    current_kind = encoder.positions.kind
     stored_kind = kind_there(state, loaded.positions)
-    table = "learned" if here in ("learned_2d", "sincos_2d") else here
-    if stored_kind not in (None, here, table):
+    allowed = [None, current_kind]
+    if current_kind in ("learned_2d", "sincos_2d"):
+        allowed.append("learned")  # exports hold these positions as a learned table
+    if stored_kind not in allowed:
         raise UserError(
             f"{init.option}: the weights have model.positions={stored_kind}, and this run has"
-            f" model.positions={here}. Use model.positions={stored_kind}."
+            f" model.positions={current_kind}. Use model.positions={stored_kind}."
         )
 
 
 def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> None:
-    """Check that the encoder normalises pixels as the files of the weights state.
+    """Check that the encoder normalises pixels with the mean and std of the weights.
 
     Raises:
-        UserError: the normalisations differ. The message names the option to add.
+        UserError: The normalisations differ. The message names the option to add.
     """
-    data = encoder.data
-    for key, expected, of_images in (
-        ("mean", loaded.mean, data.mean),
-        ("std", loaded.std, data.std),
-    ):
+    for key in ("mean", "std"):
+        expected = getattr(loaded, key)
         # rounded, because published values have 3 or 4 decimals
-        current = [round(value, 4) for value in of_images]
+        current = [round(value, 4) for value in getattr(encoder.data, key)]
         if expected is not None and [round(value, 4) for value in expected] != current:
             typed = ",".join(map(str, expected))
             raise UserError(
@@ -205,17 +216,19 @@ def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWei
 
 
 class LoadedWeights(NamedTuple):
-    """Weights with timm's names, and what the files state about the weights.
+    """Weights with timm's names, and the properties of the network that their files state.
 
-    Attributes are None if the files do not state a value.
+    A property is None if the files do not state it.
 
     Attributes:
-        state: the weights.
-        mean, std: normalisation of pixels in [0, 1].
-        unseen: see `timm_models.unseen`.
-        eps: eps of the layer norms.
-        positions: value of model.positions, if names of tensors do not show it.
-        timms_rule: for weights made by timm, see `fit_positions`.
+        state: The weights, {timm's name: tensor}.
+        mean: Mean of each channel for the normalisation of pixels in [0, 1].
+        std: Standard deviation of each channel for the normalisation of pixels in [0, 1].
+        unseen: Properties that the weights do not show, see `timm_models.unseen`.
+        eps: The eps of the layer norms.
+        positions: Value of model.positions, if the names of the tensors do not show it.
+        timms_rule: For weights made by timm, arguments of timm's interpolation, see
+            `fit_positions`.
     """
 
     state: dict[str, Tensor]
@@ -228,6 +241,7 @@ class LoadedWeights(NamedTuple):
 
 
 def _open(init: InitSource) -> LoadedWeights:
+    """Read weights from timm's repository, a .npz file or an export."""
     folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
     if init.is_timm:
         return _of_timm(init)
@@ -235,16 +249,15 @@ def _open(init: InitSource) -> LoadedWeights:
 
 
 def _of_timm(init: InitSource) -> LoadedWeights:
-    """Load timm's weights, without the classifier.
+    """Download and read weights that timm has published, without the classifier.
 
-    The safetensors are downloaded here from timm's repository, because timm may fall back to
-    unpickling.
+    timm does not download the weights itself, because it may fall back to unpickling.
     """
-    known = timm_models.published(init.timm_name)
+    published = timm_models.published(init.timm_name)
     files = ["config.json", "model.safetensors"]
-    folder = hub_files.fetch(str(known.hf_hub_id), init.option, files)
+    folder = hub_files.fetch(str(published.hf_hub_id), init.option, files)
     loaded = _from_export(folder, init.option)
-    classifiers: Any = known.classifier
+    classifiers: Any = published.classifier
     if not isinstance(classifiers, tuple | list):  # some architectures have two
         classifiers = (classifiers,)
     prefixes = tuple(f"{name}." for name in classifiers if name)
@@ -253,25 +266,31 @@ def _of_timm(init: InitSource) -> LoadedWeights:
 
 
 def _from_export(folder: Path, option: str) -> LoadedWeights:
+    """Read weights in the format of timm's or transformers' repositories.
+
+    Args:
+        folder: Folder with config.json, model.safetensors and perhaps preprocessor_config.json.
+        option: The user's init=..., for error messages.
+    """
     if not (folder / "model.safetensors").exists():
         raise UserError(
             f"{option}: the repository has no model.safetensors. Name a repository with this file."
         )
     export_files.check_digest(folder, "model.safetensors", option)
     config = export_files.read(folder)
-    norm = normalisation(folder)
-    mean = norm.get("mean")
-    std = norm.get("std")
+    stated = normalisation(folder)
+    mean = stated.get("mean")
+    std = stated.get("std")
     state = load_file(folder / "model.safetensors")
     if config.get("model_type") == "vit":
         state = interop.from_transformers(state)
-        heads = {"model.heads": config["num_attention_heads"]}
-        return LoadedWeights(state, mean, std, heads, export_files.norm_eps(config))
+        unseen = {"model.heads": config["num_attention_heads"]}
+        return LoadedWeights(state, mean, std, unseen, export_files.norm_eps(config))
     name = config["architecture"]
-    net = None
+    network = None
     if name.startswith(TRANSFORMERS):
-        net = timm_models.network(name, config.get("model_args") or {})
-    positions = "none" if getattr(net, "rope", None) is None else "rotary"
+        network = timm_models.network(name, config.get("model_args") or {})
+    positions = "none" if getattr(network, "rope", None) is None else "rotary"
     timms_rule = None
     if export_files.is_timms(config):
         timms_rule = timm_models.table_rule(name)
@@ -279,13 +298,13 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
         if POSITIONS in state and len(set(sides)) > 1:
             text = f"the weights are for images of {' x '.join(map(str, sides))} pixels"
             raise UserError(f"{option}: {text}. Use weights for square images.")
-    return LoadedWeights(state, mean, std, timm_models.unseen(net), None, positions, timms_rule)
+    return LoadedWeights(state, mean, std, timm_models.unseen(network), None, positions, timms_rule)
 
 
 def _from_npz(init: InitSource) -> LoadedWeights:
-    """Load a checkpoint of google-research/vision_transformer (flax names).
+    """Read a checkpoint of google-research/vision_transformer.
 
-    timm reads the checkpoint into a backbone of the file's size.
+    timm converts the names of flax when it loads the file into a network of the same size.
     """
     positions = "Transformer/posembed_input/pos_embedding"
     with np.load(init.place) as arrays:  # allow_pickle stays False
@@ -308,27 +327,40 @@ def _from_npz(init: InitSource) -> LoadedWeights:
 
 
 def _check_sizes(option: str, loaded: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-    differ = []
-    for key, value in loaded.items():
-        here = model.get(key, value)
-        if here != value:
-            differ.append(f"{key}={str(value).lower()} (in this run {str(here).lower()})")
-    if differ:
-        text = f"the weights have {', '.join(differ)}"
+    """Check that weights and model have the same sizes, {key of the recipe: value}.
+
+    Raises:
+        UserError: Sizes differ.
+    """
+    differences = []
+    for key, loaded_value in loaded.items():
+        model_value = model.get(key, loaded_value)
+        if model_value != loaded_value:
+            in_run = f"in this run {str(model_value).lower()}"
+            differences.append(f"{key}={str(loaded_value).lower()} ({in_run})")
+    if differences:
+        text = f"the weights have {', '.join(differences)}"
         raise UserError(f"{option}: {text}. Use the values of the weights.")
 
 
 def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
-    """Check that no tensor is missing, left over or quantised, and that shapes agree.
+    """Check that weights and model have the same tensors, with floating-point values.
 
     Shapes of positions may differ, because positions are interpolated.
 
+    Args:
+        option: The user's init=..., for error messages.
+        loaded: {name: tensor} of the weights.
+        model: {name: tensor} of the model.
+
     Raises:
-        UserError: a tensor differs.
+        UserError: A tensor is missing, superfluous or quantised, or has another shape.
     """
+    missing = model.keys() - loaded.keys()
+    superfluous = loaded.keys() - model.keys()
     for text, names in (
-        ("the weights lack", model.keys() - loaded.keys()),
-        ("the model of this run lacks", loaded.keys() - model.keys()),
+        ("the weights lack", missing),
+        ("the model of this run lacks", superfluous),
     ):
         if names:
             listed = ", ".join(sorted(names)[:5])
@@ -347,7 +379,7 @@ def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, 
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:
-    """Return a hash of names and values."""
+    """Return a hash of the names and values of weights, 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for name in sorted(state):
         values = state[name].detach().float().cpu().contiguous().numpy()
@@ -370,41 +402,42 @@ def export(
     existing folder is replaced after the new folder is complete.
 
     Args:
-        folder: the folder to write.
-        encoder: the encoder to export.
-        heads: the objective's parameters without the encoder.
-        model, data: architecture and preprocessing, for config.json.
-        pool: how timm pools a feature: "token", or "avg" (the mean of the patches) for an encoder
-            whose class token is not trained.
-        classes: names of the classes, for a classifier whose linear layer is head.weight and
+        folder: The folder to write.
+        encoder: The encoder to export.
+        heads: The objective's tensors without the encoder, {name: tensor}.
+        model: The architecture, for config.json.
+        data: The preprocessing of images, for config.json.
+        pool: How timm pools tokens into a feature: "token", or "avg" (the mean of the patches) for
+            an encoder whose class token is not trained.
+        classes: Names of the classes, for a classifier whose linear layer is head.weight and
             head.bias of `heads`. Empty: no classifier.
     """
     sweep(folder.parent, re.compile(re.escape(folder.name)), delete=shutil.rmtree)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(folder, export_files.WRITTEN) as beside:
-        beside.mkdir()
+    with replacing(folder, export_files.WRITTEN) as new_folder:
+        new_folder.mkdir()
         config = _config(encoder, model, data, pool, classes)
         state = exported_state(encoder)
         if classes:
             state |= heads
         files = {"model.safetensors": _packed(state), "heads.safetensors": _packed(heads)}
         for name, content in files.items():
-            (beside / name).write_bytes(content)
+            (new_folder / name).write_bytes(content)
         config = export_files.with_digests(config, files)
-        (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        (new_folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _config(
     encoder: Backbone, model: Model, data: Data, pool: str, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the content of config.json."""
+    """Return the content of config.json, from which timm builds the network and the transforms."""
     args = timm_args(model, data.size, data.channels)
-    crops = data.eval_mode == "crop"
+    is_cropped = data.eval_mode == "crop"
     pretrained: dict[str, Any] = {
         "input_size": [data.channels, data.size, data.size],
         "interpolation": "bilinear",
-        "crop_pct": data.eval_crop if crops else 1.0,  # timm would crop after a squash too
-        "crop_mode": "center" if crops else "squash",
+        "crop_pct": data.eval_crop if is_cropped else 1.0,  # timm would crop after a squash too
+        "crop_mode": "center" if is_cropped else "squash",
         "mean": list(data.mean),
         "std": list(data.std),
         "num_classes": len(classes),
@@ -415,9 +448,9 @@ def _config(
         if data.channels != 3:  # timm would initialise the layer first_conv at random
             del pretrained["first_conv"]
         # Tell timm whether the final norm was before or after the pooling in training
-        norm_after = timm_models.has_fc_norm(encoder.backbone)
-        if pool == "avg" or norm_after or is_eva(model):
-            args[timm_models.fc_norm_argument(encoder.backbone)] = norm_after
+        is_norm_after = timm_models.has_fc_norm(encoder.backbone)
+        if pool == "avg" or is_norm_after or is_eva(model):
+            args[timm_models.fc_norm_argument(encoder.backbone)] = is_norm_after
     config: dict[str, Any] = {"architecture": architecture(model), "num_classes": len(classes)}
     if classes:
         config["label_names"] = list(classes)
@@ -435,5 +468,6 @@ def _config(
 
 
 def _packed(tensors: dict[str, Tensor]) -> bytes:
-    packed = {name: value.contiguous().cpu() for name, value in tensors.items()}
-    return save(packed, {"format": "pt"})
+    """Return the content of a safetensors file."""
+    on_cpu = {name: value.contiguous().cpu() for name, value in tensors.items()}
+    return save(on_cpu, {"format": "pt"})

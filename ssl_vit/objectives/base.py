@@ -23,13 +23,13 @@ Means = dict[str, tuple[float, int]]
 
 
 def sums(**values: Tensor) -> Metrics:
-    """Return metrics, as (sum, count) pairs, from a value for each image.
+    """Add up the values of images, and return (sum, number of images) for each metric.
 
     Args:
-        **values: metric name -> tensor (B,).
+        **values: A tensor (B,) for each name of a metric.
 
     Raises:
-        UserError: a tensor does not have exactly one dimension.
+        UserError: A tensor does not have exactly one dimension.
     """
     metrics: Metrics = {}
     for name, value_B in values.items():
@@ -45,12 +45,12 @@ def both_views(batch: Batch) -> Tensor:
     """Return the two random views of each image, (B, 2, 3, H, W).
 
     Raises:
-        UserError: the batch does not have two views, for instance because the objective's
+        UserError: The batch does not have two views, for instance because the objective's
             declaration lacks shared=("views",).
     """
-    count = 1 if batch.views is None else batch.views.shape[1]
-    if batch.views is None or count != VIEWS:
-        text = f"expected {VIEWS} views of each image, and the batch has {count}"
+    num_views = 1 if batch.views is None else batch.views.shape[1]
+    if batch.views is None or num_views != VIEWS:
+        text = f"expected {VIEWS} views of each image, and the batch has {num_views}"
         remedy = 'Add shared = ("views",) to the declaration.'
         raise UserError(f"{_caller()}: {text}. {remedy}")
     return batch.views
@@ -60,8 +60,8 @@ class Output(NamedTuple):
     """Result of an objective for a batch.
 
     Attributes:
-        loss: scalar, to be minimised.
-        metrics: (sum, count) of each metric, including "loss".
+        loss: The scalar to minimise.
+        metrics: Pair (sum, count) of each metric, including "loss".
     """
 
     loss: Tensor
@@ -74,16 +74,19 @@ def place(kind: type) -> str:
 
 
 def _caller() -> str:
-    """Return the file and the name of the method that used this file, with which messages begin.
+    """Return the file and the name of the method that called `sums` or `both_views`.
 
-    This is the method that called the caller of `_caller`.
+    Error messages begin with this text.
     """
     code = sys._getframe(2).f_code
     return f"{code.co_filename}: {code.co_qualname}"
 
 
 class Complete(nn.Module, ABC):
-    """Module that raises an error, in one line, if a subclass lacks a method that it must have."""
+    """Module that can only be created if the class defines all abstract methods.
+
+    Otherwise a UserError of one line names the missing methods.
+    """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if missing := sorted(cls.__abstractmethods__):
@@ -96,13 +99,17 @@ class Stepped(nn.Module):
     """Part of an objective with a state that changes from one training step to the next."""
 
     def start_step(self, progress: float) -> None:
-        """Prepare a training step. `progress` is the share of the run that is done."""
+        """Prepare a training step.
+
+        Args:
+            progress: Share of the run that is done, from 0 to 1.
+        """
 
     def after_step(self, found_inf: Tensor) -> None:
         """Finish an optimiser step.
 
         Args:
-            found_inf: bool, on the device. True if the optimiser skipped the step.
+            found_inf: True if the optimiser skipped the step. Bool, on the device.
         """
 
 
@@ -114,10 +121,10 @@ class Objective(Complete):
     `forward` and backward one or several times, then the optimiser, `after_step` and `averages`.
 
     Attributes:
-        encoder: the network that is trained.
-        mixes_images: the option that makes a step depend on which images share a device batch, ""
+        encoder: The network that is trained.
+        mixes_images: The option that makes a step depend on which images share a device batch, ""
             if there is no such option.
-        baselines_move: whether `baselines` change during training, for instance because they are
+        baselines_move: Whether `baselines` change during training, for instance because they are
             computed from a teacher's features.
     """
 
@@ -133,10 +140,12 @@ class Objective(Complete):
     def forward(self, batch: Batch) -> Output: ...
 
     def teachers(self) -> dict[str, Backbone]:
-        """Return the frozen networks whose weights are named by a key of the recipe, by dotted key.
+        """Return the frozen networks whose weights the recipe names.
 
-        Such a key is declared with `names_weights`. The weights are read only before the first
-        step, because checkpoints contain them.
+        The weights are read only before the first step, because checkpoints contain them.
+
+        Returns:
+            {dotted key: network}. The key is declared with `names_weights`.
         """
         return {}
 
@@ -145,26 +154,26 @@ class Objective(Complete):
     def start_step(self, progress: float) -> None:
         """Update values that follow a schedule, before a training step.
 
-        Values must be kept in buffers, which a compiled graph reads.
+        Keep the values in buffers, because a compiled graph would treat other values as constants.
 
         Args:
-            progress: share of the run that is done.
+            progress: Share of the run that is done, from 0 to 1.
         """
-        for part in self._stepped():
-            part.start_step(progress)
+        for module in self._stepped():
+            module.start_step(progress)
 
     def after_step(self, found_inf: Tensor) -> None:
         """Update buffers that follow training, after an optimiser step.
 
         Args:
-            found_inf: bool, on the device. True if the optimiser skipped the step, and then no
-                buffer may change.
+            found_inf: True if the optimiser skipped the step, and then no buffer may change. Bool,
+                on the device.
         """
-        for part in self._stepped():
-            part.after_step(found_inf)
+        for module in self._stepped():
+            module.after_step(found_inf)
 
     def _stepped(self) -> Iterator[Stepped]:
-        return (part for part in self.modules() if isinstance(part, Stepped))
+        return (module for module in self.modules() if isinstance(module, Stepped))
 
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
         """Return the weights that a training step does not change, by default none.
@@ -172,58 +181,73 @@ class Objective(Complete):
         The weights that are frozen in the first step become free together, later in the run.
 
         Args:
-            progress: share of the run that is done before the step.
+            progress: Share of the run that is done before the step, from 0 to 1.
         """
         return []
 
     def averages(self, progress: float) -> Averages:
-        """Return the momentum m of the teacher and pairs (running average, averaged weight).
+        """Return the momentum m of the teacher and the pairs of weights that move the teacher.
 
-        An objective without a teacher returns no pairs. After the optimiser step that completes the
-        share `progress` of the run, the caller sets average = m average + (1 - m) weight, unless
-        the step was skipped. Averages are parameters with requires_grad=False: checkpoints and
-        sharding treat them as weights, and the optimiser does not contain them.
+        After each optimiser step that was not skipped, the caller sets average = m average + (1 -
+        m) weight. Averages are parameters with requires_grad=False: checkpoints and sharding treat
+        them as weights, and the optimiser does not contain them.
+
+        Args:
+            progress: Share of the run that is done after the step, from 0 to 1.
+
+        Returns:
+            m, and pairs (running average, averaged weight). No pairs without a teacher.
         """
         return 1.0, ()
 
     def combine_means(self, means: Means) -> Means:
-        """Compute metrics that follow from the means of other metrics, such as a weighted sum.
+        """Add metrics that are computed from the means of other metrics, such as a weighted sum.
 
-        Called with the means over all batches and processes, both for the rows of training and for
-        held-out images. `means` lacks the metrics whose count is 0.
+        The default returns the means unchanged.
+
+        Args:
+            means: Mean and count of each metric over all batches and processes, either of training
+                steps or of held-out images. Metrics whose count is 0 are missing.
         """
         return means
 
     # In evaluation
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Compute what `baselines` needs from training images.
+        """Compute the statistics of training images that `baselines` needs.
 
-        Called once, before the first step. The images are cropped and augmented; the batches have
-        no views.
+        The caller does this once, before the first step.
+
+        Args:
+            batches: Training images, cropped and augmented, without views.
         """
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Return the scores on this batch that a trained model must beat, by the name of a
-        `metrics.Baseline`.
+        """Return the scores of simple predictions, which a trained model must beat.
 
-        The default is none. If a sum has several elements (C,), the largest total over all batches
-        counts.
+        The default has no scores.
+
+        Returns:
+            {name of a `metrics.Baseline`: (sum, count)} over the images of the batch. A sum may
+            have one element for each of several predictions (C,): the prediction with the largest
+            total over all batches is then the baseline.
         """
         return {}
 
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
-        """Return probabilities of prototypes for images, by default none.
+        """Return the probabilities of prototypes for images, {metric: (B, K)}, by default none.
 
-        Each run measures how much prototypes tell about images, from tensors (B, K) by metric.
+        Each run measures from these probabilities how much prototypes tell about images.
         """
         return {}
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
-        """Return pictures that show what the objective predicts for images, {title: uint8 (B, 3, H,
-        W)}.
+        """Draw what the objective predicts for images.
 
         Only objectives whose declaration has a `figure` need this method.
+
+        Returns:
+            {title: pictures, uint8 (B, 3, H, W)}.
         """
         return {}
 
@@ -231,7 +255,7 @@ class Objective(Complete):
         """Return class scores (B, C), for an objective that learns labels.
 
         Raises:
-            TypeError: the objective does not learn labels.
+            TypeError: The objective does not learn labels.
         """
         raise TypeError(f"{type(self).__name__} does not learn labels")
 
@@ -246,10 +270,9 @@ class Objective(Complete):
         return self.encoder
 
     def heads(self) -> dict[str, Tensor]:
-        """Return the tensors of this objective's state that an export keeps in addition to the
-        encoder, by name.
+        """Return the tensors that an export keeps in addition to the encoder, {name: tensor}.
 
-        The tensors of the encoder and of a `Teacher`'s encoder are left out.
+        These are all tensors of the state except those of the encoder and of teachers' encoders.
         """
         encoders = [self.encoder, *(m.encoder for m in self.modules() if isinstance(m, Teacher))]
         modules = self.named_modules(remove_duplicate=False)
@@ -262,9 +285,12 @@ class Objective(Complete):
 
         The encoder is loaded separately.
 
+        Args:
+            heads: {name: tensor}.
+
         Raises:
-            KeyError: tensors are missing. The message names them.
-            RuntimeError: the tensors have the shapes of another network.
+            KeyError: Tensors are missing. The message names them.
+            RuntimeError: The tensors have the shapes of another network.
         """
         if missing := [name for name in self.heads() if name not in heads]:
             raise KeyError(f"lacks {', '.join(missing)}")
@@ -272,13 +298,13 @@ class Objective(Complete):
 
 
 def check_output(objective: Objective, output: Output) -> None:
-    """Check what a plugin's objective returns for a batch.
+    """Check that a plugin's objective returns a scalar loss, and (sum, count) of each metric.
 
-    Expected are a scalar loss and a (sum, count) of each metric. The metrics must include "loss",
-    and each metric must have a row in a declaration, because it would not be shown otherwise.
+    The metrics must include "loss", and each metric must have a row in a declaration, because it
+    would not be shown otherwise.
 
     Raises:
-        UserError: the output is something else. The message names the plugin's file and class and
+        UserError: The output is something else. The message names the plugin's file and class and
             what is expected.
     """
 
@@ -295,12 +321,11 @@ def check_output(objective: Objective, output: Output) -> None:
             refuse(f"metric {name} is not a pair (sum, count) of scalars. Use sums(...).")
         if not has_row(name):
             plugins = (declared for declared in all_declared() if is_plugins(type(declared)))
-            rows = [
-                row.name for plugin in plugins for row in plugin.metrics if isinstance(row, Metric)
-            ]
-            near = suggest(name, ["loss", "accuracy", *rows])
-            row = f"Add Metric({name!r}) to the metrics of the declaration"
-            refuse(f"metric {name} is not declared. {row} ({near}).")
+            rows = [row for plugin in plugins for row in plugin.metrics]
+            declared_names = [row.name for row in rows if isinstance(row, Metric)]
+            near = suggest(name, ["loss", "accuracy", *declared_names])
+            remedy = f"Add Metric({name!r}) to the metrics of the declaration"
+            refuse(f"metric {name} is not declared. {remedy} ({near}).")
     if "loss" not in output.metrics:
         names = ", ".join(output.metrics) or "{}"
         refuse(f"the metric loss is missing among the metrics {names}. Return a metric loss.")
@@ -310,7 +335,7 @@ def check_gradient(objective: Objective, loss: Tensor) -> None:
     """Check that a training loss depends on weights.
 
     Raises:
-        UserError: the loss has no gradient.
+        UserError: The loss has no gradient.
     """
     if not loss.requires_grad:
         text = "the loss has no gradient. Compute the loss without detach() and no_grad()."
@@ -318,39 +343,46 @@ def check_gradient(objective: Objective, loss: Tensor) -> None:
 
 
 def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
-    """Check that each baseline in {name: value} is declared, and that shares are between 0 and 1.
+    """Check that each baseline is declared, and that shares are between 0 and 1.
+
+    Args:
+        objective: The objective that computed the baselines, for the error message.
+        values: {name of the baseline: mean over all images}.
 
     Raises:
-        UserError: a baseline is not declared, or a share is out of range.
+        UserError: A baseline is not declared, or a share is out of range.
     """
     for name, value in values.items():
-        row = find_baseline(name)
-        if row is None:
-            near = suggest(name, [baseline.name for baseline in all_baselines()])
+        baseline = find_baseline(name)
+        if baseline is None:
+            near = suggest(name, [declared.name for declared in all_baselines()])
             text = f"Add Baseline({name!r}, ...) to the metrics of the declaration ({near})."
             raise UserError(f"{own_place(objective)}: baseline {name} is not declared. {text}")
-        check_share(objective, name, value, row.compared_with[0])
+        check_share(objective, name, value, baseline.compared_with[0])
 
 
 def check_share(objective: Objective, name: str, value: float, metric: str = "") -> None:
     """Check that a value is between 0 and 1 if the metric's unit is a share.
 
     Args:
-        objective: named in the error message.
-        name: name of the metric or of the baseline.
-        value: the value to check.
-        metric: the metric that a baseline is compared with, "" if `name` is a metric.
+        objective: The objective that the error message names.
+        name: Name of the metric or of the baseline.
+        value: The value to check.
+        metric: Metric that a baseline is compared with, "" if `name` is a metric.
 
     Raises:
-        UserError: the value is out of range.
+        UserError: The value is out of range.
     """
-    above = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
-    if find_metric(metric or name).unit == SHARE and above > 1e-6:
+    excess = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
+    if find_metric(metric or name).unit == SHARE and excess > 1e-6:
         text = f"metric {name} is {value:.4g}. Values in the unit SHARE are between 0 and 1."
         raise UserError(f"{own_place(objective)}: {text}")
 
 
 def own_place(objective: Objective) -> str:
-    """Return the file and the name of the plugin's class, which is the objective or the target."""
-    kinds = (type(module) for module in objective.modules() if isinstance(module, Complete))
-    return place(next(filter(is_plugins, kinds), type(objective)))
+    """Return the file and the name of the class that a plugin defines, for error messages.
+
+    The class is the objective or its target. Without a plugin, the class is the objective's.
+    """
+    classes = (type(module) for module in objective.modules() if isinstance(module, Complete))
+    return place(next(filter(is_plugins, classes), type(objective)))

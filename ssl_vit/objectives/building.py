@@ -19,14 +19,15 @@ class Settings:
     """Settings of a recipe from which the network of an objective is built.
 
     Attributes:
-        objective: name of the objective.
+        objective: Name of the objective.
         groups: {name: group of keys} for the groups that the objective uses.
-        target: name of the target, which says what is predicted of a patch.
-        mean, std: normalise the encoder's input, one value per channel in [0, 1].
-        pixel_range: the pixel values that correspond to 0 and 1.
-        seed: seed of the run.
-        pool: how tokens are pooled into an image's feature. The export uses it, and
-            `encoder.feature` does if the caller names no pooling.
+        target: Name of the target, which says what is predicted of a patch.
+        mean: Mean of each channel for the normalisation of images, in [0, 1].
+        std: Standard deviation of each channel for the normalisation of images, in [0, 1].
+        pixel_range: The pixel values that correspond to 0 and 1.
+        seed: Seed of the run.
+        pool: How the encoder pools tokens into an image's feature, "token" or "avg". The export
+            uses this pooling, and so does `encoder.feature` if the caller names no pooling.
     """
 
     objective: str
@@ -40,9 +41,18 @@ class Settings:
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Settings":
+        """Select the settings from a recipe."""
         data = recipe.data
-        others = (data.mean, data.std, data.pixel_range, recipe.seed, recipe.pool)
-        return cls(recipe.objective, recipe.groups, recipe.target, *others)
+        return cls(
+            recipe.objective,
+            recipe.groups,
+            recipe.target,
+            data.mean,
+            data.std,
+            data.pixel_range,
+            recipe.seed,
+            recipe.pool,
+        )
 
     @property
     def pixels(self) -> tuple[list[float], list[float], tuple[int, int]]:
@@ -57,7 +67,7 @@ class Settings:
         """Build the target, which computes the ground truth of patches.
 
         Raises:
-            UserError: the declaration of a plugin builds something else.
+            UserError: The declaration of a plugin builds something else.
         """
         declared = declaration.target(self.target)
         built = cast(Target, declared.build(self, encoder))
@@ -70,13 +80,13 @@ def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -
     """Build an objective around `encoder`.
 
     Args:
-        settings: name the objective and its options.
-        encoder: the network to train.
-        classes: number of classes of the labels.
-        part: name of a part of a joint objective to build; "" builds the whole objective.
+        settings: Name and options of the objective.
+        encoder: The network to train.
+        classes: Number of classes of the labels.
+        part: Name of the part of a joint objective to build. "" builds the whole objective.
 
     Raises:
-        UserError: the objective is not declared, or the declaration of a plugin builds something
+        UserError: The objective is not declared, or the declaration of a plugin builds something
             else.
     """
     declared = declaration.objective(part or settings.objective)

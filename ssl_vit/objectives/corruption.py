@@ -27,9 +27,9 @@ class Corruption(NamedTuple):
     """Corrupted patches of a batch, in three int64 tensors (B, K).
 
     Attributes:
-        corrupted_BK: index of each corrupted patch in the image, 0 .. N-1.
+        corrupted_BK: Index of each corrupted patch in the image, 0 .. N-1.
         kind_BK: MASK, RANDOM or KEEP.
-        source_BK: the patch whose embedding replaces a RANDOM patch, as a row of the batch's (B N)
+        source_BK: Patch whose embedding replaces a RANDOM patch, as a row of the batch's (B N)
             embeddings, image after image.
     """
 
@@ -54,13 +54,15 @@ def sample(
     independently.
 
     Args:
-        key_B: int64, the keys of the samples.
-        patches: N.
-        rate: share of the patches that are corrupted.
-        mask, random: probabilities of MASK and RANDOM. All remaining patches are KEEP.
-        source: where a RANDOM patch takes its replacement from: another patch of the same image
-            ("image") or of the whole device batch ("batch"), never itself.
-        shape, side: see `corruption_order`.
+        key_B: Keys of the samples, int64.
+        patches: Number of patches N of an image.
+        rate: Share of the patches of each image that are corrupted.
+        mask: Probability that a corrupted patch is MASK.
+        random: Probability that a corrupted patch is RANDOM. The remaining patches are KEEP.
+        source: "image" to replace a RANDOM patch by another patch of the same image, "batch" to
+            replace it by another patch of the device batch.
+        shape: "patches" or "blocks", see `corruption_order`.
+        side: Side of a square, in patches, see `corruption_order`.
     """
     key_B1 = rng.stream(key_B, STREAM)[:, None]
     order_BN = corruption_order(key_B1, patches, shape, side).argsort(dim=1, stable=True)
@@ -70,10 +72,11 @@ def sample(
 
 
 def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> Tensor:
-    """Draw MASK, RANDOM or KEEP for each corrupted patch, (B, K).
+    """Draw MASK, RANDOM or KEEP for each corrupted patch, int64 (B, K).
 
     Thresholds are integers in units of 2^-24, so that no rounding of floats decides.
     """
+    # MASK, RANDOM and KEEP are 0, 1 and 2, so each threshold that is reached adds 1
     draw_BK = rng.integers(key_B1, 3 * corrupted_BK + 1, 1 << 24)
     not_mask_BK = (draw_BK >= round(mask * 2**24)).long()
     keep_BK = (draw_BK >= round((mask + random) * 2**24)).long()
@@ -81,60 +84,73 @@ def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> 
 
 
 def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) -> Tensor:
-    """Draw another patch uniformly for each corrupted patch, as a row of the batch's embeddings."""
+    """Draw the patch that replaces each corrupted patch, int64 (B, K).
+
+    All other patches of the image or of the device batch (`source`) are equally likely. If there is
+    no other patch, the corrupted patch is returned.
+
+    Returns:
+        Rows of the batch's (B N) embeddings, image after image.
+    """
     images = len(key_B1)
-    own_BK = corrupted_BK + patches * torch.arange(images, device=key_B1.device)[:, None]
+    corrupted_row_BK = corrupted_BK + patches * torch.arange(images, device=key_B1.device)[:, None]
     if source == "image":
         candidates = patches
-        first_BK = own_BK - corrupted_BK
+        first_row_BK = corrupted_row_BK - corrupted_BK
     else:
         candidates = patches * images
-        first_BK = torch.zeros_like(own_BK)
-    # Draw one of candidates - 1 numbers, and add 1 from the patch's own number on to skip it
-    other_BK = first_BK + rng.integers(key_B1, 3 * corrupted_BK + 2, max(1, candidates - 1))
-    return other_BK + (other_BK >= own_BK).long() * min(1, candidates - 1)
+        first_row_BK = torch.zeros_like(corrupted_row_BK)
+    # Draw one of candidates - 1 rows. Add 1 from the corrupted patch's row on, to skip this row
+    offset_BK = rng.integers(key_B1, 3 * corrupted_BK + 2, max(1, candidates - 1))
+    row_BK = first_row_BK + offset_BK
+    return row_BK + (row_BK >= corrupted_row_BK).long() * min(1, candidates - 1)
 
 
 def corruption_order(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
-    """Return the order in which patches are corrupted, int64 (B, N), lowest first.
+    """Return a number for each patch, int64 (B, N): patches with low numbers are corrupted first.
 
     Squares and rectangles need a square grid of patches. Within a square or rectangle, patches are
     ordered by their hashes, because the last square or rectangle is corrupted only in part to reach
     exactly K patches.
 
     Args:
-        key_B1: streams of the samples.
-        patches: N.
-        shape: "patches" orders patches by their hashes. "blocks" takes random rectangles one after
-            the other, then the patches that no rectangle covers (as BEiT, Bao et al., 2022,
-            algorithm 1, but rectangles are cut off at the image's edges, so that all places are
-            corrupted equally often).
-        side: for shape="patches", side of the squares of patches that share a hash (SimMIM's large
-            masked patches: Xie et al., 2022, section 3.2). 1: every patch has its own hash.
+        key_B1: Random streams of the images.
+        patches: Number of patches N of an image.
+        shape: "patches" corrupts patches, or squares of patches, in random order. "blocks" corrupts
+            random rectangles one after the other, then the patches that no rectangle covers (as
+            BEiT, Bao et al., 2022, algorithm 1, but rectangles are cut off at the image's edges, so
+            that all patches are corrupted equally often).
+        side: Side in patches of the squares that shape="patches" corrupts (SimMIM's large masked
+            patches: Xie et al., 2022, section 3.2). 1 corrupts single patches.
     """
-    place_N = torch.arange(patches, device=key_B1.device)
-    hash_BN = rng.bits(key_B1, 3 * place_N)
+    index_N = torch.arange(patches, device=key_B1.device)
+    hash_BN = rng.bits(key_B1, 3 * index_N)
     if shape == "patches" and side == 1:
         return hash_BN
     grid = math.isqrt(patches)
     if shape == "patches":
-        row_N = place_N // grid // side * side
-        column_N = place_N % grid // side * side
-        group_BN = rng.top_bits(rng.bits(key_B1, 3 * patches + row_N * grid + column_N), 31)
+        # All patches of a square take the hash of the square's first patch
+        row_N = index_N // grid // side * side
+        column_N = index_N % grid // side * side
+        slot_N = 3 * patches + row_N * grid + column_N
+        group_BN = rng.top_bits(rng.bits(key_B1, slot_N), 31)
     else:
-        group_BN = _blocks(key_B1, place_N, grid)
+        group_BN = _blocks(key_B1, index_N, grid)
+    # Order by group first, and by hash within a group
     return (group_BN << 31) | rng.top_bits(hash_BN, 31)
 
 
-def _blocks(key_B1: Tensor, place_N: Tensor, grid: int) -> Tensor:
-    """Return the index of the first of BLOCKS random rectangles that covers each patch, int64 (B,
-    N).
+def _blocks(key_B1: Tensor, index_N: Tensor, grid: int) -> Tensor:
+    """Draw BLOCKS rectangles for each image, and return the first that covers each patch.
 
-    The index is BLOCKS if no rectangle covers the patch. Sides are between a quarter and half of
-    the grid's side. All positions that touch the grid are equally likely.
+    The sides of a rectangle are between a quarter and half of the grid's side. All positions at
+    which a rectangle covers at least one patch are equally likely.
+
+    Returns:
+        Numbers of rectangles, int64 (B, N), or BLOCKS for a patch that no rectangle covers.
     """
     number_M = torch.arange(BLOCKS, device=key_B1.device)
-    slot_M = 3 * len(place_N) + 4 * number_M
+    slot_M = 3 * len(index_N) + 4 * number_M
     low = max(1, grid // 4)
     high = max(1, grid // 2)
     height_BM = low + rng.integers(key_B1, slot_M, high - low + 1)
@@ -148,13 +164,18 @@ def _blocks(key_B1: Tensor, place_N: Tensor, grid: int) -> Tensor:
 def covered(
     grid: int, top_BM: Tensor, left_BM: Tensor, height_BM: Tensor, width_BM: Tensor
 ) -> Tensor:
-    """Return which patches of a grid x grid image each rectangle covers, bool (B, M, N).
+    """Return which patches each rectangle covers, bool (B, M, N).
 
-    Top, left, height and width are in patches.
+    Args:
+        grid: Side of the image, in patches.
+        top_BM: First row of each rectangle. A rectangle may begin and end outside of the image.
+        left_BM: First column of each rectangle.
+        height_BM: Number of rows of each rectangle.
+        width_BM: Number of columns of each rectangle.
     """
-    place_N = torch.arange(grid**2, device=top_BM.device)
-    down_BMN = place_N // grid - top_BM[..., None]
-    right_BMN = place_N % grid - left_BM[..., None]
+    index_N = torch.arange(grid**2, device=top_BM.device)
+    down_BMN = index_N // grid - top_BM[..., None]
+    right_BMN = index_N % grid - left_BM[..., None]
     in_rows_BMN = (down_BMN >= 0) & (down_BMN < height_BM[..., None])
     in_columns_BMN = (right_BMN >= 0) & (right_BMN < width_BM[..., None])
     return in_rows_BMN & in_columns_BMN
@@ -163,40 +184,42 @@ def covered(
 def visible_patches(corruption: Corruption, patches: int) -> Tensor:
     """Return the patches that are not corrupted, in image order, int64 (B, N - K)."""
     corrupted_BK = corruption.corrupted_BK
-    images, count = corrupted_BK.shape
+    images, num_corrupted = corrupted_BK.shape
     is_corrupted_BN = corrupted_BK.new_zeros(images, patches).scatter(1, corrupted_BK, 1)
-    return is_corrupted_BN.argsort(dim=1, stable=True)[:, : patches - count]
+    # The stable sort puts visible patches (0) first and keeps the patches in image order
+    return is_corrupted_BN.argsort(dim=1, stable=True)[:, : patches - num_corrupted]
 
 
 def gather_corrupted(value_BN: Tensor, corruption: Corruption) -> Tensor:
-    """Select the entries of the corrupted patches from a tensor (B, N, ...), giving (B, K, ...)."""
+    """Select the values (B, K, ...) of the corrupted patches from values (B, N, ...)."""
     rows = token_rows(corruption.corrupted_BK, value_BN.shape[1])
     return value_BN.flatten(0, 1).index_select(0, rows).unflatten(0, corruption.corrupted_BK.shape)
 
 
 def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
-    """Replace corrupted patch embeddings (B, N, D).
+    """Return patch embeddings (B, N, D) in which the corrupted patches are replaced.
 
-    MASK patches become `mask_D`, and RANDOM patches the clean embedding of their source.
+    MASK patches get the embedding `mask_D`, and RANDOM patches the uncorrupted embedding of their
+    source patch.
     """
     return replace_masked(replace_random(x_BND, corruption), corruption, mask_D)
 
 
 def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
-    """Replace RANDOM patches by their sources, in embeddings or pixels (B, N, D).
+    """Return embeddings or pixels (B, N, D) in which RANDOM patches are replaced by their sources.
 
     Prefer pixels, which have no gradient. Embeddings have a gradient, and a GPU adds up the
     gradients of the copies of a source in no fixed order.
     """
     row_BN = torch.arange(x_BND[..., 0].numel(), device=x_BND.device).view(x_BND.shape[:2])
-    own_BK = gather_corrupted(row_BN, corruption)
-    row_BK = torch.where(corruption.kind_BK == RANDOM, corruption.source_BK, own_BK)
+    unchanged_row_BK = gather_corrupted(row_BN, corruption)
+    row_BK = torch.where(corruption.kind_BK == RANDOM, corruption.source_BK, unchanged_row_BK)
     row_BN = row_BN.scatter(1, corruption.corrupted_BK, row_BK)
     return x_BND.flatten(0, 1).index_select(0, row_BN.flatten()).view_as(x_BND)
 
 
 def replace_masked(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
-    """Replace MASK patches by `mask_D`, in patch embeddings (B, N, D)."""
-    masked_BN = torch.zeros_like(x_BND[..., 0], dtype=torch.bool)
-    masked_BN = masked_BN.scatter(1, corruption.corrupted_BK, corruption.kind_BK == MASK)
-    return torch.where(masked_BN[..., None], mask_D.to(x_BND.dtype), x_BND)
+    """Return patch embeddings (B, N, D) in which MASK patches are replaced by `mask_D`."""
+    is_masked_BN = torch.zeros_like(x_BND[..., 0], dtype=torch.bool)
+    is_masked_BN = is_masked_BN.scatter(1, corruption.corrupted_BK, corruption.kind_BK == MASK)
+    return torch.where(is_masked_BN[..., None], mask_D.to(x_BND.dtype), x_BND)

@@ -16,24 +16,25 @@ from .base import Stepped
 
 
 def processes() -> int:
-    """Return the number of processes; 1 without a process group."""
+    """Return the number of processes, or 1 without a process group."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def rank() -> int:
-    """Return the number of this process."""
+    """Return the number of this process, from 0."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 @torch.no_grad()
 def gather(x_BC: Tensor) -> Tensor:
-    """Gather the rows (G, C) of all processes in the order of processes, without a gradient.
-    Collective.
+    """Return the rows (G, C) of all processes, in the order of processes, without a gradient.
+
+    All processes must call this function together.
     """
-    count = processes()
-    if count == 1 or x_BC.is_meta:
+    num_processes = processes()
+    if num_processes == 1 or x_BC.is_meta:
         return x_BC
-    x_GC = x_BC.new_empty(count * len(x_BC), *x_BC.shape[1:])
+    x_GC = x_BC.new_empty(num_processes * len(x_BC), *x_BC.shape[1:])
     distributed.all_gather_into_tensor(x_GC, x_BC.contiguous())
     return x_GC
 
@@ -55,26 +56,33 @@ class _Sum(torch.autograd.Function):
 
 
 def gather_with_gradient(x_BC: Tensor) -> Tensor:
-    """Gather the rows (G, C) of all processes in the order of processes, with a gradient.
+    """Return the rows (G, C) of all processes, in the order of processes, with a gradient.
 
-    If each process's loss covers its own images and uses the rows of all processes, then the mean
-    over processes has the same gradient as on a single process. Collective, backwards too.
+    All processes must call this function together, and must also run backward together. If the loss
+    of each process is a mean over the images of this process, the mean of all losses has the same
+    gradient as the loss of a single process with all images.
     """
-    count = processes()
-    if count == 1 or x_BC.is_meta:
+    num_processes = processes()
+    if num_processes == 1 or x_BC.is_meta:
         return x_BC
-    before = len(x_BC) * rank()
+    rows_before = len(x_BC) * rank()
+    rows_after = len(x_BC) * (num_processes - 1) - rows_before
     columns = [0, 0] * (x_BC.ndim - 1)  # F.pad begins at the last dimension
     # Each process pads with zeros where other processes have rows. The gradient of the sum over
     # processes includes the losses of all processes
-    return _Sum.apply(F.pad(x_BC, (*columns, before, len(x_BC) * (count - 1) - before)))
+    return _Sum.apply(F.pad(x_BC, (*columns, rows_before, rows_after)))
 
 
 def mean(x_BC: Tensor) -> Tensor:
-    """Return the mean (C,) over the rows of all processes. Collective."""
+    """Return the mean (C,) over the rows of all processes, with a gradient.
+
+    All processes must call this function together.
+    """
     mean_C = x_BC.mean(0)
-    count = processes()
-    return mean_C if count == 1 or x_BC.is_meta else _Sum.apply(mean_C) / count
+    num_processes = processes()
+    if num_processes == 1 or x_BC.is_meta:
+        return mean_C
+    return _Sum.apply(mean_C) / num_processes
 
 
 class GlobalBatchNorm(Stepped):
@@ -85,8 +93,8 @@ class GlobalBatchNorm(Stepped):
     `after_step`.
 
     Args:
-        channels: C.
-        affine: learn a scale and a shift.
+        channels: Number of channels C.
+        affine: Whether to learn a scale and a shift.
     """
 
     running_mean: Tensor
@@ -112,7 +120,7 @@ class GlobalBatchNorm(Stepped):
         self.var_before.copy_(self.running_var)
 
     def after_step(self, found_inf: Tensor) -> None:
-        """Restore the saved running means if the optimiser skipped the step (`found_inf`, bool)."""
+        """Restore the saved running means if the optimiser skipped the step (`found_inf`)."""
         self.running_mean.copy_(torch.where(found_inf, self.mean_before, self.running_mean))
         self.running_var.copy_(torch.where(found_inf, self.var_before, self.running_var))
 
@@ -133,7 +141,13 @@ class GlobalBatchNorm(Stepped):
 
     @torch.no_grad()
     def _update(self, mean_C: Tensor, var_C: Tensor, images: int) -> None:
-        """Move the running means as torch's batch norm does, with the unbiased variance."""
+        """Move the running means as torch's batch norm does, with the unbiased variance.
+
+        Args:
+            mean_C: Mean of the global batch.
+            var_C: Biased variance of the global batch.
+            images: Number of images G in the global batch.
+        """
         unbiased_C = var_C * (images / max(1, images - 1))
         self.running_mean.lerp_(mean_C, self.MOMENTUM)
         self.running_var.lerp_(unbiased_C, self.MOMENTUM)

@@ -25,9 +25,9 @@ class PatchPrediction(Objective):
     """Objective that predicts corrupted patches. The loss is the mean over all corrupted patches.
 
     Args:
-        encoder: a Vision Transformer with patches.
-        target: what is predicted of a patch, and the loss.
-        rate: share of each image's patches that are corrupted.
+        encoder: A Vision Transformer with patches.
+        target: The ground truth of patches, and the loss.
+        rate: Share of the patches of each image that are corrupted.
     """
 
     encoder: Encoder
@@ -40,7 +40,7 @@ class PatchPrediction(Objective):
 
     @abstractmethod
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:
-        """Choose the corruption of a batch's images from the images' keys."""
+        """Choose the patches that are corrupted from the keys of the images."""
 
     @abstractmethod
     def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
@@ -56,9 +56,9 @@ class PatchPrediction(Objective):
         for name, value_BK in values.items():
             self._check(f"metrics: {name}", value_BK.shape, drawn.corrupted_BK.shape)
             metrics |= _by_kind(name, value_BK.detach(), drawn.kind_BK)
-        images, count = drawn.corrupted_BK.shape
+        images, num_corrupted = drawn.corrupted_BK.shape
         num_images = torch.tensor(float(images), device=drawn.corrupted_BK.device)
-        metrics["corrupted"] = (num_images * count, num_images)
+        metrics["corrupted"] = (num_images * num_corrupted, num_images)
         return Output(values["loss"].mean(), metrics)
 
     def averages(self, progress: float) -> Averages:
@@ -68,13 +68,11 @@ class PatchPrediction(Objective):
         self.target.fit_baselines(batch.image for batch in batches)
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Return the target's baselines on the masked patches of this batch (docs/objectives.md,
-        MPP).
-        """
+        """Return the target's baselines, averaged over masked patches (docs/objectives.md, MPP)."""
         drawn = self.sample_corruption(batch)
-        corrupted_BN = torch.zeros(
-            len(batch.key), self.encoder.patches, dtype=torch.bool, device=batch.key.device
-        ).scatter(1, drawn.corrupted_BK, True)
+        shape = (len(batch.key), self.encoder.patches)
+        corrupted_BN = torch.zeros(shape, dtype=torch.bool, device=batch.key.device)
+        corrupted_BN = corrupted_BN.scatter(1, drawn.corrupted_BK, True)
         masked_BK = drawn.kind_BK == corruption.MASK
         metrics: Metrics = {}
         for name, value_BN in self.target.baselines(batch.image, corrupted_BN).items():
@@ -83,11 +81,17 @@ class PatchPrediction(Objective):
         return metrics
 
     def _check(self, what: str, shape: Sequence[int], expected: Sequence[int]) -> None:
-        """Check the shape of what a method of the target returns, because torch might broadcast
-        other shapes.
+        """Check the shape of a tensor that the target returned.
+
+        Without the check, torch might broadcast a wrong shape silently.
+
+        Args:
+            what: Name of the target's method, and of the metric if there are several.
+            shape: Shape of the tensor.
+            expected: The only shape that is allowed.
 
         Raises:
-            UserError: the shape is not the expected one.
+            UserError: The shape differs.
         """
         if tuple(shape) != tuple(expected):
             text = f"shape {tuple(shape)}; expected {tuple(expected)}"
@@ -99,12 +103,18 @@ class PatchPrediction(Objective):
 
 
 def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (sum, count) of a value where `where` is true."""
+    """Return the sum and the number of the values for which `where` is true."""
     return (value * where).double().sum(), where.double().sum()
 
 
 def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
-    """Return a metric over all corrupted patches, and separately for each kind of corruption."""
+    """Return (sum, count) of a metric over all corrupted patches, and over each kind of them.
+
+    Args:
+        name: Name of the metric. The name of the kind is appended for a single kind.
+        value_BK: Values of the corrupted patches.
+        kind_BK: MASK, RANDOM or KEEP for each corrupted patch.
+    """
     metrics = {name: _mean(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))}
     for kind, number in NUMBERS.items():
         metrics[f"{name}_{kind}"] = _mean(value_BK, kind_BK == number)

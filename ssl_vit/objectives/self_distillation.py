@@ -22,10 +22,10 @@ SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 
 
 class Prototypes(nn.Linear, Stepped):
-    """Cosine similarities with K directions, each multiplied by a length, which is 1 or learned.
+    """Cosine similarities of features with K prototypes, each multiplied by the prototype's length.
 
-    While `frozen`, at the beginning of the run, the gradient of the prototypes is zero, so that it
-    adds nothing to the norm for gradient clipping.
+    The lengths are 1 or learned. While `frozen`, at the beginning of the run, the gradient of the
+    prototypes is zero, so that it adds nothing to the norm for gradient clipping.
     """
 
     frozen: Tensor
@@ -56,10 +56,10 @@ class Head(nn.Module):
     norm.
 
     Args:
-        inputs: C.
-        options: widths and prototypes.
-        patches: give patches separate prototypes.
-        layers: give patches separate linear layers, too.
+        inputs: Width C of the encoder's features.
+        options: Widths of the layers and number of prototypes.
+        patches: Whether patches have separate prototypes.
+        layers: Whether patches have separate linear layers, too.
     """
 
     def __init__(
@@ -73,17 +73,18 @@ class Head(nn.Module):
         self.mlp_of_patches = _layers(*widths) if layers else None
 
     def patches(self, x_XC: Tensor) -> Tensor:
-        """Return logits (X, K) of patches, in float32."""
+        """Return logits (X, K) of patch features (X, C), in float32."""
         mlp = self.mlp if self.mlp_of_patches is None else self.mlp_of_patches
         prototypes = self.prototypes if self.of_patches is None else self.of_patches
         return prototypes(mlp(x_XC))
 
     def forward(self, x_XC: Tensor) -> Tensor:
-        """Return logits (X, K) of images, in float32."""
+        """Return logits (X, K) of image features (X, C), in float32."""
         return self.prototypes(self.mlp(x_XC))
 
 
 def _layers(inputs: int, hidden: int, width: int) -> nn.Sequential:
+    """Build the three linear layers of a head, with the initial weights of the authors."""
     mlp = nn.Sequential(
         nn.Linear(inputs, hidden),
         nn.GELU(),
@@ -117,13 +118,13 @@ class Assignment(Stepped):
     (Caron et al., 2020, equations 3 to 5). Since sinkhorn needs a batch, `forward` takes a softmax
     in evaluation.
 
-    In training, both use the global batch, so `forward` is collective. In evaluation, `assign_all`
-    uses the images of all processes.
+    In training, both use the global batch, so all processes must call `forward` together. In
+    evaluation, `assign_all` uses the images of all processes.
 
     Args:
-        options: prototypes, balance, momentum of the running mean, warm-up.
-        temperatures: the first and the last temperature. The temperature rises linearly during the
-            warm-up.
+        options: Number of prototypes, balance, momentum of the running mean, warm-up.
+        temperatures: Temperature in the first step and after the warm-up. The temperature rises
+            linearly in between.
     """
 
     centre_K: Tensor
@@ -143,15 +144,17 @@ class Assignment(Stepped):
 
     def start_step(self, progress: float) -> None:
         first, last = self.temperatures
+        temperature = last
         if progress < self.warmup:
-            last = first + (last - first) * progress / self.warmup
-        self.temperature.fill_(last)
+            temperature = first + (last - first) * progress / self.warmup
+        self.temperature.fill_(temperature)
 
     @torch.no_grad()
     def assign_all(self, logits_XK: Tensor) -> Tensor:
-        """Return probabilities (X, K), treating the images of all processes as one batch.
+        """Return the probabilities (X, K) of logits, treating all processes' images as one batch.
 
-        Processes may hold different numbers of images. Collective. The centre does not move.
+        All processes must call this method together, and may hold different numbers of images. The
+        centre does not move.
         """
         if self.balance == "sinkhorn":
             return self._sinkhorn(logits_XK)
@@ -159,12 +162,12 @@ class Assignment(Stepped):
 
     @torch.no_grad()
     def forward(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
-        """Return probabilities (X, K).
+        """Return the probabilities (X, K) of logits.
 
         Args:
-            logits_XK: the teacher's logits.
-            counted_X: bool, the rows among which sinkhorn makes prototypes equally likely. Default:
-                all.
+            logits_XK: The teacher's logits.
+            counted_X: Rows over which sinkhorn makes all prototypes equally likely, bool. None: all
+                rows.
         """
         with full_precision(logits_XK.device):
             if self.balance == "sinkhorn" and self.training:
@@ -175,9 +178,10 @@ class Assignment(Stepped):
             return p_XK
 
     def after_step(self, found_inf: Tensor) -> None:
-        """Move the centre by the logits of the step, unless the optimiser skipped the step.
+        """Move the centre towards the mean logits of the step, for balance "centre" only.
 
-        Without balance "centre", nothing moves.
+        Args:
+            found_inf: True if the optimiser skipped the step, and then the centre stays. Bool.
         """
         if self.balance != "centre":
             return
@@ -185,10 +189,11 @@ class Assignment(Stepped):
         self.centre_K.copy_(torch.where(found_inf, self.centre_K, moved_K))
 
     def _sinkhorn(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
-        """Normalise over prototypes and over images of all processes in turn, images last.
+        """Return probabilities (X, K) by the Sinkhorn-Knopp algorithm.
 
-        Computes with logarithms, because exponentials would exceed the range of float32. If no row
-        counts, the result is a softmax.
+        Each step divides by the total of each prototype over the counted images of all processes,
+        then by the total of each image. Logarithms are used, because exponentials would exceed the
+        range of float32. If no image counts, the result is a softmax.
         """
         log_XK = logits_XK / self.temperature
         for _ in range(SINKHORN_STEPS):
@@ -196,7 +201,7 @@ class Assignment(Stepped):
             if counted_X is not None:
                 counted_XK = log_XK.masked_fill(~counted_X[:, None], -torch.inf)
             mass_K = global_batch.gather(counted_XK.logsumexp(0)[None]).logsumexp(0)
-            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)
+            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)  # no image counts
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()
 
@@ -205,15 +210,15 @@ def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
     """Return the KoLeo loss of each image (B,), which pushes features of different images apart.
 
     KoLeo is -log of the distance between an image's feature and the nearest feature of another
-    image in the group, both of length 1 (Sablayrolles et al., 2019, equation 2; DINOv2: Oquab et
-    al., 2024). Both features get a gradient. As in the authors' `KoLeoLoss`, KOLEO_EPS is added to
-    each difference of two channels and to the distance. The loss of a single image is 0. Without
-    `group`, collective.
+    image in the group, both scaled to length 1 (Sablayrolles et al., 2019, equation 2; DINOv2:
+    Oquab et al., 2024). Both features get a gradient. As in the authors' `KoLeoLoss`, KOLEO_EPS is
+    added to each difference of two channels and to the distance. The loss of a single image is 0.
 
     Args:
-        x_BC: features.
-        group: number of consecutive images in a group. The last group may be smaller. None: the
-            images of all processes are one group.
+        x_BC: Features of the images.
+        group: Number of consecutive images in a group. The last group may be smaller. None: the
+            images of all processes form one group, and all processes must call this function
+            together.
     """
     with full_precision(x_BC.device):
         x_BC = F.normalize(x_BC.float(), dim=1, eps=KOLEO_EPS)
@@ -224,18 +229,19 @@ def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
 
 
 def _to_nearest(x_BC: Tensor, x_GC: Tensor, first: int) -> Tensor:
-    """Return -log of the distance (B,) to the nearest other feature of the group.
+    """Return -log of the distance (B,) from each feature to the nearest other feature of a group.
 
     Args:
-        x_BC: features of this process.
-        x_GC: features of the group, among them those of this process.
-        first: row of the group that is the first row of `x_BC`.
+        x_BC: Features of this process, of length 1.
+        x_GC: Features of the group, which include `x_BC`.
+        first: Row of `x_GC` at which `x_BC` begins.
     """
     if len(x_GC) == 1:
-        return 0 * x_BC.sum(1)
+        return 0 * x_BC.sum(1)  # 0 with a gradient
     cosine_BG = x_BC.detach() @ x_GC.detach().T
-    own_B = first + torch.arange(len(x_BC), device=x_BC.device)
-    nearest_B = cosine_BG.scatter(1, own_B[:, None], -torch.inf).argmax(1)
+    row_B = first + torch.arange(len(x_BC), device=x_BC.device)
+    # No image may be the nearest image of itself
+    nearest_B = cosine_BG.scatter(1, row_B[:, None], -torch.inf).argmax(1)
     distance_B = F.pairwise_distance(x_BC, x_GC[nearest_B], eps=KOLEO_EPS)
     return -(distance_B + KOLEO_EPS).log()
 
@@ -244,9 +250,9 @@ def cross_entropies(p_TXK: Tensor, logits_SXK: Tensor, temperature: float) -> Te
     """Return the cross-entropies (X, T, S) between T teacher views and S student views.
 
     Args:
-        p_TXK: the teacher's probabilities.
-        logits_SXK: the student's logits.
-        temperature: divides the student's logits.
+        p_TXK: The teacher's probabilities.
+        logits_SXK: The student's logits.
+        temperature: Temperature that divides the student's logits.
     """
     with full_precision(logits_SXK.device):
         log_SXK = F.log_softmax(logits_SXK / temperature, dim=-1)

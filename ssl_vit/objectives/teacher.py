@@ -17,9 +17,9 @@ M = TypeVar("M", bound=nn.Module)
 Averages = tuple[float, Iterable[tuple[nn.Parameter, nn.Parameter]]]
 
 
-def copy_of(part: M) -> M:
+def copy_of(module: M) -> M:
     """Return a copy of a module that gets no gradient."""
-    return deepcopy(part).requires_grad_(False)
+    return deepcopy(module).requires_grad_(False)
 
 
 class Teacher(nn.Module):
@@ -38,25 +38,37 @@ class Teacher(nn.Module):
 
 
 def pairs(*copies: tuple[nn.Module, nn.Module]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-    """Yield (average, weight) for each trained weight of pairs (copy, source) of modules."""
+    """Yield the pairs (running average, averaged weight) of all trained weights.
+
+    Args:
+        *copies: Pairs (copy, source) of modules with the same architecture.
+    """
     for copy, source in copies:
-        for average, p in zip(copy.parameters(), source.parameters(), strict=True):
-            if p.requires_grad:
-                yield average, p
+        for average, weight in zip(copy.parameters(), source.parameters(), strict=True):
+            if weight.requires_grad:
+                yield average, weight
 
 
 def linear_momentum(first: float, progress: float, last: float = 1.0) -> float:
-    """Return a momentum that rises from `first` to `last` linearly with the share of the run.
+    """Return a momentum that changes linearly from `first` to `last` during the run.
 
     As in Assran et al. (2023, section 4) and Baevski et al. (2022, section 3.2).
+
+    Args:
+        first: Momentum at the beginning of the run.
+        progress: Share of the run that is done, from 0 to 1.
+        last: Momentum at the end of the run.
     """
     return first + (last - first) * progress
 
 
 def cosine_momentum(first: float, progress: float) -> float:
-    """Return a momentum that rises from `first` to 1 along half a cosine.
+    """Return a momentum that rises from `first` to 1 along half a cosine during the run.
 
-    The formula is 1 - (1 - m) (1 + cos(pi p)) / 2 (MoCo v3's main_moco.py, `adjust_moco_momentum`,
-    and DINO's utils.py, `cosine_scheduler`).
+    As in MoCo v3's main_moco.py (`adjust_moco_momentum`) and DINO's utils.py (`cosine_scheduler`).
+
+    Args:
+        first: Momentum at the beginning of the run.
+        progress: Share of the run that is done, from 0 to 1.
     """
     return 1 - (1 - first) * (1 + math.cos(math.pi * progress)) / 2

@@ -31,8 +31,8 @@ class SelfDistillation(Objective):
     student's softmax for every other view of the image (equation 3), computed from class tokens.
 
     Args:
-        encoder: a Vision Transformer with patches.
-        options: head, temperatures and teacher.
+        encoder: A Vision Transformer with patches.
+        options: Options of head, temperatures and teacher.
     """
 
     encoder: Encoder
@@ -50,7 +50,7 @@ class SelfDistillation(Objective):
 
     @staticmethod
     def patch_head(options: DinoOptions) -> dict[str, bool]:
-        """Return arguments of `Head` that give patches parts of the head for themselves."""
+        """Return the arguments of `Head` that say which layers serve only patches."""
         return {}
 
     @property
@@ -62,20 +62,23 @@ class SelfDistillation(Objective):
         return self.teacher.encoder
 
     def heads(self) -> dict[str, Tensor]:
-        """Return the teacher's head, because the exported encoder is the teacher's too."""
-        weights = super().heads()
-        student = {name: value for name, value in weights.items() if TEACHER not in name}
-        return {name: weights.get(TEACHER + name, value) for name, value in student.items()}
+        """Return the tensors that an export keeps, with the weights of the teacher's head.
+
+        The names are those of the student's head. The exported encoder is the teacher's, too.
+        """
+        tensors = super().heads()
+        student = {name: value for name, value in tensors.items() if TEACHER not in name}
+        return {name: tensors.get(TEACHER + name, value) for name, value in student.items()}
 
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
-        """Return the prototypes at the beginning of the run, and nothing later.
+        """Return the weights of the prototypes at the beginning of the run, and no weights later.
 
         This follows the authors' `cancel_gradients_last_layer`.
         """
         if progress >= self.freeze:
             return []
-        held = [module for module in self.head.modules() if isinstance(module, Prototypes)]
-        return [p for layer in held for p in layer.parameters() if p.requires_grad]
+        layers = [module for module in self.head.modules() if isinstance(module, Prototypes)]
+        return [p for layer in layers for p in layer.parameters() if p.requires_grad]
 
     def averages(self, progress: float) -> teacher.Averages:
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
@@ -89,13 +92,18 @@ class SelfDistillation(Objective):
         return self.output(loss_B, metrics, h_XTD)
 
     def output(self, loss_B: Tensor, metrics: Metrics, h_XTD: Tensor) -> Output:
-        """Add KoLeo of the class tokens to a loss (B,), if KoLeo has a weight, and return the
-        output.
+        """Return the output for a loss, after adding KoLeo of the class tokens.
 
-        KoLeo is the sum over the two views, because two views of an image must never be compared
-        with each other.
+        KoLeo is computed for each of the two views and summed, because two views of an image must
+        never be compared with each other. KoLeo is left out if its weight is 0, and in evaluation,
+        because its value depends on which images share a batch.
+
+        Args:
+            loss_B: Loss of each image without KoLeo.
+            metrics: Metrics of the images.
+            h_XTD: The student's tokens of the global views.
         """
-        if self.koleo_weight and self.training:  # depends on the batch, arbitrary in evaluation
+        if self.koleo_weight and self.training:
             views = h_XTD[:, 0].chunk(VIEWS)
             koleo_B = torch.stack([koleo(x_BD, self.koleo_group) for x_BD in views]).sum(0)
             loss_B = loss_B + self.koleo_weight * koleo_B
@@ -103,9 +111,7 @@ class SelfDistillation(Objective):
         return Output(loss_B.mean(), sums(loss=loss_B) | metrics)
 
     def global_views(self, batch: Batch) -> Tensor:
-        """Return the global views (V B, 3, H, W): the first views of all images, then the second
-        views.
-        """
+        """Return the first views of all images, then their second views, (V B, 3, H, W)."""
         return both_views(batch).transpose(0, 1).flatten(0, 1)
 
     @torch.no_grad()
@@ -114,17 +120,12 @@ class SelfDistillation(Objective):
         return self.teacher.encoder.tokens(image_X3HW)
 
     def compare(self, h_XTD: Tensor, taught_XTD: Tensor, batch: Batch) -> tuple[Tensor, Metrics]:
-        """Compare the class tokens of student and teacher.
-
-        Local views pass through the encoder separately.
+        """Return DINO's loss of each image (B,), computed from class tokens, and metrics.
 
         Args:
-            h_XTD: the student's tokens of the global views.
-            taught_XTD: the teacher's tokens of the global views.
-            batch: has the local views, if any.
-
-        Returns:
-            The loss of each image (B,), and additional metrics.
+            h_XTD: The student's tokens of the global views.
+            taught_XTD: The teacher's tokens of the global views.
+            batch: The batch. Its local views, if any, pass through the student's encoder here.
         """
         images = len(batch.key)
         feature_XD = h_XTD[:, 0]
@@ -141,38 +142,56 @@ class SelfDistillation(Objective):
 
     @torch.no_grad()
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
-        """Return the teacher's distributions over prototypes for all images, by metric.
+        """Return the teacher's probabilities of prototypes for all images, {metric: (X, K)}.
 
         The logits of all images are held in memory at once.
         """
         logits: dict[str, list[Tensor]] = {}
-        assign: dict[str, Assignment] = {}
+        modules: dict[str, Assignment] = {}
         for batch in batches:
-            for name, (by, one_BK) in self.measured(self.taught(batch.image)).items():
-                assign[name] = by
-                logits.setdefault(name, []).append(one_BK)
-        return {name: assign[name].assign_all(torch.cat(parts)) for name, parts in logits.items()}
+            for name, (module, logits_BK) in self.measured(self.taught(batch.image)).items():
+                modules[name] = module
+                logits.setdefault(name, []).append(logits_BK)
+        return {name: modules[name].assign_all(torch.cat(logits[name])) for name in logits}
 
     def measured(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
-        """Return the teacher's logits (B, K) and the module that turns logits into assignments, by
-        metric.
+        """Return what `assignments` needs of a batch.
+
+        Args:
+            taught_BTD: The teacher's tokens.
+
+        Returns:
+            {metric: (module that turns logits into probabilities, the teacher's logits (B, K))}.
         """
         return {"information": (self.assign, self.teacher.head(taught_BTD[:, 0]))}
 
 
 def _mean_of_others(cross_BVS: Tensor) -> Tensor:
-    """Return the mean (B,) over all pairs of a teacher's view and another view of the student."""
-    _, taught, seen = cross_BVS.shape
-    other_VS = 1 - torch.eye(taught, seen, device=cross_BVS.device)
-    return (cross_BVS * other_VS).sum((1, 2)) / (taught * (seen - 1))
+    """Return the mean cross-entropy of each image (B,), without pairs of a view with itself.
+
+    Args:
+        cross_BVS: Cross-entropies between the teacher's V views and the student's S views. The
+            first V of the S views are the teacher's views.
+    """
+    _, teacher_views, student_views = cross_BVS.shape
+    is_other_VS = 1 - torch.eye(teacher_views, student_views, device=cross_BVS.device)
+    num_pairs = teacher_views * (student_views - 1)
+    return (cross_BVS * is_other_VS).sum((1, 2)) / num_pairs
 
 
 def _same_prototype(p_VBK: Tensor, logits_SBK: Tensor) -> Tensor:
-    """Return the share (B,) of an image's two global views whose most likely prototype is the
-    teacher's most likely prototype for the other view.
+    """Return the share of views for which student and teacher choose the same prototype, (B,).
+
+    The student's most likely prototype for a global view is compared with the teacher's most likely
+    prototype for the other global view of the image.
+
+    Args:
+        p_VBK: The teacher's probabilities.
+        logits_SBK: The student's logits, global views first.
     """
-    first_VB = logits_SBK[:VIEWS].detach().argmax(-1)
-    return (first_VB == p_VBK.argmax(-1).flip(0)).double().mean(0)
+    student_VB = logits_SBK[:VIEWS].detach().argmax(-1)
+    teacher_VB = p_VBK.argmax(-1).flip(0)
+    return (student_VB == teacher_VB).double().mean(0)
 
 
 def build(settings: Settings, encoder: Encoder, classes: int) -> SelfDistillation:

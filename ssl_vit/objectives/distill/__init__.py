@@ -36,9 +36,11 @@ class DistillOptions(Keys):
 
 
 def teacher_of(options: DistillOptions, size: int) -> Recipe:
-    """Return the teacher's recipe for a student at `size` px.
+    """Return a recipe that describes the teacher's network and the size of the teacher's images.
 
-    The recipe holds `model`, and `data` with the size at which the teacher sees images.
+    Args:
+        options: The options, in which `network` describes the teacher.
+        size: Side of the student's images in pixels, used if distill.size is not set.
     """
     network = {name: value for name, value in (options.network or {}).items() if "." in name}
     return build(network | {"data.size": options.size or size})
@@ -75,12 +77,13 @@ class DistillDeclaration(ObjectiveDeclaration):
             text = f"{teacher.model.timm} has no patches. Name a Vision Transformer."
             raise recipe.error("distill.teacher", text)
         for name in ("channels", "pixel_range"):
-            here, of_teacher = (getattr(made.data, name) for made in (recipe, teacher))
-            if here != of_teacher:
+            of_student = getattr(recipe.data, name)
+            of_teacher = getattr(teacher.data, name)
+            if of_student != of_teacher:
                 shown = name.replace("pixel_", "")
                 text = (
                     f"the teacher was trained with data.{shown}={option_text(of_teacher)}, and this"
-                    f" run has data.{shown}={option_text(here)}. Use"
+                    f" run has data.{shown}={option_text(of_student)}. Use"
                     f" data.{shown}={option_text(of_teacher)} or another teacher."
                 )
                 raise recipe.error("distill.teacher", text)
@@ -88,12 +91,13 @@ class DistillDeclaration(ObjectiveDeclaration):
         if side % patch or side < 2 * patch:
             text = f"the teacher has patches of {patch} px. Use a multiple of {patch}, at least"
             text += f" {2 * patch}"
-            alone = (
-                "" if options.size else ", or resize images for the teacher only by distill.size="
-            )
-            raise recipe.error("distill.size" if options.size else "data.size", f"{text}{alone}.")
+            if options.size:
+                raise recipe.error("distill.size", f"{text}.")
+            text += ", or resize images for the teacher only by distill.size=."
+            raise recipe.error("data.size", text)
         if options.patches and not same_grid(recipe, teacher):
-            grid, teachers_grid = (made.data.size // made.model.patch for made in (recipe, teacher))
+            grid = recipe.data.size // recipe.model.patch
+            teachers_grid = side // patch
             text = (
                 f"the student has {grid} x {grid} patches and the teacher {teachers_grid} x"
                 f" {teachers_grid}. Use distill.patches=0, or distill.size={grid * patch}."
@@ -103,8 +107,8 @@ class DistillDeclaration(ObjectiveDeclaration):
 
 def same_grid(student: Recipe, teacher: Recipe) -> bool:
     """Return whether student and teacher cut an image into the same number of patches."""
-    grids = {made.data.size // made.model.patch for made in (student, teacher)}
-    return len(grids) == 1
+    student_grid = student.data.size // student.model.patch
+    return student_grid == teacher.data.size // teacher.model.patch
 
 
 DECLARATION = DistillDeclaration()

@@ -33,11 +33,13 @@ class Distillation(Objective):
     distance to the teacher's patch features.
 
     Args:
-        encoder: the student, a Vision Transformer with patches.
-        teacher: another Vision Transformer, with its own image size and normalisation.
-        pool: how the teacher's tokens become an image feature: token or avg.
-        loss: cosine or smooth_l1.
-        patches: weight of the patch distance. None: 1 if both have the same grid, else 0.
+        encoder: The student, a Vision Transformer with patches.
+        teacher: The frozen Vision Transformer. Its image size and normalisation may differ from the
+            student's.
+        pool: How the teacher pools its tokens into an image's feature, "token" or "avg".
+        loss: Distance between features, "cosine" or "smooth_l1".
+        patches: Weight of the distance of patch features. None: 1 if student and teacher have the
+            same grid of patches, else 0.
     """
 
     encoder: Encoder
@@ -49,8 +51,8 @@ class Distillation(Objective):
     ) -> None:
         super().__init__(encoder)
         self.pool, self.loss = pool, loss
-        fits = encoder.grid == teacher.grid
-        self.patches = float(fits) if patches is None else patches
+        is_same_grid = encoder.grid == teacher.grid
+        self.patches = float(is_same_grid) if patches is None else patches
         self.token_head = nn.Linear(encoder.width, teacher.width)
         self.patch_head = nn.Linear(encoder.width, teacher.width) if self.patches else None
         self.teacher = Teacher(teacher)
@@ -74,8 +76,7 @@ class Distillation(Objective):
     def taught(self, image_BCHW: Tensor) -> tuple[Tensor, Tensor]:
         """Return the teacher's features of images (B, C) and of patches (B, N, C), in float32.
 
-        The features are normalised as the loss compares them. On a GPU the teacher runs in
-        bfloat16.
+        The features are already normalised for the loss. On a GPU the teacher runs in bfloat16.
         """
         teacher = self.teacher.encoder
         with _teacher_precision(image_BCHW.device):
@@ -93,7 +94,13 @@ class Distillation(Objective):
     def _losses(
         self, token: tuple[Tensor, Tensor], patch: tuple[Tensor | None, Tensor]
     ) -> dict[str, Tensor]:
-        """Return losses of each image (B,) from pairs (predicted, taught)."""
+        """Return the losses of each image, {name: (B,)}.
+
+        Args:
+            token: Predicted feature of each image, and the teacher's feature, (B, C).
+            patch: Predicted features of each patch, or None to leave out the loss of patches, and
+                the teacher's features, (B, N, C).
+        """
         losses = {"token_loss": self._distance(*token)}
         loss_B = losses["token_loss"]
         predicted_BNC, taught_BNC = patch
@@ -103,7 +110,12 @@ class Distillation(Objective):
         return {"loss": loss_B} | losses
 
     def _distance(self, predicted: Tensor, taught: Tensor) -> Tensor:
-        """Return the distance over the last dimension, to features that `_standard` normalised."""
+        """Return the distance between two features, over the last dimension.
+
+        Args:
+            predicted: The student's features, of any length.
+            taught: The teacher's features, normalised by `_standard`.
+        """
         with full_precision(taught.device):
             if self.loss == "cosine":
                 return 1 - F.cosine_similarity(predicted.float(), taught, dim=-1)
@@ -114,43 +126,46 @@ class Distillation(Objective):
         """Compute the mean of the teacher's features over training images.
 
         Raises:
-            NonFiniteError: the teacher's features of some of the images are not finite.
+            NonFiniteError: The teacher's features of some of the images are not finite.
         """
-        count, finite = 0, 0
+        images, finite_images = 0, 0
         for batch in batches:
             token_BC, patch_BNC = self.taught(batch.image)
             self.mean_token_C += token_BC.sum(0)
             self.mean_patch_C += patch_BNC.mean(1).sum(0)
-            count += len(token_BC)
-            finite += int((token_BC.isfinite().all(1) & patch_BNC.isfinite().all(2).all(1)).sum())
-        if finite < count:
-            raise NonFiniteError.of("distill.teacher", count - finite, count)
-        self.mean_token_C /= count
-        self.mean_patch_C /= count
+            images += len(token_BC)
+            is_finite_B = token_BC.isfinite().all(1) & patch_BNC.isfinite().all(2).all(1)
+            finite_images += int(is_finite_B.sum())
+        if finite_images < images:
+            raise NonFiniteError.of("distill.teacher", images - finite_images, images)
+        self.mean_token_C /= images
+        self.mean_patch_C /= images
 
     @torch.no_grad()
     def baselines(self, batch: Batch) -> Metrics:
         """Return the loss of predicting the mean feature of training images for every image."""
         token_BC, patch_BNC = self.taught(batch.image)
+        mean_BC = self.mean_token_C.expand_as(token_BC)
         mean_BNC = None if self.patch_head is None else self.mean_patch_C.expand_as(patch_BNC)
-        losses = self._losses(
-            (self.mean_token_C.expand_as(token_BC), token_BC), (mean_BNC, patch_BNC)
-        )
+        losses = self._losses((mean_BC, token_BC), (mean_BNC, patch_BNC))
         return sums(**{f"mean_{name}": loss_B for name, loss_B in losses.items()})
 
 
 def resized(image_BCHW: Tensor, size: int) -> Tensor:
-    """Resize square images to side `size`, bilinearly with antialiasing, and round to integers
-    again.
+    """Return square integer images, resized bilinearly with antialiasing and rounded again.
+
+    Args:
+        image_BCHW: The images.
+        size: New side in pixels.
     """
     if image_BCHW.shape[-1] == size:
         return image_BCHW
-    whole = F.interpolate(image_BCHW.float(), (size, size), mode="bilinear", antialias=True)
-    return whole.round().to(image_BCHW.dtype)
+    float_BCHW = F.interpolate(image_BCHW.float(), (size, size), mode="bilinear", antialias=True)
+    return float_BCHW.round().to(image_BCHW.dtype)
 
 
 def _teacher_precision(device: torch.device) -> AbstractContextManager:
-    """Return bfloat16 autocast on a GPU. On other devices the run's own precision applies."""
+    """Return the context manager in which the teacher runs: bfloat16 on a GPU, else no change."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
 
 
@@ -158,8 +173,9 @@ def build(settings: Settings, encoder: Encoder, classes: int) -> Distillation:
     options = settings.group(DistillOptions)
     if options.network is None:
         raise UserError(f"distill.teacher=: no teacher is named. Choices: {DESCRIBED}")
-    described = teacher_of(options, encoder.data.size)
-    teacher = build_encoder(described.model, described.data)
-    if (eps := options.network.get("eps")) is not None:
+    teacher_recipe = teacher_of(options, encoder.data.size)
+    teacher = build_encoder(teacher_recipe.model, teacher_recipe.data)
+    eps = options.network.get("eps")
+    if eps is not None:
         set_eps(teacher, eps)
     return Distillation(encoder, teacher, options.network["pool"], options.loss, options.patches)

@@ -36,8 +36,8 @@ class MaskedSelfDistillation(SelfDistillation):
     a view without masked patches counts as 0, as in the authors' `iBOTLoss`.
 
     Args:
-        encoder: a Vision Transformer with a square grid of patches.
-        options: DINO's options and the masking.
+        encoder: A Vision Transformer with a square grid of patches.
+        options: DINO's options, and the options of the masking.
     """
 
     def __init__(self, encoder: Encoder, options: DinoOptions) -> None:
@@ -55,15 +55,20 @@ class MaskedSelfDistillation(SelfDistillation):
         return {"patches": not options.shared, "layers": options.own_head}
 
     def masks(self, key_B: Tensor) -> Tensor:
-        """Choose the masked patches of each view, bool (X, N).
+        """Choose the masked patches of each global view, bool (X, N).
 
-        The patches lie in rectangles that `corruption_order` draws. The number of patches is drawn
-        uniformly between the bounds of `rate`, and is 0 with probability `whole`.
+        No patch of a view is masked with probability `whole`. Otherwise, the number of masked
+        patches is uniform between the bounds of `rate`, and the patches lie in the rectangles that
+        `corruption_order` draws.
+
+        Args:
+            key_B: Keys of the images, int64.
         """
         patches = self.encoder.patches
         stream_B = rng.stream(key_B, STREAM)
         key_X1 = torch.cat([rng.bits(stream_B, view) for view in range(VIEWS)])[:, None]
         order_XN = corruption.corruption_order(key_X1, patches, "blocks", 1)
+        # Sorting twice gives the rank of each patch in the order
         rank_XN = order_XN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
         slot = 3 * patches + 4 * corruption.BLOCKS + 4  # corruption_order uses the slots before
         low, high = self.rates
@@ -72,15 +77,16 @@ class MaskedSelfDistillation(SelfDistillation):
         return (rank_XN < count_X1) & ~is_whole_X1
 
     def measured(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
-        """Add the logits of the patch in the middle of each image.
+        """Return DINO's entry and an entry for the patch in the middle of each image.
 
-        The logits of all patches might not fit into memory. Prototypes that only tell where a patch
-        lies would also be counted as information.
+        A single patch is used, because the logits of all patches might not fit into memory. With
+        all patches, prototypes that only tell where a patch lies would also count as information.
         """
         side = math.isqrt(self.encoder.patches)
         middle = self.encoder.prefix + (side + 1) * (side // 2)
-        patch = self.teacher.head.patches(taught_BTD[:, middle])
-        return super().measured(taught_BTD) | {"patch_information": (self.assign_patches, patch)}
+        logits_BK = self.teacher.head.patches(taught_BTD[:, middle])
+        entry = {"patch_information": (self.assign_patches, logits_BK)}
+        return super().measured(taught_BTD) | entry
 
     def forward(self, batch: Batch) -> Output:
         image_X3HW = self.global_views(batch)
@@ -95,17 +101,24 @@ class MaskedSelfDistillation(SelfDistillation):
         return self.output(view_B + self.weight * patch_B, metrics, h_XTD)
 
     def _patch_loss(self, h_XTD: Tensor, taught_XTD: Tensor, masked_XN: Tensor) -> Tensor:
-        """Return the cross-entropy of masked patches of each image (B,)."""
+        """Return the mean cross-entropy of the masked patches of each image, (B,).
+
+        Args:
+            h_XTD: The student's tokens of the global views.
+            taught_XTD: The teacher's tokens of the global views.
+            masked_XN: Whether each patch is masked, bool.
+        """
         prefix, patches = self.encoder.prefix, self.encoder.patches
         logits_XNK = self.head.patches(h_XTD[:, prefix:].flatten(0, 1)).unflatten(0, (-1, patches))
         with torch.no_grad():
-            taught = self.teacher.head.patches(taught_XTD[:, prefix:].flatten(0, 1))
-            p_XNK = self.assign_patches(taught, masked_XN.flatten()).unflatten(0, (-1, patches))
+            teacher_logits = self.teacher.head.patches(taught_XTD[:, prefix:].flatten(0, 1))
+            p_XNK = self.assign_patches(teacher_logits, masked_XN.flatten())
+            p_XNK = p_XNK.unflatten(0, (-1, patches))
         with full_precision(logits_XNK.device):
             log_XNK = F.log_softmax(logits_XNK / self.temperature, dim=-1)
             cross_XN = -(p_XNK * log_XNK).sum(-1) * masked_XN
-        each_X = cross_XN.sum(1) / masked_XN.sum(1).clamp(min=1)
-        return each_X.unflatten(0, (VIEWS, -1)).mean(0)
+        mean_X = cross_XN.sum(1) / masked_XN.sum(1).clamp(min=1)
+        return mean_X.unflatten(0, (VIEWS, -1)).mean(0)
 
 
 def build(settings: Settings, encoder: Encoder, classes: int) -> MaskedSelfDistillation:

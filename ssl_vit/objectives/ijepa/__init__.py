@@ -47,8 +47,9 @@ class IjepaOptions(Keys):
 
 
 def target_count(recipe: Recipe) -> int:
-    """Return the number of patches that are predicted of each target block."""
-    options, side = recipe.group(IjepaOptions), recipe.data.size // recipe.model.patch
+    """Return the number of patches of each target block that are predicted."""
+    options = recipe.group(IjepaOptions)
+    side = recipe.data.size // recipe.model.patch
     return trimmed_count(block_sizes(side, options.area, options.aspect))
 
 
@@ -91,11 +92,11 @@ class IjepaDeclaration(ObjectiveDeclaration):
                 text = "the first value is larger than the second. Write the smaller value first."
                 raise recipe.error(f"ijepa.{name}", text)
         # Patches that remain for the context even if no two target blocks overlap
-        left = recipe.patches - options.blocks * target_count(recipe)
-        if left < visible_count(recipe):
+        remaining = recipe.patches - options.blocks * target_count(recipe)
+        if remaining < visible_count(recipe):
             text = (
                 f"{options.blocks} target blocks of {target_count(recipe)} patches may leave only"
-                f" {max(0, left)} of {recipe.patches} patches, and ijepa.visible needs"
+                f" {max(0, remaining)} of {recipe.patches} patches, and ijepa.visible needs"
                 f" {visible_count(recipe)}. Use fewer blocks or a smaller ijepa.area or"
                 " ijepa.visible."
             )

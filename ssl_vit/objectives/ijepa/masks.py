@@ -29,8 +29,8 @@ class Blocks(NamedTuple):
     """Indices of patches, each row ascending.
 
     Attributes:
-        visible_BV: patches that the encoder sees. None of them is a predicted patch.
-        target_BMK: predicted patches of each target block. Blocks may overlap.
+        visible_BV: Patches that the encoder sees. None of them is a predicted patch.
+        target_BMK: Predicted patches of each target block. Blocks may overlap.
     """
 
     visible_BV: Tensor
@@ -47,8 +47,8 @@ class BlockMasks(nn.Module):
     the patches trimmed off target blocks.
 
     Args:
-        side: side of the image, in patches.
-        options: areas, aspects and numbers of blocks and patches.
+        side: Side of the image, in patches.
+        options: Areas and aspects of blocks, and numbers of blocks and patches.
     """
 
     target_S2: Tensor
@@ -66,17 +66,29 @@ class BlockMasks(nn.Module):
         self.register_buffer("context_S2", torch.tensor(context), persistent=False)
 
     def forward(self, key_B: Tensor) -> Blocks:
+        """Choose visible and target patches for images with these keys (int64)."""
         key_B1 = rng.stream(key_B, STREAM)[:, None]
         number_M = torch.arange(self.blocks, device=key_B.device)
         covers_BMN = self._drawn(key_B1, number_M, self.target_S2)
         target_BMK = self._trimmed(key_B1, number_M, covers_BMN)
         in_context_BN = self._drawn(key_B1, number_M[-1:] + 1, self.context_S2)[:, 0]
+        # The encoder sees patches of low rank first: 0 in the context block, 1 elsewhere, 2 trimmed
+        # off a target block, 3 predicted, which it never sees
         rank_BN = torch.where(covers_BMN.any(1), 2, (~in_context_BN).long())
         rank_BN = rank_BN.scatter(1, target_BMK.flatten(1), 3)
         return Blocks(self._first(key_B1, rank_BN), target_BMK)
 
     def _drawn(self, key_B1: Tensor, number_M: Tensor, size_S2: Tensor) -> Tensor:
-        """Draw blocks and return which patches they cover, bool (B, M, N)."""
+        """Draw blocks of random sizes and positions, and return which patches each block covers.
+
+        Args:
+            key_B1: Random streams of the images.
+            number_M: Numbers of the blocks, which select their random numbers.
+            size_S2: Possible numbers of rows and columns.
+
+        Returns:
+            Bool (B, M, N).
+        """
         slot_M = SLOTS * number_M
         size_BM2 = size_S2[rng.integers(key_B1, slot_M, len(size_S2))]
         height_BM, width_BM = size_BM2.unbind(-1)
@@ -85,17 +97,23 @@ class BlockMasks(nn.Module):
         return corruption.covered(self.side, top_BM, left_BM, height_BM, width_BM)
 
     def _trimmed(self, key_B1: Tensor, number_M: Tensor, covers_BMN: Tensor) -> Tensor:
-        """Return the patches of each block that are predicted, int64 (B, M, K)."""
+        """Return the K patches of each target block that are predicted, int64 (B, M, K).
+
+        Args:
+            key_B1: Random streams of the images.
+            number_M: Numbers of the blocks.
+            covers_BMN: Whether each block covers each patch, bool.
+        """
         patches = self.side**2
-        place_N = torch.arange(patches, device=key_B1.device)
+        index_N = torch.arange(patches, device=key_B1.device)
         from_last_BM = rng.integers(key_B1, SLOTS * number_M + 3, 2) == 1
-        order_BMN = torch.where(from_last_BM[..., None], patches - 1 - place_N, place_N)
-        order_BMN = torch.where(covers_BMN, order_BMN, patches)
-        place_BMN = order_BMN.argsort(dim=-1, stable=True)
-        return place_BMN[..., : self.target_patches].sort(dim=-1).values
+        order_BMN = torch.where(from_last_BM[..., None], patches - 1 - index_N, index_N)
+        order_BMN = torch.where(covers_BMN, order_BMN, patches)  # patches outside come last
+        index_BMN = order_BMN.argsort(dim=-1, stable=True)
+        return index_BMN[..., : self.target_patches].sort(dim=-1).values
 
     def _first(self, key_B1: Tensor, rank_BN: Tensor) -> Tensor:
-        """Return the V patches of lowest rank, and within a rank of lowest hash, int64 (B, V)."""
+        """Return the V patches of lowest rank (of equal ranks, of lowest hash), int64 (B, V)."""
         slot_N = SLOTS * (self.blocks + 1) + torch.arange(self.side**2, device=key_B1.device)
         order_BN = (rank_BN << 31) | rng.top_bits(rng.bits(key_B1, slot_N), 31)
         return order_BN.argsort(dim=1, stable=True)[:, : self.visible].sort(dim=1).values

@@ -38,16 +38,23 @@ class Predictor(Decoder):
     def forward(  # type: ignore[override]
         self, h_BTD: Tensor, visible_BV: Tensor, target_BMK: Tensor
     ) -> Tensor:
+        """Return the predicted features (B, M, K, W).
+
+        Args:
+            h_BTD: The encoder's output, prefix tokens and visible patches.
+            visible_BV: Indices of the visible patches, int64.
+            target_BMK: Indices of the patches of each target block, int64.
+        """
         position_NW = self.position_TW[self.prefix :]
         x_BTW = self.embed(h_BTD)
         prefix_BPW = x_BTW[:, : self.prefix]
         visible_BVW = x_BTW[:, self.prefix :] + position_NW[visible_BV]
         target_BMKW = self.mask_token + position_NW[target_BMK]
-        blocks, count = target_BMK.shape[1:]
+        blocks, block_patches = target_BMK.shape[1:]
         context_BTW = torch.cat([prefix_BPW.to(visible_BVW.dtype), visible_BVW], 1)
         context_XTW = repeat(context_BTW, "b t w -> (b m) t w", m=blocks)
         x_XTW = self.blocks(torch.cat([context_XTW, target_BMKW.flatten(0, 1)], 1))
-        return self.norm(x_XTW[:, -count:]).unflatten(0, (-1, blocks))
+        return self.norm(x_XTW[:, -block_patches:]).unflatten(0, (-1, blocks))
 
 
 class FeaturePrediction(Objective):
@@ -57,8 +64,8 @@ class FeaturePrediction(Objective):
     equation 1 of the paper the squared L2 distance.
 
     Args:
-        encoder: a Vision Transformer with a square grid of patches.
-        options: blocks, predictor and teacher.
+        encoder: A Vision Transformer with a square grid of patches.
+        options: Options of blocks, predictor and teacher.
     """
 
     encoder: Encoder
@@ -112,33 +119,38 @@ class FeaturePrediction(Objective):
 
     @torch.no_grad()
     def panels(self, batch: Batch) -> dict[str, Tensor]:
+        """Draw the images, the visible patches, and the similarity of predicted and true features.
+
+        The similarity is black for opposite and white for equal directions.
+        """
         blocks = self.masks(batch.key)
-        wanted_BMKD = _of_targets(blocks, self._teach(batch.image))
+        true_BMKD = _of_targets(blocks, self._teach(batch.image))
         predicted_BMKD = self._predict(batch.image, blocks)
-        near_BMK = (1 + F.cosine_similarity(predicted_BMKD, wanted_BMKD, dim=-1)) / 2
+        # From the range [-1, 1] of the cosine to [0, 1]
+        similarity_BMK = (1 + F.cosine_similarity(predicted_BMKD, true_BMKD, dim=-1)) / 2
         # The mean for a patch in several blocks, -1 for a patch in no block
-        near_BN = near_BMK.new_full((len(near_BMK), self.encoder.patches), -1)
-        near_BN = near_BN.scatter_reduce(
-            1, blocks.target_BMK.flatten(1), near_BMK.flatten(1), "mean", include_self=False
+        similarity_BN = similarity_BMK.new_full((len(similarity_BMK), self.encoder.patches), -1)
+        similarity_BN = similarity_BN.scatter_reduce(
+            1, blocks.target_BMK.flatten(1), similarity_BMK.flatten(1), "mean", include_self=False
         )
-        hidden_BN = torch.ones_like(near_BN, dtype=torch.bool)
+        hidden_BN = torch.ones_like(similarity_BN, dtype=torch.bool)
         hidden_BN = hidden_BN.scatter(1, blocks.visible_BV, False)
         image_B3HW = shown_image(batch.image, self.encoder.pixel_range)
         pixel_BNX = cut_patches(image_B3HW, self.encoder.patch_size)
-        level_BN = (255 * near_BN).round().clamp(0).byte()
-        titles = {
+        level_BN = (255 * similarity_BN).round().clamp(0).byte()
+        panels = {
             "original": pixel_BNX,
             "visible": pixel_BNX.masked_fill(hidden_BN[..., None], GREY),
-            "similarity": torch.where(near_BN[..., None] < 0, pixel_BNX, level_BN[..., None]),
+            "similarity": torch.where(similarity_BN[..., None] < 0, pixel_BNX, level_BN[..., None]),
         }
         grid = self.encoder.grid
-        return {title: join_patches(one_BNX, grid) for title, one_BNX in titles.items()}
+        return {title: join_patches(panel_BNX, grid) for title, panel_BNX in panels.items()}
 
 
 def _of_targets(blocks: Blocks, h_BND: Tensor) -> Tensor:
-    """Select the features of target blocks (B, M, K, D)."""
-    count = blocks.target_BMK.shape[1]
-    return gather_tokens(h_BND, blocks.target_BMK.flatten(1)).unflatten(1, (count, -1))
+    """Select the features of the target blocks, (B, M, K, D), from those of all patches."""
+    num_blocks = blocks.target_BMK.shape[1]
+    return gather_tokens(h_BND, blocks.target_BMK.flatten(1)).unflatten(1, (num_blocks, -1))
 
 
 def build(settings: Settings, encoder: Encoder, classes: int) -> FeaturePrediction:

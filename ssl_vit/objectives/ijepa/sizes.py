@@ -13,22 +13,26 @@ Size = tuple[int, int]  # rows, columns
 
 
 def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]:
-    """Return the possible sizes of a block, each as often as evenly drawn areas and aspects produce
-    it.
+    """Return the sizes of blocks for a grid of STEPS x STEPS areas and aspects.
+
+    A size that several areas and aspects produce is listed several times, so drawing an entry of
+    the list is like drawing area and aspect.
 
     Sizes are rounded as in the authors' multiblock.py (`_sample_block_size`). Sizes that rounding
     leaves with fewer patches than the smallest area are left out, because all blocks are trimmed to
     the smallest size. If all sizes are that small, only the largest sizes are kept.
 
     Args:
-        side: side of the image, in patches.
-        area: smallest and largest share of the image's patches.
-        aspect: smallest and largest ratio of rows to columns.
+        side: Side of the image, in patches.
+        area: Smallest and largest share of the image's patches in a block.
+        aspect: Smallest and largest ratio of rows to columns.
     """
     shares = [(i + 0.5) / STEPS for i in range(STEPS)]
-    sizes = [_size(side, _between(area, i), _between(aspect, j)) for i in shares for j in shares]
-    smallest = min(selected_count(area[0], side**2), max(map(math.prod, sizes)))
-    return [size for size in sizes if math.prod(size) >= smallest]
+    areas = [_between(area, share) for share in shares]
+    aspects = [_between(aspect, share) for share in shares]
+    sizes = [_size(side, image_share, ratio) for image_share in areas for ratio in aspects]
+    fewest_patches = min(selected_count(area[0], side**2), max(map(math.prod, sizes)))
+    return [size for size in sizes if math.prod(size) >= fewest_patches]
 
 
 def _size(side: int, area: float, aspect: float) -> Size:
@@ -42,7 +46,5 @@ def _between(bounds: list[float], share: float) -> float:
 
 
 def trimmed_count(sizes: list[Size]) -> int:
-    """Return the number of patches that each block is trimmed to: the patches of the smallest
-    size.
-    """
+    """Return the number of patches of the smallest size, to which each block is trimmed."""
     return min(map(math.prod, sizes))

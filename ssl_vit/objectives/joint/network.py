@@ -17,60 +17,61 @@ from . import DECLARATION, JointOptions
 class Joint(Objective):
     """Weighted sum of the losses of objectives that share an encoder and run in sequence.
 
-    A part of weight 0 does not run: weights (1, 0) give exactly what the first part gives alone.
+    Each objective is called a part. A part of weight 0 does not run, so with weights (1, 0) the
+    first part trains exactly as if it were the only objective.
 
     Args:
-        encoder: the encoder of all parts.
-        parts: name -> (objective, weight).
+        encoder: The encoder that all parts share.
+        parts: {name: (objective, weight)}.
     """
 
     def __init__(self, encoder: Backbone, parts: Mapping[str, tuple[Objective, float]]) -> None:
         super().__init__(encoder)
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
-        self.mixes_images = next((p.mixes_images for _, p in self._all() if p.mixes_images), "")
+        mixing_options = [part.mixes_images for _, part in self._all() if part.mixes_images]
+        self.mixes_images = mixing_options[0] if mixing_options else ""
         self.baselines_move = any(part.baselines_move for _, part in self._all())
         self._freeze_idle()
 
     def averages(self, progress: float) -> Averages:
-        """Return the averages of the part with a teacher. Parts without a teacher have a
-        momentum of 1.
-        """
-        return min(
-            (part.averages(progress) for _, part in self._all()), key=lambda averages: averages[0]
-        )
+        """Return the momentum and the averages of the part with a teacher."""
+        averages = [part.averages(progress) for _, part in self._all()]
+        # Parts without a teacher have a momentum of 1, which is the largest momentum
+        return min(averages, key=lambda pair: pair[0])
 
     def forward(self, batch: Batch) -> Output:
-        steps = {name: part(batch) for name, part in self._all()}
-        loss = torch.stack([self.weights[name] * step.loss for name, step in steps.items()]).sum()
-        metrics = {
-            f"{name}/{key}": pair
-            for name, step in steps.items()
-            for key, pair in step.metrics.items()
-        }
+        losses: list[Tensor] = []
+        metrics: Metrics = {}
+        for name, part in self._all():
+            output = part(batch)
+            losses.append(self.weights[name] * output.loss)
+            metrics |= {f"{name}/{key}": pair for key, pair in output.metrics.items()}
+        loss = torch.stack(losses).sum()
         # `combine_means` replaces the mean and keeps the count: parts count patches or labels
         return Output(loss, base.sums(loss=loss.expand(len(batch.key))) | metrics)
 
     def combine_means(self, means: Means) -> Means:
-        """Set the loss to the weighted sum of the parts' mean losses.
+        """Return the means with the weighted sum of the parts' mean losses as "loss".
 
-        The mean over device batches would depend on how labels are distributed over device batches.
-        A part that saw no labelled image adds nothing, because it had no gradient. If no part has a
-        loss, the result has none either.
+        The mean of "loss" over device batches would depend on how labels are distributed over the
+        device batches. A part that saw no labelled image adds nothing, because it had no gradient.
+        If no part has a loss, the result has no "loss".
         """
-        losses = {name: f"{name}/loss" for name, _ in self._all() if f"{name}/loss" in means}
-        if not losses:
+        parts = [name for name, _ in self._all() if f"{name}/loss" in means]
+        if not parts:
             return {name: pair for name, pair in means.items() if name != "loss"}
-        total = sum(self.weights[name] * means[loss][0] for name, loss in losses.items())
-        return means | {"loss": (total, means["loss"][1])}
+        total = sum(self.weights[name] * means[f"{name}/loss"][0] for name in parts)
+        _, num_images = means["loss"]
+        return means | {"loss": (total, num_images)}
 
     def logits(self, batch: Batch) -> Tensor:
         return dict(self._all())["supervised"].logits(batch)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        seen = list(batches)
+        batches = list(batches)  # an iterator could be read only once
         for _, part in self._all():
-            part.fit_baselines(seen)
+            part.fit_baselines(batches)
 
     def baselines(self, batch: Batch) -> Metrics:
         return {
@@ -81,7 +82,11 @@ class Joint(Objective):
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
         """Return the panels of the first part that has panels."""
-        return next(filter(None, (part.panels(batch) for _, part in self._all())), {})
+        for _, part in self._all():
+            panels = part.panels(batch)
+            if panels:
+                return panels
+        return {}
 
     def _freeze_idle(self) -> None:
         """Freeze the parameters that only parts of weight 0 would train.

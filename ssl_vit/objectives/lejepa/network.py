@@ -45,9 +45,9 @@ class JointEmbedding(Objective):
     norms remove. Batch norms compute their statistics over all views together.
 
     Args:
-        encoder: a Vision Transformer with patches.
-        options: trade-off, directions and projector.
-        seed: seed of the run.
+        encoder: A Vision Transformer with patches.
+        options: Weight of SIGReg, number of directions and widths of the projector.
+        seed: Seed of the run.
     """
 
     encoder: Encoder
@@ -89,18 +89,26 @@ class JointEmbedding(Objective):
         return Output(loss_B.mean(), metrics)
 
     def _sigreg(self, z_BVC: Tensor) -> Tensor:
-        """Return the mean of SIGReg over all views, a scalar."""
-        key_1, images = torch.zeros_like(self.key_1), len(z_BVC)
+        """Return SIGReg of the embeddings, averaged over all views, a scalar."""
+        key_1 = torch.zeros_like(self.key_1)
+        images = len(z_BVC)
         mean: Callable[[Tensor], Tensor] = partial(torch.mean, dim=0)
         if self.training:
-            key_1, images = self.key_1, images * global_batch.processes()
+            key_1 = self.key_1
+            images *= global_batch.processes()
             mean = global_batch.mean
         direction_CM = directions(key_1, z_BVC.shape[-1], self.slices)
         return images * distance_from_normal(z_BVC @ direction_CM, mean).mean()
 
 
 def directions(key_1: Tensor, width: int, count: int) -> Tensor:
-    """Draw M unit vectors, the columns of (C, M), from a key. All directions are equally likely."""
+    """Draw M random directions, and return their unit vectors as the columns of (C, M).
+
+    Args:
+        key_1: Random key, int64 (1,).
+        width: Length C of the vectors.
+        count: Number M of directions.
+    """
     slot_X = 2 * torch.arange(width * count, device=key_1.device)
     # Normally distributed numbers by the method of Box and Muller
     radius_X = (-2 * (1 - rng.uniform(key_1, slot_X)).log()).sqrt()
@@ -109,21 +117,27 @@ def directions(key_1: Tensor, width: int, count: int) -> Tensor:
 
 
 def distance_from_normal(x_BVM: Tensor, mean: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return Epps and Pulley's statistic, divided by the number of images, (V, M).
+    """Measure how far numbers are from a standard normal distribution, for each view and direction.
 
-    For each view and direction, the statistic is the integral of |f(t) - n(t)|^2 n(t), where f is
-    the characteristic function of the numbers and n = exp(-t^2 / 2) that of a standard normal
-    distribution. The integral uses the trapezoidal rule (algorithm 1). The integrand is even in t
-    and 0 at t = 0, so half of the points are enough.
+    The statistic of Epps and Pulley, divided by the number of images, is the integral over t of
+    |f(t) - n(t)|^2 n(t). Here f is the characteristic function of the numbers, and n(t) =
+    exp(-t^2 / 2) the characteristic function of the normal distribution. The integral uses the
+    trapezoidal rule (algorithm 1). The integrand is even in t and 0 at t = 0, so the points with
+    t > 0 are enough.
 
     Args:
-        x_BVM: the numbers.
-        mean: takes the mean over the first dimension, over all processes or over this process.
+        x_BVM: Embeddings of the views, projected onto each direction.
+        mean: Function that returns the mean over the first dimension, either over the images of all
+            processes or over those of this process.
+
+    Returns:
+        The statistic (V, M), 0 for a perfect normal distribution.
     """
     half = POINTS // 2
     number_T = torch.arange(1, half + 1, device=x_BVM.device)
     t_T = END / half * number_T
     normal_T = (-t_T.square() / 2).exp()
+    # Each point counts twice, for t and for -t. The last point is the end of the trapezoidal rule
     weight_T = END / half * normal_T * (2 - (number_T == half).float())
     angle_BVMT = x_BVM[..., None] * t_T
     real_VMT, imaginary_VMT = mean(angle_BVMT.cos()), mean(angle_BVMT.sin())

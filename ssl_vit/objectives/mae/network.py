@@ -34,11 +34,13 @@ class Decoder(nn.Module):
     authors' code.
 
     Args:
-        encoder_width: D.
-        prefix: number of prefix tokens of the encoder.
-        grid: rows and columns of patches.
-        width, depth, heads: size of the blocks, whose MLPs are four times as wide. `width` must be
-            a multiple of 4 and of `heads`.
+        encoder_width: Width D of the encoder.
+        prefix: Number of prefix tokens of the encoder.
+        grid: Rows and columns of patches.
+        width: Width W of the blocks, a multiple of 4 and of `heads`. Their MLPs are four times as
+            wide.
+        depth: Number of blocks.
+        heads: Number of attention heads of a block.
     """
 
     position_TW: Tensor
@@ -68,8 +70,11 @@ class Decoder(nn.Module):
         self.register_buffer("position_TW", position_TW, persistent=False)
 
     def forward(self, h_BTD: Tensor, visible_BV: Tensor) -> Tensor:
-        """Return normalised features (B, N, W) of all patches from the encoder's output (B, P +
-        V, D).
+        """Return normalised features (B, N, W) of all patches, in image order.
+
+        Args:
+            h_BTD: The encoder's output, P prefix tokens and V visible patches.
+            visible_BV: Indices of the visible patches, int64.
         """
         x_BTW = self.embed(h_BTD)
         visible_BVW = x_BTW[:, self.prefix :]
@@ -90,10 +95,12 @@ class MaskedAutoencoder(PatchPrediction):
     `norm_pix_loss` in the authors' code.
 
     Args:
-        encoder: a Vision Transformer with patches.
-        target: what is predicted of a patch, and the loss.
-        rate: share of each image's patches that are masked.
-        width, depth, heads: size of the decoder.
+        encoder: A Vision Transformer with patches.
+        target: The ground truth of patches, and the loss.
+        rate: Share of the patches of each image that are masked.
+        width: Width W of the decoder.
+        depth: Number of blocks of the decoder.
+        heads: Number of attention heads of the decoder.
     """
 
     # The exported feature is the mean of the encoder's normalised patches. The authors fine-tune

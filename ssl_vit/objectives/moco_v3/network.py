@@ -34,6 +34,12 @@ def mlp(layers: int, inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
     Linear layers have no biases. Batch norm and ReLU follow every layer except the last, which is
     followed by a batch norm without scale and shift.
+
+    Args:
+        layers: Number of linear layers.
+        inputs: Width of the input.
+        hidden: Width of the hidden layers.
+        outputs: Width of the output.
     """
     parts: list[nn.Module] = []
     widths = [inputs, *[hidden] * (layers - 1)]
@@ -62,12 +68,12 @@ class MomentumContrast(Objective):
     waits for another.
 
     Args:
-        encoder: gives the features.
-        temperature: tau of equation 1.
-        momentum: momentum of the copy in the first step. It rises to 1 along a cosine.
-        hidden: width of the hidden layers of projector and predictor.
-        width: C.
-        freeze_patches: keep the patch projection at its initial weights (section 4.2).
+        encoder: Network that computes the features.
+        temperature: Temperature tau of equation 1.
+        momentum: Momentum of the copy in the first step. The momentum rises to 1 along a cosine.
+        hidden: Width of the hidden layers of projector and predictor.
+        width: Width C of the vectors that are compared.
+        freeze_patches: Whether the patch projection keeps its initial weights (section 4.2).
     """
 
     def __init__(
@@ -96,8 +102,9 @@ class MomentumContrast(Objective):
         return {name: value for name, value in super().heads().items() if COPY not in name}
 
     def averages(self, progress: float) -> teacher.Averages:
-        """Return the momentum of the authors' code with `--moco-m-cos`, and the weights of the
-        copy.
+        """Return the momentum and the pairs of weights that move the copy.
+
+        The momentum is that of the authors' option `--moco-m-cos`.
         """
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
         copies = [(self.momentum.encoder, self.encoder), (self.momentum.projector, self.projector)]
@@ -109,35 +116,48 @@ class MomentumContrast(Objective):
         with torch.no_grad():
             copy = self.momentum
             k_VBC = _project(copy.encoder, copy.projector, views_BV3HW)
-        pairs = [self._contrast(q_VBC[v], k_VBC[1 - v]) for v in range(VIEWS)]
-        loss_B = torch.stack([loss for loss, _ in pairs]).sum(0)
-        correct_B = torch.stack([correct for _, correct in pairs]).double().mean(0)
+        # The queries of a view are compared with the keys of the other view
+        results = [self._contrast(q_VBC[v], k_VBC[1 - v]) for v in range(VIEWS)]
+        loss_B = torch.stack([loss for loss, _ in results]).sum(0)
+        correct_B = torch.stack([correct for _, correct in results]).double().mean(0)
         return Output(loss_B.mean(), sums(loss=loss_B, accuracy=correct_B))
 
     def _contrast(self, q_BC: Tensor, k_BC: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ctr (B,) of each query, and whether the nearest key belongs to the same image."""
+        """Compare each query with the keys of all images.
+
+        Args:
+            q_BC: Queries of a view.
+            k_BC: Keys of the other view.
+
+        Returns:
+            ctr of each query (B,), and whether the nearest key is that of the same image, bool
+            (B,).
+        """
         # In bfloat16, similarities / temperature would be rounded to 2 or 3 digits
         with full_precision(q_BC.device):
             k_GC = F.normalize(k_BC.float(), dim=1)
-            own_B = torch.arange(len(q_BC), device=q_BC.device)
+            same_image_B = torch.arange(len(q_BC), device=q_BC.device)  # row in k_GC
             if self.training:
                 k_GC = global_batch.gather(k_GC)
-                own_B = own_B + len(q_BC) * global_batch.rank()
+                same_image_B = same_image_B + len(q_BC) * global_batch.rank()
             logits_BG = F.normalize(q_BC.float(), dim=1) @ k_GC.T / self.temperature
-            loss_B = F.cross_entropy(logits_BG, own_B, reduction="none")
-        correct_B = logits_BG.detach().argmax(1) == own_B
+            loss_B = F.cross_entropy(logits_BG, same_image_B, reduction="none")
+        correct_B = logits_BG.detach().argmax(1) == same_image_B
         return 2 * self.temperature * loss_B, correct_B
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Return the scores of guessing, where all keys of the batch are equally likely."""
-        count = len(batch.key)
-        images = torch.tensor(float(count), dtype=torch.float64, device=batch.key.device)
-        loss = VIEWS * 2 * self.temperature * math.log(count)
-        return {"chance_loss": (images * loss, images), "chance": (images / count, images)}
+        """Return the scores of choosing a key of the batch at random."""
+        images = len(batch.key)
+        num_images = torch.tensor(float(images), dtype=torch.float64, device=batch.key.device)
+        loss = VIEWS * 2 * self.temperature * math.log(images)
+        return {
+            "chance_loss": (num_images * loss, num_images),
+            "chance": (num_images / images, num_images),
+        }
 
 
 def _project(encoder: Backbone, projector: nn.Module, views_BV3HW: Tensor) -> list[Tensor]:
-    """Return the projections (B, C) of each view.
+    """Return the projections (B, C) of each view (B, 3, H, W).
 
     The encoder runs once on all views. The projector runs once per view, so that batch statistics
     are computed per view. (The authors' code runs both per view.)

@@ -23,10 +23,14 @@ class MaskedPatchPrediction(PatchPrediction):
     The loss is the mean over all corrupted patches.
 
     Args:
-        encoder: a Vision Transformer with patches.
-        target: what is predicted of a patch, and the loss.
-        rate: share of each image's patches that are corrupted.
-        mask, random, source, shape, side: see `corruption.sample`.
+        encoder: A Vision Transformer with patches.
+        target: The ground truth of patches, and the loss.
+        rate: Share of the patches of each image that are corrupted.
+        mask: Probability of MASK, see `corruption.sample`.
+        random: Probability of RANDOM, see `corruption.sample`.
+        source: Where RANDOM patches come from, see `corruption.sample`.
+        shape: Which patches are corrupted together, see `corruption.corruption_order`.
+        side: Side of a square in patches, see `corruption.corruption_order`.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class MaskedPatchPrediction(PatchPrediction):
         return self.head(self.encoder(x_BND, wanted_BK=drawn.corrupted_BK))
 
     def _embed(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
-        """Return patch embeddings (B, N, D) in which RANDOM patches are replaced."""
+        """Return the patch embeddings (B, N, D) of images in which RANDOM patches are replaced."""
         pixel_BNX = cut_patches(batch.image, self.encoder.patch_size)
         if self.random > 0:
             pixel_BNX = corruption.replace_random(pixel_BNX, drawn)

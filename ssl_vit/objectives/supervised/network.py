@@ -33,14 +33,14 @@ class Supervised(Objective):
     is the precision at 1, over images with at least one class.
 
     Args:
-        encoder: gives the features.
-        classes: C.
+        encoder: Network that computes the features.
+        classes: Number of classes C.
         loss: "softmax" (cross-entropy) or "sigmoid" (binary cross-entropy summed over classes).
-            Sigmoid also takes lists of labels: every class of the list is a 1, and all other
-            classes are 0.
-        smoothing: label smoothing of the softmax loss.
-        hidden: add the hidden layer.
-        pool: "token" or "avg".
+            Sigmoid also takes lists of labels: every class of the list has the target 1, and all
+            other classes have the target 0.
+        smoothing: Label smoothing of the softmax loss, from 0 to 1.
+        hidden: Whether the head has the hidden layer.
+        pool: "token" (the class token) or "avg" (the mean of the patch tokens).
     """
 
     def __init__(
@@ -72,26 +72,28 @@ class Supervised(Objective):
 
     def forward(self, batch: Batch) -> Output:
         logits_BC = self.logits(batch).float()
-        known_B = is_labelled(batch.label)
-        loss_B = self._loss(logits_BC, batch.label) * known_B
+        labelled_B = is_labelled(batch.label)
+        loss_B = self._loss(logits_BC, batch.label) * labelled_B
         # With mixup, the labels of a pair of images are mixed in the same proportion
         if batch.partner_label is not None and batch.mix_lambda is not None:
-            other_B = self._loss(logits_BC, batch.partner_label) * known_B
-            loss_B = batch.mix_lambda * loss_B + (1 - batch.mix_lambda) * other_B
+            partner_loss_B = self._loss(logits_BC, batch.partner_label) * labelled_B
+            loss_B = batch.mix_lambda * loss_B + (1 - batch.mix_lambda) * partner_loss_B
         label_BL = _rows(batch.label)
-        correct_B = (logits_BC.detach().argmax(-1, keepdim=True) == label_BL).any(1).double()
-        count = known_B.double().sum()
+        predicted_B1 = logits_BC.detach().argmax(-1, keepdim=True)
+        correct_B = (predicted_B1 == label_BL).any(1).double()
+        num_labelled = labelled_B.double().sum()
         # See Batch.loss_denominator. Outside of training, divide by the number of labelled images
-        divisor = count if batch.loss_denominator is None else batch.loss_denominator
+        divisor = num_labelled if batch.loss_denominator is None else batch.loss_denominator
         metrics = {
-            "loss": (loss_B.detach().double().sum(), count),
+            "loss": (loss_B.detach().double().sum(), num_labelled),
             "accuracy": (correct_B.sum(), (label_BL >= 0).any(1).double().sum()),
         }
         return Output(loss_B.sum() / divisor.clamp(min=1e-9), metrics)
 
     def _loss(self, logits_BC: Tensor, label: Tensor) -> Tensor:
-        """Return the loss of each image (B,). For an image without a label it is any finite
-        number.
+        """Return the loss of each image (B,).
+
+        The loss of an image without a label is finite but has no meaning.
         """
         if self.loss == "softmax":
             if label.ndim > 1:
@@ -103,37 +105,43 @@ class Supervised(Objective):
         return F.binary_cross_entropy_with_logits(logits_BC, target_BC, reduction="none").sum(-1)
 
     def targets(self, label: Tensor) -> Tensor:
-        """Return a bool tensor (B, C) that is true for each class of an image."""
+        """Return which classes each image has, bool (B, C)."""
         label_BL = _rows(label)
-        one_BC = label_BL.new_zeros(len(label_BL), self.classes + 1, dtype=torch.bool)
+        has_class_BC = label_BL.new_zeros(len(label_BL), self.classes + 1, dtype=torch.bool)
         # Negative labels, which pad lists, go into an additional column that is cut off
-        return one_BC.scatter_(1, label_BL.where(label_BL >= 0, self.classes), True)[:, :-1]
+        return has_class_BC.scatter_(1, label_BL.where(label_BL >= 0, self.classes), True)[:, :-1]
 
     def baselines(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the scores of guessing.
+        """Return the scores of two predictions that do not look at the image.
 
         Returns:
-            "chance_loss", the loss in nats of uniform predictions 1 / C, and "majority", for each
-            class the number of images for which it is right (C,). The commonest class counts.
+            "chance_loss": Sum and number of the images' losses, in nats, if every class gets the
+                probability 1 / C.
+            "majority": Number of images of each class (C,), and number of images with a class.
+                Only the largest element is used (see `Objective.baselines`), so the score is the
+                accuracy of predicting the most common class for every image.
         """
-        count = is_labelled(batch.label).double().sum()
+        num_labelled = is_labelled(batch.label).double().sum()
         target_BC = self.targets(batch.label).double()
         labels_B = target_BC.sum(1)
-        with_class = (labels_B > 0).double().sum()
-        c = self.classes
-        loss = math.log(c)
-        more: Tensor | float = 0.0  # from labels beyond the first label of an image
-        if self.loss == "sigmoid" and c > 1:
-            loss -= (c - 1) * math.log1p(-1 / c)
-            more = (labels_B.sum() - count) * (math.log(c) + math.log1p(-1 / c))
+        num_with_class = (labels_B > 0).double().sum()
+        classes = self.classes
+        loss = math.log(classes)  # of an image with one label
+        further_loss: Tensor | float = 0.0  # of labels beyond the first label of each image
+        if self.loss == "sigmoid" and classes > 1:
+            # A class of the image costs -log(1 / C), any other class -log(1 - 1 / C). Each further
+            # label replaces the second cost by the first
+            log_absent = math.log1p(-1 / classes)
+            loss -= (classes - 1) * log_absent
+            further_loss = (labels_B.sum() - num_labelled) * (math.log(classes) + log_absent)
         return {
-            "chance_loss": (count * loss + more, count),
-            "majority": (target_BC.sum(0), with_class),
+            "chance_loss": (num_labelled * loss + further_loss, num_labelled),
+            "majority": (target_BC.sum(0), num_with_class),
         }
 
 
 def _rows(label: Tensor) -> Tensor:
-    """Return labels as rows (B, L), with L = 1 if each image has one label."""
+    """Return labels (B,) or lists of labels (B, L) as lists, with L = 1 for single labels."""
     return label[:, None] if label.ndim == 1 else label
 
 

@@ -26,25 +26,30 @@ ORIENTATIONS = 9
 
 
 def cell_histograms(image_BCHW: Tensor) -> Tensor:
-    """Return the histograms of integer images (B, C, H, W), as float32 (B, C, Y, X, 9).
+    """Return the histogram of gradient directions of each cell, float32 (B, C, Y, X, 9).
 
     Each histogram has length 1, or 0 in a cell without gradients. The assignment to bins is exact
     for images of 16 bits or less.
+
+    Args:
+        image_BCHW: Integer images, with sides that are multiples of CELL.
     """
-    x = F.pad(image_BCHW.float(), (1, 1, 1, 1), mode="reflect")
-    x_sum = x[..., :-2] + 2 * x[..., 1:-1] + x[..., 2:]
-    y_sum = x[..., :-2, :] + 2 * x[..., 1:-1, :] + x[..., 2:, :]
+    padded = F.pad(image_BCHW.float(), (1, 1, 1, 1), mode="reflect")
+    # Sobel filters: smooth along one axis, then take differences along the other axis
+    x_sum = padded[..., :-2] + 2 * padded[..., 1:-1] + padded[..., 2:]
+    y_sum = padded[..., :-2, :] + 2 * padded[..., 1:-1, :] + padded[..., 2:, :]
     dx_BCHW = y_sum[..., :-2] - y_sum[..., 2:]
     dy_BCHW = x_sum[..., :-2, :] - x_sum[..., 2:, :]
     length_BCHW = (dx_BCHW.square() + dy_BCHW.square()).sqrt()
     # Of two opposite directions take the one below pi, decided without rounding
     opposite = (dx_BCHW < 0) | ((dx_BCHW == 0) & (dy_BCHW < 0))
-    dx, dy = (torch.where(opposite, -d, d).double() for d in (dx_BCHW, dy_BCHW))
+    dx = torch.where(opposite, -dx_BCHW, dx_BCHW).double()
+    dy = torch.where(opposite, -dy_BCHW, dy_BCHW).double()
     bin_BCHW = (torch.atan2(dx, dy) * (ORIENTATIONS / math.pi)).floor()
     cells = {"p": CELL, "q": CELL}
     sums = [
-        reduce(length_BCHW * (bin_BCHW == k), "b c (y p) (x q) -> b c y x", "sum", **cells)
-        for k in range(ORIENTATIONS)
+        reduce(length_BCHW * (bin_BCHW == number), "b c (y p) (x q) -> b c y x", "sum", **cells)
+        for number in range(ORIENTATIONS)
     ]
     return F.normalize(torch.stack(sums, -1), dim=-1)
 
@@ -53,8 +58,8 @@ class GradientHistograms(Regression):
     """Target that predicts the histograms of a patch's cells, by squared error.
 
     Args:
-        patch: side of a patch in pixels, a multiple of CELL.
-        channels: C.
+        patch: Side of a patch in pixels, a multiple of CELL.
+        channels: Number of channels C.
     """
 
     mean_A: Tensor
@@ -81,17 +86,16 @@ class GradientHistograms(Regression):
         return {"variance": self.mean_A, "neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        """Draw strokes along the edges in each cell, one for each bin, as bright as the bin is
-        large.
-        """
+        """Draw a stroke along the edge for each bin of a cell, as bright as the bin is large."""
         bins = torch.arange(ORIENTATIONS, device=truth_BN.device)
         angle_K = (bins + 0.5) * math.pi / ORIENTATIONS
-        at = torch.arange(CELL, device=truth_BN.device) - (CELL - 1) / 2
-        y, x = at[:, None, None], at[:, None]
+        offset = torch.arange(CELL, device=truth_BN.device) - (CELL - 1) / 2
+        y, x = offset[:, None, None], offset[:, None]
+        # A stroke is 1 px wide: its brightness falls linearly with the distance from its line
         stroke_PQK = (1 - (x * angle_K.sin() + y * angle_K.cos()).abs()).clamp(min=0)
-        bright = rearrange(
+        histograms = rearrange(
             truth_BN.float(), "b n (c k y x) -> b n y x k c", k=ORIENTATIONS, **self.cells
         )
-        drawn = einsum(bright, stroke_PQK, "b n y x k c, p q k -> b n y p x q c")
-        levels = (255 * drawn).round().clamp(0, 255).to(torch.uint8)
+        picture = einsum(histograms, stroke_PQK, "b n y x k c, p q k -> b n y p x q c")
+        levels = (255 * picture).round().clamp(0, 255).to(torch.uint8)
         return shown_channels(rearrange(levels, "b n y p x q c -> b n (y p) (x q) c"), -1)

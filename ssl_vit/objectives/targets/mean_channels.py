@@ -17,9 +17,9 @@ class MeanChannels(Classes):
     """Target that predicts the 3-bit mean of each channel.
 
     Args:
-        patch: side of a patch in pixels.
-        channels: C.
-        pixel_range: the pixel values that correspond to 0 and 1.
+        patch: Side of a patch in pixels.
+        channels: Number of channels C.
+        pixel_range: The pixel values that correspond to 0 and 1.
     """
 
     def __init__(self, patch: int, channels: int, pixel_range: tuple[int, int]) -> None:
@@ -36,10 +36,10 @@ class MeanChannels(Classes):
         return channel_bins(*sums, self.pixel_range)
 
     def certainty(self, output_BKA: Tensor) -> Tensor:
-        """Return the certainty averaged over channels."""
+        """Return the mean probability of the predicted bins of all channels, (B, K, 1, 1)."""
         return self.chance(output_BKA).mean(-1)[..., None, None]
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        """Show the middle of each bin."""
+        """Draw each patch in a single colour, the middle of the bins of its channels."""
         levels_BNC = (truth_BN * 255 // BINS + 16).to(torch.uint8)
         return shown_channels(levels_BNC, -1)[:, :, None, None]

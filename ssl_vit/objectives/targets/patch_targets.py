@@ -28,124 +28,142 @@ CONTRAST = 48  # number of levels that show one standard deviation
 
 
 def patch_sums(image_B3HW: Tensor, patch: int) -> Tensor:
-    """Sum each channel over each patch: integers (B, C, H, W) -> int64 (B, N, C)."""
+    """Return the sum of each channel over each patch, int64 (B, N, C)."""
     return reduce(image_B3HW.long(), "b c (h p) (w q) -> b (h w) c", "sum", p=patch, q=patch)
 
 
 def channel_bins(sum_C: Tensor, pixels: Tensor | int, pixel_range: tuple[int, int]) -> Tensor:
     """Return the bin of each channel's mean, int64 (..., C), 0 .. 7.
 
-    The bin is floor(8 v), where v is the mean as a share of `pixel_range`, and 1.0 is in bin 7
-    (paper, B.1.2: "3-bit mean color"). It is computed in integers, so it is exact for every sum,
-    also at the edges of bins.
+    The bin is floor(8 v), where v is the mean, scaled from `pixel_range` to [0, 1]. The mean 1.0
+    belongs to bin 7 (paper, B.1.2: "3-bit mean color"). The bin is computed in integers, so it is
+    exact for every sum, also at the edges of bins.
 
     Args:
-        sum_C: sums of pixel values (..., C).
-        pixels: number of pixels that were summed, (...,) or one number.
-        pixel_range: the pixel values that correspond to 0 and 1.
+        sum_C: Sums of pixel values, integers (..., C).
+        pixels: Number of pixels in each sum, (...,), or a single number for all sums.
+        pixel_range: The pixel values that correspond to 0 and 1.
     """
     lowest, highest = pixel_range
-    count = torch.as_tensor(pixels, device=sum_C.device).unsqueeze(-1)
-    bin_C = BINS * (sum_C - lowest * count) // ((highest - lowest) * count)
+    num_pixels = torch.as_tensor(pixels, device=sum_C.device).unsqueeze(-1)
+    bin_C = BINS * (sum_C - lowest * num_pixels) // ((highest - lowest) * num_pixels)
     return bin_C.clamp(0, BINS - 1)
 
 
 def color_class(sum_3: Tensor, pixels: Tensor | int) -> Tensor:
     """Return the class 64 R + 8 G + B of a mean colour, int64 (...,), 0 .. 511.
 
-    R, G and B are `channel_bins`.
+    R, G and B are the bins that `channel_bins` returns.
 
     Args:
-        sum_3: sums of bytes (..., 3).
-        pixels: number of pixels that were summed.
+        sum_3: Sums of bytes, integers (..., 3).
+        pixels: Number of pixels in each sum, (...,), or a single number for all sums.
     """
     bin_3 = channel_bins(sum_3, pixels, BYTES)
     return 64 * bin_3[..., 0] + 8 * bin_3[..., 1] + bin_3[..., 2]
 
 
 def mean_color(image_B3HW: Tensor, patch: int) -> Tensor:
-    """Return the class of each patch's mean colour: uint8 (B, 3, H, W) -> int64 (B, N).
+    """Return the class of each patch's mean colour, int64 (B, N) (target 1 of B.1.2).
 
-    This is target 1 of B.1.2.
+    Args:
+        image_B3HW: Images, uint8.
+        patch: Side of a patch in pixels.
     """
     return color_class(patch_sums(image_B3HW, patch), patch * patch)
 
 
 def grid_color(image_B3HW: Tensor, patch: int, cells: int) -> Tensor:
-    """Return the classes of the mean colours of each patch's cells: uint8 (B, 3, H, W) -> int64 (B,
-    N, cells^2).
+    """Return the class of each cell's mean colour, int64 (B, N, cells^2) (target 2 of B.1.2).
 
-    A patch has `cells` x `cells` cells, row by row (B.1.2, target 2, by area means). The side of a
-    patch must be a multiple of `cells`.
+    Args:
+        image_B3HW: Images, uint8.
+        patch: Side of a patch in pixels, a multiple of `cells`.
+        cells: Number of cells along the side of a patch. Cells are numbered row by row.
     """
     side = patch // cells
-    grid = rearrange(
-        mean_color(image_B3HW, side), "b (h w) -> b h w", h=image_B3HW.shape[-2] // side
-    )
-    return rearrange(grid, "b (h c) (w d) -> b (h w) (c d)", c=cells, d=cells)
+    rows = image_B3HW.shape[-2] // side
+    class_BRC = rearrange(mean_color(image_B3HW, side), "b (h w) -> b h w", h=rows)
+    return rearrange(class_BRC, "b (h c) (w d) -> b (h w) (c d)", c=cells, d=cells)
 
 
 def class_color(class_N: Tensor) -> Tensor:
-    """Return the middle of each class's bins as RGB bytes: int64 (...,) -> uint8 (..., 3)."""
+    """Return an RGB colour for each colour class, the middle of the class's bins.
+
+    Args:
+        class_N: Classes 64 R + 8 G + B, int64 (...,).
+
+    Returns:
+        Colours, uint8 (..., 3).
+    """
     bins = torch.stack([class_N // 64, class_N // 8 % 8, class_N % 8], -1)
-    return (bins * 255 // 8 + 16).to(torch.uint8)
+    return (bins * 255 // 8 + 16).to(torch.uint8)  # a bin begins at 255 / 8 times its number
 
 
 def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
-    """Return which patches (last dimension) are uncorrupted neighbours of each patch: bool (B, N,
-    N).
+    """Find the nearest uncorrupted patches of each patch.
 
-    The neighbours are all uncorrupted patches on the nearest square ring around the patch that has
-    an uncorrupted patch. If all patches of an image are corrupted, no patch has neighbours.
+    Square rings of patches surround each patch. Its neighbours are the uncorrupted patches of the
+    nearest ring that has any. If all patches of an image are corrupted, no patch has neighbours.
 
     Args:
-        image_B3HW: the images, for their size.
-        patch: side of a patch in pixels.
-        corrupted_BN: bool, the corrupted patches.
+        image_B3HW: The images, of which only the size is used.
+        patch: Side of a patch in pixels.
+        corrupted_BN: Whether each patch is corrupted, bool.
+
+    Returns:
+        Bool (B, N, N). The entry (b, i, j) is true if patch j of image b is a neighbour of patch i.
     """
     rows = image_B3HW.shape[-2] // patch
     columns = image_B3HW.shape[-1] // patch
-    y, x = (
-        rearrange(a, "h w -> (h w)")
-        for a in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-    )
-    ring_NN = torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs()).to(image_B3HW.device)
+    index_N = torch.arange(rows * columns, device=image_B3HW.device)
+    row_N, column_N = index_N // columns, index_N % columns
+    rows_apart_NN = (row_N[:, None] - row_N).abs()
+    columns_apart_NN = (column_N[:, None] - column_N).abs()
+    ring_NN = torch.maximum(rows_apart_NN, columns_apart_NN)
     # Put the patch itself and corrupted patches beyond every ring
     outside = rows + columns
     corrupted_B1N = corrupted_BN[:, None, :]
     ring_BNN = ring_NN.masked_fill(ring_NN == 0, outside).masked_fill(corrupted_B1N, outside)
-    return (ring_BNN == ring_BNN.amin(-1, keepdim=True)) & ~corrupted_B1N
+    is_nearest_BNN = ring_BNN == ring_BNN.amin(-1, keepdim=True)
+    return is_nearest_BNN & ~corrupted_B1N
 
 
 def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sums of values over each patch's `neighbors` and the number of summed pixels.
+    """Return the sum of the pixels of each patch's `neighbors`, and the number of these pixels.
+
+    The arguments are those of `neighbors`.
 
     Returns:
         Sums, int64 (B, N, C), and numbers of pixels, int64 (B, N). For a patch without neighbours,
-        the sum is 0 and the number is that of one patch.
+        the sum is 0 and the number of pixels is that of a single patch.
     """
     near_BNN = neighbors(image_B3HW, patch, corrupted_BN)
-    sums_BN3 = patch_sums(image_B3HW, patch).double()  # exact: sums stay far below 2^53
-    count_BN = near_BNN.sum(-1).clamp(min=1)
-    return (near_BNN.double() @ sums_BN3).long(), count_BN * patch * patch
+    # float64, because integers cannot be multiplied as matrices on a GPU. Sums stay below 2^53
+    sums_BNC = patch_sums(image_B3HW, patch).double()
+    num_patches_BN = near_BNN.sum(-1).clamp(min=1)
+    return (near_BNN.double() @ sums_BNC).long(), num_patches_BN * patch * patch
 
 
 def neighbor_color(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
-    """Return the class of the mean colour of each patch's neighbours, int64 (B, N), a baseline
-    of MPP.
-    """
+    """Return the class of the mean colour of each patch's `neighbors`, int64 (B, N)."""
     return color_class(*neighbor_sums(image_B3HW, patch, corrupted_BN))
 
 
 def neighbor_mean(value_BNA: Tensor, near_BNN: Tensor) -> Tensor:
-    """Return the mean (B, N, A) of a value over each patch's `neighbors`; 0 without neighbours."""
+    """Return the mean of values over the neighbours of each patch, (B, N, A).
+
+    Args:
+        value_BNA: Values of the patches.
+        near_BNN: The neighbours that `neighbors` returns. A patch without neighbours gets 0.
+    """
     with full_precision(value_BNA.device):
         near_BNA = near_BNN.to(value_BNA) @ value_BNA
     return near_BNA / near_BNN.sum(-1, keepdim=True).clamp(min=1)
 
 
 def around_grey(value: Tensor) -> Tensor:
-    """Show values of mean 0 and standard deviation 1 as uint8 levels around grey."""
+    """Convert values of mean 0 and standard deviation 1 to grey levels around 128, uint8."""
     return (GREY + CONTRAST * value).round().clamp(0, 255).to(torch.uint8)
 
 
@@ -155,9 +173,9 @@ class Target(Complete):
     Buffers hold the statistics that `fit_baselines` computes.
 
     Attributes:
-        num_outputs: how many numbers the head must return for a patch.
-        drawn: how figures show the target, as in its declaration.
-        moves: whether ground truth and `baselines` change during training.
+        num_outputs: Number of outputs A of the head for a patch.
+        drawn: Explanation of how figures show the target, from the target's declaration.
+        moves: Whether ground truth and `baselines` change during training.
     """
 
     num_outputs: int
@@ -166,54 +184,73 @@ class Target(Complete):
 
     @abstractmethod
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        """Return the value to predict for every patch, (B, N, ...)."""
+        """Return the value to predict for each patch, (B, N, ...)."""
 
     @abstractmethod
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
-        """Return the metrics of predictions, {name: (B, K)}.
+        """Return metrics of each predicted patch.
 
-        "loss" is required and is the mean over the patch's outputs. "accuracy" and the metrics of
-        the target's declaration are optional.
+        Args:
+            output_BKA: Outputs of the head, float32.
+            truth_BK: Ground truth of the same patches, (B, K, ...).
+
+        Returns:
+            {name: values (B, K)}. "loss" is required and is a mean over the outputs of a patch.
+            "accuracy" and the metrics of the target's declaration are optional.
         """
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
         """Compute statistics of training images for `baselines`. The default computes nothing.
 
         Args:
-            images: batches of images, cropped and augmented, uint8 (B, 3, H, W).
+            images: Batches of images, cropped and augmented, uint8 (B, 3, H, W).
         """
 
     @abstractmethod
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
-        """Return scores of each patch without a model, (B, N), by the name of a `metrics.Baseline`.
+        """Return the score of each patch under simple predictions that need no network.
 
-        Baselines use the neighbours of a patch that are not in `corrupted_BN`, and the statistics
-        of `fit_baselines`.
+        The predictions may use uncorrupted neighbours of a patch and the statistics of
+        `fit_baselines`.
+
+        Args:
+            image_B3HW: Images, uint8.
+            corrupted_BN: Whether each patch is corrupted, bool.
+
+        Returns:
+            {name of a `metrics.Baseline`: scores (B, N)}.
         """
 
     def averages(self, progress: float, encoder: Encoder) -> Averages:
-        """Return what `Objective.averages` returns, for a target with a teacher of this encoder."""
+        """Return the momentum of the target's teacher, and the pairs of weights that move it.
+
+        See `Objective.averages`. A target without a teacher returns no pairs.
+
+        Args:
+            progress: Share of the run that is done after the step, from 0 to 1.
+            encoder: The encoder whose weights the teacher averages.
+        """
         return 1.0, ()
 
     def predict(self, output_BKA: Tensor) -> Tensor:
-        """Return the prediction in the form of `ground_truth`. The default returns the outputs
-        unchanged.
+        """Convert outputs of the head to predictions in the form of `ground_truth`.
+
+        The default returns the outputs unchanged, in float32.
         """
         return output_BKA.float()
 
     def certainty(self, output_BKA: Tensor) -> Tensor | None:
-        """Return the probability that the model gives its prediction, (B, K, c, c) in [0, 1].
+        """Return the probability of the predicted value of each cell, (B, K, c, c) in [0, 1].
 
-        Each of the patch's c x c cells has a probability. None for a target without probabilities,
-        such as a regression.
+        A patch has c x c cells. None for a target without probabilities, such as a regression.
         """
         return None
 
     @abstractmethod
     def render(self, truth_BN: Tensor) -> Tensor:
-        """Render ground truths or predictions as images of patches, uint8 (B, N, c, c, 3).
+        """Draw ground truths or predictions as small images of patches, uint8 (B, N, c, c, 3).
 
-        c is any divisor of the patch's side.
+        The side c may be any divisor of the patch's side.
         """
 
 
@@ -224,11 +261,11 @@ class Classes(Target):
     parts.
 
     Args:
-        patch: side of a patch in pixels.
-        parts: A, number of parts of a patch.
-        classes: V, number of classes of a part.
-        rows: number of rows of the table in which classes of training patches are counted: a row
-            for each part, or 1 for all parts together.
+        patch: Side of a patch in pixels.
+        parts: Number A of parts of a patch.
+        classes: Number V of classes of a part.
+        rows: Number R of rows of the table in which classes of training patches are counted: A to
+            count each part separately, or 1 to count all parts together.
     """
 
     count_RV: Tensor
@@ -242,24 +279,35 @@ class Classes(Target):
 
     @abstractmethod
     def neighbors_class(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> Tensor:
-        """Predict the classes of a patch's parts from the neighbours: int64 (B, N, A), or (B, N, 1)
-        for all parts.
+        """Predict the class of each part of a patch from the patch's `neighbors`.
+
+        Returns:
+            Classes, int64 (B, N, A), or (B, N, 1) if all parts of a patch get the same class.
         """
 
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
         logits = self._logits(output_BKA).flatten(0, -2)
         loss = F.cross_entropy(logits, truth_BK.flatten(), reduction="none").view_as(truth_BK)
-        right = self.predict(output_BKA) == truth_BK
-        return {"loss": loss.mean(-1), "accuracy": right.float().mean(-1)}
+        is_correct = self.predict(output_BKA) == truth_BK
+        return {"loss": loss.mean(-1), "accuracy": is_correct.float().mean(-1)}
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
         rows, classes = self.count_RV.shape
+        # Number the cells of the table row by row, so that a single bincount counts all rows
         first_R = classes * torch.arange(rows, device=self.count_RV.device)
-        for image in images:
-            place = (self.ground_truth(image) + first_R).flatten()
-            self.count_RV += torch.bincount(place, minlength=rows * classes).view(rows, classes)
+        for image_B3HW in images:
+            cell = (self.ground_truth(image_B3HW) + first_R).flatten()
+            self.count_RV += torch.bincount(cell, minlength=rows * classes).view(rows, classes)
 
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
+        """Return the scores (B, N) of three simple predictions of a patch's classes.
+
+        Returns:
+            "entropy": Entropy in nats of the classes of training patches, which is the loss of
+                predicting each class with its frequency.
+            "commonest": Accuracy of predicting the most frequent class of training patches.
+            "neighbors": Accuracy of the class that `neighbors_class` predicts.
+        """
         truth_BNA = self.ground_truth(image_B3HW)
         near_BNA = self.neighbors_class(image_B3HW, corrupted_BN)
         share_RV = self.count_RV.double() / self.count_RV.sum(-1, keepdim=True)
@@ -274,7 +322,7 @@ class Classes(Target):
         return self._logits(output_BKA).argmax(-1)
 
     def chance(self, output_BKA: Tensor) -> Tensor:
-        """Return the probability of each part's predicted class, (B, K, A)."""
+        """Return the probability of the predicted class of each part, (B, K, A)."""
         return self._logits(output_BKA.float()).softmax(-1).amax(-1)
 
     def _logits(self, output_BKA: Tensor) -> Tensor:
@@ -282,9 +330,13 @@ class Classes(Target):
 
 
 class Colors(Classes):
-    """Target of the 3-bit mean colours of a patch's cells x cells cells, with 512 classes each.
+    """Target that classifies the 3-bit mean colour of each cell of a patch, with 512 classes.
 
-    With one cell it is target 1 of the paper, with 4 x 4 cells target 2.
+    A single cell is target 1 of the paper, and 4 x 4 cells are target 2.
+
+    Args:
+        patch: Side of a patch in pixels.
+        cells: Number of cells along the side of a patch.
     """
 
     def __init__(self, patch: int, cells: int) -> None:
@@ -305,7 +357,7 @@ class Colors(Classes):
 
 
 class Regression(Target):
-    """Target that predicts numbers of a patch, by the mean of their errors."""
+    """Target that predicts A numbers for a patch. The loss is the mean of their errors."""
 
     # Turns a difference into an error, elementwise
     error: Callable[[Tensor], Tensor] = staticmethod(torch.square)
@@ -314,8 +366,15 @@ class Regression(Target):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return what each baseline predicts, by name: (B, N, A), or a shape that broadcasts to
-        it.
+        """Return the values that each baseline predicts.
+
+        Args:
+            truth_BNA: Ground truth of all patches.
+            image_B3HW: Images, uint8.
+            corrupted_BN: Whether each patch is corrupted, bool.
+
+        Returns:
+            {name of a baseline: predictions}, with a shape that broadcasts to (B, N, A).
         """
 
     def metrics(self, output_BKA: Tensor, truth_BK: Tensor) -> dict[str, Tensor]:
@@ -328,20 +387,29 @@ class Regression(Target):
 
 
 def mean_truth(truths: Iterable[Tensor]) -> Tensor:
-    """Return the mean (A,) over the patches of all batches (B, N, A). The last batch may be
-    smaller.
+    """Return the mean (A,) over all patches of all images.
+
+    Args:
+        truths: Ground truths of batches of images, (B, N, A). Batches may have different sizes.
     """
-    totals, counts = zip(*((truth.mean(1).sum(0), len(truth)) for truth in truths), strict=True)
-    return torch.stack(totals).sum(0) / sum(counts)
+    totals: list[Tensor] = []
+    images = 0
+    for truth_BNA in truths:
+        totals.append(truth_BNA.mean(1).sum(0))
+        images += len(truth_BNA)
+    return torch.stack(totals).sum(0) / images
 
 
 class PixelValues(Regression):
-    """Target of a patch's pixels in the model's input range, (p q c): by row, column and channel.
+    """Target of a patch's pixels, normalised like the input of the encoder.
+
+    The A values of a patch are ordered by row, column and channel.
 
     Args:
-        patch: side of a patch in pixels.
-        mean, std: normalise the model's input, one value per channel.
-        pixel_range: the pixel values that correspond to 0 and 1.
+        patch: Side of a patch in pixels.
+        mean: Mean of each channel for the normalisation, in [0, 1].
+        std: Standard deviation of each channel for the normalisation, in [0, 1].
+        pixel_range: The pixel values that correspond to 0 and 1.
     """
 
     def __init__(
@@ -360,18 +428,18 @@ class PixelValues(Regression):
         self.num_outputs = self.channels * patch**2
 
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        low, scale = normalisation(self.mean, self.std, self.pixel_range)
-        value_BCHW = image_B3HW.float().sub_(low.to(image_B3HW.device))
-        value_BCHW = value_BCHW.div_(scale.to(image_B3HW.device))
+        mean_C11, std_C11 = normalisation(self.mean, self.std, self.pixel_range)
+        value_BCHW = image_B3HW.float().sub_(mean_C11.to(image_B3HW.device))
+        value_BCHW = value_BCHW.div_(std_C11.to(image_B3HW.device))
         sides = {"p": self.patch, "q": self.patch}
         return rearrange(value_BCHW, "b c (h p) (w q) -> b (h w) (p q c)", **sides)
 
     def of_channels(self, value_C: Tensor) -> Tensor:
-        """Repeat a value of each channel (..., C) for each pixel, (..., A)."""
+        """Repeat values of channels (..., C) for each pixel of a patch, and return (..., A)."""
         return value_C.repeat(*[1] * (value_C.ndim - 1), self.patch**2)
 
     def as_images(self, truth_BN: Tensor) -> Tensor:
-        """Return patches as images (B, N, P, P, C)."""
+        """Reshape values of patches (B, N, A) to images of patches (B, N, P, P, C)."""
         return rearrange(truth_BN, "b n (p q c) -> b n p q c", p=self.patch, q=self.patch)
 
 
@@ -379,9 +447,12 @@ class Pixels(PixelValues):
     """Target 3 of the paper: the pixels themselves.
 
     Args:
-        patch, mean, std, pixel_range: see PixelValues.
-        error: function of a difference: squared (B.1.2) or absolute (SimMIM: Xie et al., 2022,
-            section 3.4).
+        patch: See `PixelValues`.
+        mean: See `PixelValues`.
+        std: See `PixelValues`.
+        pixel_range: See `PixelValues`.
+        error: Function that turns a difference into an error, elementwise: `torch.square` (B.1.2)
+            or `torch.abs` (SimMIM: Xie et al., 2022, section 3.4).
     """
 
     mean_3: Tensor
@@ -406,10 +477,12 @@ class Pixels(PixelValues):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        sums_BN3, count_BN = neighbor_sums(image_B3HW, self.patch, corrupted_BN)
-        std, mean = (torch.tensor(v, device=sums_BN3.device) for v in (self.std, self.mean))
+        """Return the mean pixel of training images, and the mean pixel of the neighbours."""
+        sums_BN3, num_pixels_BN = neighbor_sums(image_B3HW, self.patch, corrupted_BN)
+        mean = torch.tensor(self.mean, device=sums_BN3.device)
+        std = torch.tensor(self.std, device=sums_BN3.device)
         lowest, highest = self.pixel_range
-        share_BN3 = (sums_BN3 / count_BN[..., None] - lowest) / (highest - lowest)
+        share_BN3 = (sums_BN3 / num_pixels_BN[..., None] - lowest) / (highest - lowest)
         near_BN3 = (share_BN3 - mean) / std
         return {
             "variance": self.of_channels(self.mean_3),
@@ -417,7 +490,8 @@ class Pixels(PixelValues):
         }
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        std, mean = (torch.tensor(v, device=truth_BN.device) for v in (self.std, self.mean))
+        mean = torch.tensor(self.mean, device=truth_BN.device)
+        std = torch.tensor(self.std, device=truth_BN.device)
         levels = (255 * (self.as_images(truth_BN) * std + mean)).round().clamp(0, 255)
         return shown_channels(levels.to(torch.uint8), -1)
 
@@ -439,11 +513,13 @@ class NormalizedPixels(PixelValues):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return what the baselines predict.
+        """Return the values that the two baselines predict.
 
-        "zero" predicts 0, which is each patch's mean: the error is (n - 1) / n for n = C P^2
-        values, and 0 for a patch of one grey. "neighbors_error" predicts for all pixels of a
-        channel the mean of this channel in the normalised neighbours.
+        Returns:
+            "zero": 0, which is the mean of every patch. The error of a patch with n = C P^2 values
+                is (n - 1) / n, or 0 if all values of the patch are equal.
+            "neighbors_error": The mean of each channel over the ground truth of the patch's
+                `neighbors`.
         """
         mean_BNC = reduce(truth_BNA, "b n (x c) -> b n c", "mean", c=self.channels)
         near_BNC = neighbor_mean(mean_BNC, neighbors(image_B3HW, self.patch, corrupted_BN))

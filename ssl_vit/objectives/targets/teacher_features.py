@@ -20,18 +20,19 @@ from .patch_targets import Regression, around_grey, neighbor_mean, neighbors
 BETA = 2.0  # difference below which smooth L1 is a square (--l1_beta)
 
 
-def smooth_l1(away: Tensor) -> Tensor:
-    """Return smooth L1 of a difference, elementwise."""
-    return F.smooth_l1_loss(away, torch.zeros_like(away), reduction="none", beta=BETA)
+def smooth_l1(difference: Tensor) -> Tensor:
+    """Return the smooth L1 error of a difference, elementwise."""
+    zero = torch.zeros_like(difference)
+    return F.smooth_l1_loss(difference, zero, reduction="none", beta=BETA)
 
 
 class TeacherFeatures(Regression):
     """Target that predicts a teacher's features by smooth L1.
 
     Args:
-        encoder: the network that the teacher copies at first.
-        blocks: number of last blocks whose outputs are averaged.
-        momentum: momentum of the teacher in the first and in the last step.
+        encoder: The network that the teacher copies at first.
+        blocks: Number of last blocks whose outputs are averaged.
+        momentum: Momentum of the teacher in the first and in the last step.
     """
 
     moves = True
@@ -46,12 +47,12 @@ class TeacherFeatures(Regression):
 
     @torch.no_grad()
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        """Return the teacher's features, float32 (B, N, D)."""
-        taught = self.teacher.encoder
-        outputs = [h_BTD.float() for h_BTD in taught.last_outputs(image_B3HW, self.blocks)]
-        width = (taught.width,)
+        """Return the teacher's features of patches, float32 (B, N, D)."""
+        encoder = self.teacher.encoder
+        outputs = [h_BTD.float() for h_BTD in encoder.last_outputs(image_B3HW, self.blocks)]
+        width = (encoder.width,)
         mean_BTD = torch.stack([F.layer_norm(h_BTD, width) for h_BTD in outputs]).mean(0)
-        return F.layer_norm(mean_BTD[:, taught.prefix :], width)
+        return F.layer_norm(mean_BTD[:, encoder.prefix :], width)
 
     def averages(self, progress: float, encoder: Encoder) -> teacher.Averages:
         first, last = self.momentum
@@ -61,13 +62,13 @@ class TeacherFeatures(Regression):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return the mean of the neighbours' targets by the current teacher.
+        """Return the mean of the teacher's features over the neighbours of each patch.
 
-        If the teacher has collapsed, this mean is close to the truth.
+        If the teacher has collapsed, this mean is close to the ground truth.
         """
         near_BNN = neighbors(image_B3HW, self.teacher.encoder.patch_size, corrupted_BN)
         return {"neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        """Show the first three channels."""
+        """Draw each patch in a single colour, made of the first three channels."""
         return shown_channels(around_grey(truth_BN), -1)[:, :, None, None]
