@@ -33,16 +33,16 @@ class Work(NamedTuple):
     Multiply-adds of norms, biases and activation functions are not counted.
 
     Attributes:
-        parameters: number of all parameters, including a momentum copy. A classifier's head counts
+        parameters: Number of all parameters, including a momentum copy. A classifier's head counts
             with one class if data.classes does not state the number of classes.
-        trained: number of parameters that get a gradient.
-        encoder: number of the encoder's parameters.
+        trained: Number of parameters that get a gradient.
+        encoder: Number of the encoder's parameters.
         features: multiply-adds of the encoder's forward pass.
         forward: multiply-adds per image of the objective's forward pass, in a batch of optim.batch
             images. None if the objective needs values and so cannot run on the meta device, as some
             plugins do.
         training: multiply-adds of the objective's forward and backward pass, or None.
-        uncounted: the error message if `forward` and `training` are None.
+        uncounted: The error message if `forward` and `training` are None.
     """
 
     parameters: int
@@ -151,8 +151,8 @@ def training_images(data: Data, images: int | None = None) -> int | None:
     """Return the number of training images that data.test, data.validation and data.share leave.
 
     Args:
-        data: the data set and its splits.
-        images: number of images before splitting. None: the published number.
+        data: The data set and its splits.
+        images: Number of images before splitting. None: the published number.
 
     Returns:
         None if the number of images is unknown.
@@ -186,8 +186,8 @@ def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
     numbers.
 
     Args:
-        recipe: the run.
-        images: number of training images before splitting. None: the published number.
+        recipe: The run.
+        images: Number of training images before splitting. None: the published number.
 
     Returns:
         None if the number of images of a split is unknown.
@@ -211,9 +211,9 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     reads all images once more, but only probe.token_images of the training images.
 
     Args:
-        recipe: the evaluation.
-        train: number of training images.
-        others: number of validation and test images.
+        recipe: The evaluation.
+        train: Number of training images.
+        others: Number of validation and test images.
     """
     probe = recipe.probe
     tokens = min(train, probe.token_images or train) + others if ATTENTIVE in probe.measures else 0
@@ -231,8 +231,8 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     those of a block.
 
     Args:
-        recipe: the run.
-        fused: whether a fused attention is used, which keeps no attention matrices.
+        recipe: The run.
+        fused: Whether a fused attention is used, which keeps no attention matrices.
     """
     kept, model = _float32_bytes(recipe, fused), recipe.model
     if recipe.compute.precision != "bfloat16":
@@ -263,9 +263,9 @@ def fitting_images(recipe: Recipe, memory: float, fused: bool) -> int:
     This is the largest device batch that a run chooses.
 
     Args:
-        recipe: the run.
-        memory: bytes of memory of a process.
-        fused: as in `activation_bytes`.
+        recipe: The run.
+        memory: Bytes of memory of a process.
+        fused: As in `activation_bytes`.
     """
     return max(1, int(memory / 2 / activation_bytes(recipe, fused)))
 
@@ -286,11 +286,11 @@ def memory_bytes(
     float32 copy).
 
     Args:
-        recipe: the run.
-        processes: number of processes.
-        zero: stage of ZeRO, 0 without.
-        batch: images in a device batch.
-        fused: as in `activation_bytes`.
+        recipe: The run.
+        processes: Number of processes.
+        zero: Stage of ZeRO, 0 without.
+        batch: Images in a device batch.
+        fused: As in `activation_bytes`.
     """
     counted, o, trains = work(recipe), recipe.optim, recipe.trains
     size, trained = 4 * counted.parameters, 4 * counted.trained

@@ -52,9 +52,9 @@ def measure(
     """Measure which test images the probe classifies correctly. All processes call it.
 
     Args:
-        network: the encoder.
-        images: the images of the evaluation.
-        name: the encoder, or the baseline that the network is.
+        network: The encoder.
+        images: The images of the evaluation.
+        name: The encoder, or the baseline that the network is.
 
     Returns:
         Whether the probe is right for each test image, bool (1, M), in the order of the split, on
@@ -62,7 +62,7 @@ def measure(
         among the test images.
 
     Raises:
-        UserError: the tokens of the training images do not fit into memory, tokens are not finite,
+        UserError: The tokens of the training images do not fit into memory, tokens are not finite,
             or training diverges at every rate.
     """
     assert isinstance(network, Encoder)
@@ -123,7 +123,7 @@ def _check_memory(count: int, tokens: int, width: int) -> None:
     """Check that the tokens of the training images take at most half of this process's memory.
 
     Raises:
-        UserError: the tokens take more.
+        UserError: The tokens take more.
     """
     most = int(environment.host_memory() / 2 / stored_bytes(1, tokens, width))
     if count > most:
@@ -186,9 +186,9 @@ def extract(
 
     Args:
         read: uint8 images (B, C, H, W) -> tokens (B, T, D) in STORED.
-        batches: batches of this process.
-        images: largest number of images of all processes.
-        accelerator: the processes.
+        batches: Batches of this process.
+        images: Largest number of images of all processes.
+        accelerator: The processes.
 
     Returns:
         The tokens of all readable images on rank 0, None on other ranks.

@@ -113,10 +113,10 @@ def compared(
     Args:
         right: {ENCODER, FRESH, START, PIXELS or COMMONEST: {measure: (T, M)}}, empty if nothing was
             probed. A baseline without a measure of the encoder is not compared by that measure.
-        split: the split of the images.
-        copies: how often the same image is among the images.
-        prefix: prefix of the metrics' names.
-        paired: whether to measure differences. False if the images chose the encoder's weights,
+        split: The split of the images.
+        copies: How often the same image is among the images.
+        prefix: Prefix of the metrics' names.
+        paired: Whether to measure differences. False if the images chose the encoder's weights,
             were trained on, or are not independent cases.
     """
     metrics: dict[str, Measured] = {}

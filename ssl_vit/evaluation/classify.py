@@ -36,11 +36,11 @@ class Predictions(NamedTuple):
     """Predictions of a classifier, int64.
 
     Attributes:
-        index: rows of the images in their split, ascending, (M,).
-        label: labels (M,), -1 for none, or lists of labels (M, L) as from `data.labels.padded`.
-        top5: classes with the highest scores, best first, (M, K).
-        content: hash of each image's content, (M,).
-        classes: number of classes that the classifier knows.
+        index: Rows of the images in their split, ascending, (M,).
+        label: Labels (M,), -1 for none, or lists of labels (M, L) as from `data.labels.padded`.
+        top5: Classes with the highest scores, best first, (M, K).
+        content: Hash of each image's content, (M,).
+        classes: Number of classes that the classifier knows.
     """
 
     index: np.ndarray  # type: ignore[assignment]
@@ -65,7 +65,7 @@ def predict(
     """Predict the batches of all processes and gather the predictions on every process.
 
     Raises:
-        NonFiniteError: logits of an image are not finite, so that their order means nothing.
+        NonFiniteError: Logits of an image are not finite, so that their order means nothing.
     """
     parts: list[tuple[np.ndarray | None, ...]] = []
     classes = 0
@@ -118,13 +118,13 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
     label are left out.
 
     Args:
-        predictions: predictions for ImageNet's validation images.
-        source: the images.
-        path: the published real.json, a list of lists in the order of the numbers in the files'
+        predictions: Predictions for ImageNet's validation images.
+        source: The images.
+        path: The published real.json, a list of lists in the order of the numbers in the files'
             names.
 
     Raises:
-        UserError: the file is another one, names of images lack ImageNet's numbers, or classes are
+        UserError: The file is another one, names of images lack ImageNet's numbers, or classes are
             numbered differently from ImageNet's.
     """
     try:

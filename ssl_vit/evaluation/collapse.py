@@ -29,9 +29,9 @@ class CollapseEvaluator:
     about images.
 
     Args:
-        batches: images of this process, with the preprocessing of evaluations.
-        pool: pooling of the features, token or avg.
-        accelerator: accelerator of the run.
+        batches: Images of this process, with the preprocessing of evaluations.
+        pool: Pooling of the features, token or avg.
+        accelerator: Accelerator of the run.
     """
 
     def __init__(self, batches: list[Batch], pool: str, accelerator: WatchedAccelerator) -> None:

@@ -47,8 +47,8 @@ class PatchFeatures(NamedTuple):
     """Training images in memory.
 
     Attributes:
-        x_IND: features, float32 (I, N, D).
-        mask_ISS: masks (I, S, S), in the smallest type that holds all classes.
+        x_IND: Features, float32 (I, N, D).
+        mask_ISS: Masks (I, S, S), in the smallest type that holds all classes.
     """
 
     x_IND: Tensor
@@ -59,9 +59,9 @@ class FittedSegmenter(NamedTuple):
     """Segmentation probe fitted to training images.
 
     Attributes:
-        scale: standardises features.
-        weight_GAC: weights of the probe at each rate.
-        pixel_class: the commonest class of the pixels.
+        scale: Standardises features.
+        weight_GAC: Weights of the probe at each rate.
+        pixel_class: The commonest class of the pixels.
     """
 
     scale: Scale
@@ -76,10 +76,10 @@ class Counts(NamedTuple):
     """Pixel counts of a split, as from `marginals`.
 
     Attributes:
-        total_G3C: counts of the predictions at each rate.
-        commonest_3C: counts of always predicting the commonest class.
-        image_M3C: counts for each image, of the predictions at the first rate.
-        content_M: hash of each image's content.
+        total_G3C: Counts of the predictions at each rate.
+        commonest_3C: Counts of always predicting the commonest class.
+        image_M3C: Counts for each image, of the predictions at the first rate.
+        content_M: Hash of each image's content.
     """
 
     total_G3C: Tensor
@@ -96,7 +96,7 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
         The counts of the test images, the same on all processes.
 
     Raises:
-        UserError: a split has no masks, masks are unsuitable, too many images cannot be read,
+        UserError: A split has no masks, masks are unsuitable, too many images cannot be read,
             features are not finite, or training diverges at every rate.
     """
     assert isinstance(network, Encoder)  # recipe/check.py refuses others
@@ -136,9 +136,9 @@ def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
     """Return the segmentation metrics of an encoder and of the baselines, on the same images.
 
     Args:
-        counts: counts of the encoder (ENCODER) and, if measured, of fresh weights (FRESH). The
+        counts: Counts of the encoder (ENCODER) and, if measured, of fresh weights (FRESH). The
             counts of the commonest class are those of the encoder.
-        paired: see `beside.compared`.
+        paired: See `beside.compared`.
     """
     encoder_counts, fresh = counts[ENCODER], counts.get(FRESH)
     totals = {"": encoder_counts.total_G3C, "majority_": encoder_counts.commonest_3C[None]}
@@ -167,7 +167,7 @@ def _task(
     """Return the segmentation task of the training masks.
 
     Raises:
-        UserError: there is only one class.
+        UserError: There is only one class.
     """
     class_counts = count_classes(train.mask_ISS, ignore)
     if (classes or class_counts) < 2:

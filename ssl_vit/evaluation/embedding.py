@@ -46,11 +46,11 @@ class Neighbor(NamedTuple):
     """Image near a query.
 
     Attributes:
-        similarity: cosine similarity with the query.
-        split, index: the image, as a row of a split.
-        file: file or name of the image.
-        label: label of the image, -1 for none.
-        query: name of the query.
+        similarity: Cosine similarity with the query.
+        split, index: The image, as a row of a split.
+        file: File or name of the image.
+        label: Label of the image, -1 for none.
+        query: Name of the query.
     """
 
     similarity: float
@@ -65,9 +65,9 @@ class PairSimilarity(NamedTuple):
     """Cosine similarities of all pairs of images.
 
     Attributes:
-        mean: the mean of all similarities.
-        high: the 99th percentile.
-        images: number of images.
+        mean: The mean of all similarities.
+        high: The 99th percentile.
+        images: Number of images.
     """
 
     mean: float
@@ -103,13 +103,13 @@ def embed(
     metadata.
 
     Args:
-        read: reads features.
-        batches: batches of the shard (`loaders.evaluation_loader`).
-        source: the split.
-        device: device of the network.
+        read: Reads features.
+        batches: Batches of the shard (`loaders.evaluation_loader`).
+        source: The split.
+        device: Device of the network.
 
     Raises:
-        NonFiniteError: a feature or a patch of an image is not finite.
+        NonFiniteError: A feature or a patch of an image is not finite.
     """
     names = source.classes
     vector = datasets.Sequence(datasets.Value("float32"))
@@ -161,7 +161,7 @@ def summary(file: Path) -> tuple[int, list[str]]:
     Features are not read.
 
     Raises:
-        ValueError, OSError, KeyError: the file is damaged.
+        ValueError, OSError, KeyError: The file is damaged.
     """
     file_metadata = pyarrow.parquet.read_metadata(file)
     return file_metadata.num_rows, json.loads(file_metadata.metadata[UNREADABLE])
@@ -174,10 +174,10 @@ def search(
     first.
 
     Args:
-        query_QD: features of Q queries.
-        shards: the shards to search. Each shard is read once, one after the other.
-        splits: the splits of the shards.
-        top: number of images for each query.
+        query_QD: Features of Q queries.
+        shards: The shards to search. Each shard is read once, one after the other.
+        splits: The splits of the shards.
+        top: Number of images for each query.
 
     Returns:
         The images for each query, and the similarities between pairs of at most SAMPLED images,

@@ -59,11 +59,11 @@ def check_finite(name: str, finite_N: Tensor) -> None:
     """Check that a network's output is finite for all images.
 
     Args:
-        name: the network: ENCODER, or a baseline of PROBE_BASELINES.
-        finite_N: result of `is_finite` for the images.
+        name: The network: ENCODER, or a baseline of PROBE_BASELINES.
+        finite_N: Result of `is_finite` for the images.
 
     Raises:
-        NonFiniteError: the output for some images is not finite. The message has their number.
+        NonFiniteError: The output for some images is not finite. The message has their number.
     """
     count = len(finite_N) - int(finite_N.sum())
     if count:
@@ -75,9 +75,9 @@ class CheckedReader:
     """Reader that records for each image whether the features are finite.
 
     Args:
-        name: the network, see `check_finite`.
-        read: the reader to check.
-        accelerator: the processes that read images.
+        name: The network, see `check_finite`.
+        read: The reader to check.
+        accelerator: The processes that read images.
     """
 
     def __init__(self, name: str, read: Reader, accelerator: WatchedAccelerator) -> None:
@@ -93,7 +93,7 @@ class CheckedReader:
         """Check all images that any process has read since the last check. Collective.
 
         Raises:
-            NonFiniteError: features of an image are not finite.
+            NonFiniteError: Features of an image are not finite.
         """
         parts, self.finite = self.accelerator.gather_parts(self.finite), []
         check_finite(self.name, torch.cat([torch.ones(0, dtype=torch.bool), *parts]))
@@ -110,7 +110,7 @@ def extract(
         among these images.
 
     Raises:
-        NonFiniteError: see `gathered`.
+        NonFiniteError: See `gathered`.
     """
     _, label_N, content_N, read = gathered(readers, batches, accelerator)
     known_N = label_N >= 0
@@ -132,7 +132,7 @@ def gathered(
         Index (N,), ascending, label (N,), content (N,), and features (N, D) by reader.
 
     Raises:
-        NonFiniteError: a feature of the encoder is not finite. `all_right` checks the baselines.
+        NonFiniteError: A feature of the encoder is not finite. `all_right` checks the baselines.
     """
     parts = []
     for batch in batches:
@@ -173,7 +173,7 @@ def with_shots_that_fit(probe: Probe, source: Source, classes: int) -> tuple[Pro
         The changed probe, and a sentence that says what was dropped, empty if nothing was.
 
     Raises:
-        UserError: a class has too few images for all shots.
+        UserError: A class has too few images for all shots.
     """
     if "few_shot" not in probe.measures:
         return probe, ""
@@ -203,7 +203,7 @@ def sample_few_shot(
         Each reader's features of the chosen images, and the rows of these features for each trial.
 
     Raises:
-        UserError: a class has fewer images than shots.
+        UserError: A class has fewer images than shots.
     """
     source, accelerator = images.splits.train, images.accelerator
     label_N = source.label_of(np.arange(len(source)))
@@ -251,10 +251,10 @@ def run_probes(
     Args:
         seen: {split: features}. The linear probe's learning rate is chosen on seen["validation"].
             Empty: nothing is yielded.
-        probe: the measures and their options.
-        classes: number of classes.
-        picks: rows for few-shot, if already sampled.
-        names: names of the classes, if any.
+        probe: The measures and their options.
+        classes: Number of classes.
+        picks: Rows for few-shot, if already sampled.
+        names: Names of the classes, if any.
 
     Yields:
         The measure, and whether each image of seen["test"] is right, bool (trials, M), on the CPU.
@@ -304,9 +304,9 @@ def all_right(
 
     Args:
         seen: {split: {reader: features}}.
-        probe, classes, picks, names: see `run_probes`.
-        warn: receives warnings.
-        error: type of the errors by which a baseline may fail.
+        probe, classes, picks, names: See `run_probes`.
+        warn: Receives warnings.
+        error: Type of the errors by which a baseline may fail.
 
     Returns:
         {reader: {measure: right}}, and under COMMONEST the result of `commonest` for each measure.
@@ -336,9 +336,9 @@ def failing_left_out(
     """Turn an error of a baseline into a warning. An error of the encoder is raised.
 
     Args:
-        name: the encoder or the baseline.
-        error: type of the errors to catch.
-        warn: receives the warning, on one process.
+        name: The encoder or the baseline.
+        error: Type of the errors to catch.
+        warn: Receives the warning, on one process.
     """
     try:
         yield

@@ -30,7 +30,7 @@ def read_batches(
     Collective.
 
     Raises:
-        UserError: too many images cannot be read.
+        UserError: Too many images cannot be read.
     """
     batches = loaders.held_out_batches(source, data, batch_layout, most, **options)
     unreadable = accelerator.gather_parts([text for b in batches for text in b.unreadable])
@@ -52,9 +52,9 @@ class HeldOutEvaluator:
     """Evaluator of an objective on held-out images. Create it on all processes at the same time.
 
     Attributes:
-        batches: batches of this process that have a readable image.
-        images: number of images that all processes measure, each image once.
-        example: one or two images, also on a process without a batch.
+        batches: Batches of this process that have a readable image.
+        images: Number of images that all processes measure, each image once.
+        example: One or two images, also on a process without a batch.
         latest: {name: (value, n)} of the last evaluation.
         baselines: {name: (value, n)} of the baselines.
     """
@@ -74,7 +74,7 @@ class HeldOutEvaluator:
         Since the images never change, once is enough, unless the objective's baselines move.
 
         Raises:
-            UserError: see `check_baselines`.
+            UserError: See `check_baselines`.
         """
         self.baselines = self._means(objective, objective.baselines)
         check_baselines(objective, {name: value for name, (value, _) in self.baselines.items()})
@@ -84,7 +84,7 @@ class HeldOutEvaluator:
         """Return the names of the objective's metrics, without baselines.
 
         Raises:
-            UserError: see `check_output`.
+            UserError: See `check_output`.
         """
         output = objective(to_device(self.example, self.accelerator.device))
         check_output(objective, output)

@@ -26,13 +26,13 @@ class Images:
     measured. If there are more than data.unreadable allows, a UserError is raised.
 
     Attributes:
-        recipe, splits, accelerator, batch_layout: of the evaluation.
-        classes: number of classes of the labels, 0 if no labels are read.
-        workers: data loading processes of each process.
-        warn: receives a line for each image that is left out, on rank 0.
-        should_stop: returns whether to stop waiting for images, on one process.
-        forwarded: number of images that all processes have requested so far.
-        said: lines that were already given to `warn`.
+        recipe, splits, accelerator, batch_layout: Of the evaluation.
+        classes: Number of classes of the labels, 0 if no labels are read.
+        workers: Data loading processes of each process.
+        warn: Receives a line for each image that is left out, on rank 0.
+        should_stop: Returns whether to stop waiting for images, on one process.
+        forwarded: Number of images that all processes have requested so far.
+        said: Lines that were already given to `warn`.
     """
 
     recipe: Recipe
@@ -76,9 +76,9 @@ class Images:
         """Yield batches, and report unreadable images after the last batch.
 
         Args:
-            loader: loads the batches.
-            wanted: number of images that are read.
-            images: number of images of the split, of which a share may be unreadable
+            loader: Loads the batches.
+            wanted: Number of images that are read.
+            images: Number of images of the split, of which a share may be unreadable
                 (data.unreadable).
         """
         names: list[str] = []

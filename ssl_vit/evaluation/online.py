@@ -78,21 +78,21 @@ class OnlineProbes:
     The evaluator draws no random number: every run uses the same images with the same crops.
 
     Attributes:
-        run: the run that trains.
-        train, held_out: batches of this process.
-        probe: the probes to measure.
-        pool: how features are pooled, token or avg.
-        classes: the number of classes that the probes choose from.
-        accelerator: the processes of the run.
-        class_names: the names of the classes, empty if classes have no names.
-        paired: whether to measure differences, see `compared`.
-        images: the number of labelled training images and of labelled held-out images, over all
+        run: The run that trains.
+        train, held_out: Batches of this process.
+        probe: The probes to measure.
+        pool: How features are pooled, token or avg.
+        classes: The number of classes that the probes choose from.
+        accelerator: The processes of the run.
+        class_names: The names of the classes, empty if classes have no names.
+        paired: Whether to measure differences, see `compared`.
+        images: The number of labelled training images and of labelled held-out images, over all
             processes.
-        copies: how often the same image is among the held-out images.
-        first: the place of the first held-out image in the order of held-out images.
-        every: steps between two evaluations.
-        share: the share of the run's work that the probes take.
-        beside: results of the baselines, on rank 0 once `compare` has run:
+        copies: How often the same image is among the held-out images.
+        first: The place of the first held-out image in the order of held-out images.
+        every: Steps between two evaluations.
+        share: The share of the run's work that the probes take.
+        beside: Results of the baselines, on rank 0 once `compare` has run:
             {FRESH, START, PIXELS or COMMONEST: {measure: whether each held-out image is right}}.
         right: {measure: whether each held-out image is right} for the encoder, at the last
             evaluation.
@@ -337,7 +337,7 @@ def prepare(
         reason is empty if there is an evaluator, or if the recipe asks for none.
 
     Raises:
-        UserError: the labels do not suit the probes of probe.every.
+        UserError: The labels do not suit the probes of probe.every.
     """
     recipe = run.recipe
     probe, every = recipe.probe, recipe.probe.every
@@ -399,10 +399,10 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
     """Explain why k-NN cannot be measured. The text is empty if k-NN can be measured.
 
     Args:
-        recipe: the recipe of the run.
-        splits: the images of the run.
-        train: the number of training images that k-NN would learn from.
-        held_out_M: rows of the held-out images that k-NN would be measured on.
+        recipe: The recipe of the run.
+        splits: The images of the run.
+        train: The number of training images that k-NN would learn from.
+        held_out_M: Rows of the held-out images that k-NN would be measured on.
     """
     if recipe.data.validation == 0:
         return "no images are held out"
@@ -434,9 +434,9 @@ def _share(recipe: Recipe, images: int, every: int) -> float:
     """Estimate the share of a run's work that extracting the features takes.
 
     Args:
-        recipe: the recipe of the run.
-        images: the number of images of an evaluation.
-        every: steps between two evaluations. The baselines count as one or two more evaluations.
+        recipe: The recipe of the run.
+        images: The number of images of an evaluation.
+        every: Steps between two evaluations. The baselines count as one or two more evaluations.
     """
     work, steps = costs.work(recipe), recipe.optim.steps
     forward = work.features / (work.training or 3 * work.features)

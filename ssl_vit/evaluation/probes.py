@@ -96,14 +96,14 @@ def sample_shots(
     subset of more shots. Images with labels from `classes` on are never picked.
 
     Args:
-        label_N: labels.
-        shots: images of each class.
-        classes: number of classes.
-        seed: seed of the hashes.
-        names: names of the classes, if any, for the error.
+        label_N: Labels.
+        shots: Images of each class.
+        classes: Number of classes.
+        seed: Seed of the hashes.
+        names: Names of the classes, if any, for the error.
 
     Raises:
-        UserError: a class has fewer images than shots.
+        UserError: A class has fewer images than shots.
     """
     label = label_N.cpu().numpy()
     count_C = np.bincount(label, minlength=classes)[:classes]
@@ -151,7 +151,7 @@ def linear_probe(seen: Mapping[str, Features], classes: int, probe: Probe) -> Te
         Predicted classes (M,) of seen["test"].
 
     Raises:
-        UserError: training diverges at every rate.
+        UserError: Training diverges at every rate.
     """
     (train_ND, label_N), (dev_KD, dev_label_K), (test_MD, _) = (
         seen[split] for split in ("train", "validation", "test")
@@ -171,13 +171,13 @@ def best_rate(
     Rates whose weights are not finite are left out.
 
     Args:
-        probe: name of the probe, for the error.
-        rates: learning rates.
-        score_G: score of each rate.
-        weight_GAC: weights of each rate.
+        probe: Name of the probe, for the error.
+        rates: Learning rates.
+        score_G: Score of each rate.
+        weight_GAC: Weights of each rate.
 
     Raises:
-        UserError: training diverges at every rate.
+        UserError: Training diverges at every rate.
     """
     finite = weight_GAC.isfinite().all((1, 2)).tolist()
     if not any(finite):
@@ -211,12 +211,12 @@ def descend(
     All rates are trained at once, because one product serves all rates (F = G C).
 
     Args:
-        gradient: returns the gradient for the batch of a step at the weights (A, F), for each group
+        gradient: Returns the gradient for the batch of a step at the weights (A, F), for each group
             at its own weights.
-        width: width of the features.
-        classes: number of classes.
-        probe: rates and steps.
-        device: device of the weights.
+        width: Width of the features.
+        classes: Number of classes.
+        probe: Rates and steps.
+        device: Device of the weights.
     """
     rate_F = torch.tensor(probe.rates, device=device).repeat_interleave(classes)
     weight_AF = torch.zeros(width + 1, len(rate_F), device=device)
@@ -274,7 +274,7 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
         Predicted classes (M,).
 
     Raises:
-        UserError: k is larger than the number of training images.
+        UserError: K is larger than the number of training images.
     """
     if k > len(train_ND):
         images = len(train_ND)

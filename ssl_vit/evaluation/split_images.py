@@ -27,11 +27,11 @@ def load(recipe: Recipe, test: bool) -> run_splits.Splits:
     If training uses only labelled images, the training and held-out splits contain only these.
 
     Args:
-        recipe: the recipe.
-        test: load the test split too.
+        recipe: The recipe.
+        test: Load the test split too.
 
     Raises:
-        UserError: see `run_splits.load`. If test images are missing, the message says what to do.
+        UserError: See `run_splits.load`. If test images are missing, the message says what to do.
     """
     first = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
     try:
@@ -66,9 +66,9 @@ def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
     """Return an error's text, extended by what the user can do.
 
     Args:
-        recipe: the recipe.
-        error: the error.
-        untested: whether the run can do without a test.
+        recipe: The recipe.
+        error: The error.
+        untested: Whether the run can do without a test.
     """
     texts = [str(error).rstrip(".")]
     with suppress(UserError):  # the weights may have been deleted
@@ -89,7 +89,7 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
     """Check that each process gets a held-out image, or two if the objective compares views.
 
     Raises:
-        UserError: too few images are held out. The message says which option holds out enough.
+        UserError: Too few images are held out. The message says which option holds out enough.
     """
     each = 1 if compared_views(recipe) is None else 2  # comparing views needs two images
     needed = processes * each
@@ -129,9 +129,9 @@ def measured_on(
     Measures that need labels count only labelled images.
 
     Args:
-        recipe: the recipe.
-        splits: the splits.
-        held_out: number of held-out images that a training run has read, if known. Images that
+        recipe: The recipe.
+        splits: The splits.
+        held_out: Number of held-out images that a training run has read, if known. Images that
             cannot be read are not measured.
     """
     counts = {}

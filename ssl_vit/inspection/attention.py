@@ -30,7 +30,7 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
     the weights are computed a second time.
 
     Raises:
-        UnavailableError: a block's attention is none of KINDS.
+        UnavailableError: A block's attention is none of KINDS.
     """
     x_BTD = encoder.embed(encoder.patch(image_B3HW))
     arguments = encoder.block_arguments()
@@ -64,9 +64,9 @@ def attention_weights(
     Rotary positions are applied.
 
     Args:
-        attention: a module of KINDS.
-        query_BHTd, key_BHTd: queries and keys of the module.
-        rope: angles of rotary positions of the patches, (N, 2d). None: no rotary positions.
+        attention: A module of KINDS.
+        query_BHTd, key_BHTd: Queries and keys of the module.
+        rope: Angles of rotary positions of the patches, (N, 2d). None: no rotary positions.
     """
     if rope is not None:
         half = getattr(attention, "rotate_half", False)
@@ -125,9 +125,9 @@ def feature_rollout(rolled_BTT: Tensor, prefix: int, pool: str) -> Tensor:
     """Return the share of each patch in an image's feature, (B, N).
 
     Args:
-        rolled_BTT: result of `rollout`.
-        prefix: number of prefix tokens.
-        pool: the feature: "token" for the class token, "avg" for the mean of the patches.
+        rolled_BTT: Result of `rollout`.
+        prefix: Number of prefix tokens.
+        pool: The feature: "token" for the class token, "avg" for the mean of the patches.
     """
     if pool == "token":
         return rolled_BTT[:, 0, prefix:]

@@ -32,14 +32,14 @@ class Subject(NamedTuple):
     """Encoder in evaluation mode and preprocessed images on the same device.
 
     Attributes:
-        encoder: the network.
-        pool: how the feature that training used is pooled: "token" or "avg".
-        batches: the images for statistics.
-        shown: the first of these images, which figures show.
-        objective: the objective that trained the encoder, if its declaration has a figure. The
+        encoder: The network.
+        pool: How the feature that training used is pooled: "token" or "avg".
+        batches: The images for statistics.
+        shown: The first of these images, which figures show.
+        objective: The objective that trained the encoder, if its declaration has a figure. The
             encoder is part of the objective.
-        classes: names of the images' classes, if any.
-        unknown: why an objective that may have a figure could not be loaded.
+        classes: Names of the images' classes, if any.
+        unknown: Why an objective that may have a figure could not be loaded.
     """
 
     encoder: Encoder

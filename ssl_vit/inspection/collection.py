@@ -44,9 +44,9 @@ class FigureKind(NamedTuple):
     """Kind of figure.
 
     Attributes:
-        compute: returns the data of an encoder, or raises UnavailableError. The entry `drawn`
+        compute: Returns the data of an encoder, or raises UnavailableError. The entry `drawn`
             explains the figure where the explanation differs between encoders.
-        draw: draws the data of fresh weights and of the encoder.
+        draw: Draws the data of fresh weights and of the encoder.
     """
 
     compute: Callable[[Subject], Arrays]

@@ -36,9 +36,9 @@ class PanelGroup(NamedTuple):
     """Panels of an encoder.
 
     Attributes:
-        label: title of the group.
+        label: Title of the group.
         columns: {title of a column: images}, uint8 (H, W, 3), or (H, W, 4) with opacity.
-        note: line below the label.
+        note: Line below the label.
     """
 
     label: str
@@ -129,8 +129,8 @@ def title_of(label: str, note: str, width: float) -> str:
     """Return the title of an encoder's part of a figure.
 
     Args:
-        label, note: see PanelGroup.
-        width: width of the part in inches.
+        label, note: See PanelGroup.
+        width: Width of the part in inches.
     """
     return "\n".join(filter(None, [wrapped(label, width), figure_label(note)]))
 

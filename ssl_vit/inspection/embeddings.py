@@ -26,7 +26,7 @@ def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
         the share of the filters' variance along each component, (K,).
 
     Raises:
-        UnavailableError: patches are not cut from pixels.
+        UnavailableError: Patches are not cut from pixels.
     """
     projection = getattr(encoder.backbone.patch_embed, "proj", None)
     if not isinstance(projection, nn.Conv2d) or projection.in_channels != encoder.channels:
@@ -44,7 +44,7 @@ def position_similarity(encoder: Encoder) -> Tensor:
     Patches are in row order, at the encoder's image size.
 
     Raises:
-        UnavailableError: the encoder has no position embeddings.
+        UnavailableError: The encoder has no position embeddings.
     """
     backbone = encoder.backbone
     table_ND = encoder.positions.table()

@@ -20,9 +20,9 @@ class Components(NamedTuple):
     """Principal components in float64, largest variance first.
 
     Attributes:
-        mean_D: mean of the rows.
-        direction_KD: unit vectors.
-        variance_K: share of the variance along each direction.
+        mean_D: Mean of the rows.
+        direction_KD: Unit vectors.
+        variance_K: Share of the variance along each direction.
     """
 
     mean_D: Tensor
@@ -64,7 +64,7 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor
         (3,).
 
     Raises:
-        UnavailableError: features have fewer than three dimensions, or there are fewer than 4
+        UnavailableError: Features have fewer than three dimensions, or there are fewer than 4
             patches.
     """
     components = principal_components(sample_ND, 3)

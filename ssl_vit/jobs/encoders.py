@@ -74,7 +74,7 @@ class NamedEncoder:
             The network, and the hash of the weights.
 
         Raises:
-            UserError: the weights are missing, damaged or belong to another model.
+            UserError: The weights are missing, damaged or belong to another model.
         """
         recipe = self.recipe
         if self.source.is_scratch:
@@ -103,7 +103,7 @@ def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncode
         texts: Options of recipes, {key: text}.
 
     Raises:
-        UserError: as for `resolve_one`, or the network is no Vision Transformer.
+        UserError: As for `resolve_one`, or the network is no Vision Transformer.
     """
     named = resolve_one(place, texts)
     if named.recipe.model.convolutional:
@@ -125,7 +125,7 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
             their model.
 
     Raises:
-        UserError: the encoder does not exist, or an option is wrong or has no effect.
+        UserError: The encoder does not exist, or an option is wrong or has no effect.
     """
     trained_place = place.removeprefix(BESIDE)
     if trained_place != place and not parsing.exists(place):
@@ -204,7 +204,7 @@ def find_images(
             test split.
 
     Raises:
-        UserError: the images are not on this machine or cannot be read, or the split does not
+        UserError: The images are not on this machine or cannot be read, or the split does not
             exist.
     """
     data = data_of(named, texts)
@@ -249,7 +249,7 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     If no split has the role of a test split, `test` means the validation split, as for runs.
 
     Raises:
-        UserError: no such split has images.
+        UserError: No such split has images.
     """
     filled = [each for each, source in splits.items() if len(source)]
     chosen = layout.choose(name, filled)
@@ -271,7 +271,7 @@ def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
     options changed as asked, and print a line that says so.
 
     Raises:
-        UserError: the images are not on this machine.
+        UserError: The images are not on this machine.
     """
     data = named.recipe.data
     if not gives_images(texts):
@@ -304,7 +304,7 @@ def load_subject(named: NamedEncoder, images: ImageSet, count: int, shown: int) 
         shown: Number of these images that figures show.
 
     Raises:
-        UserError: as for `NamedEncoder.load`, too many images cannot be read, or features are not
+        UserError: As for `NamedEncoder.load`, too many images cannot be read, or features are not
             finite.
     """
     recipe = named.recipe

@@ -50,7 +50,7 @@ def evaluate(run: Run) -> Result | None:
         finished the run meanwhile, the result of that process.
 
     Raises:
-        UserError: the images, the weights or the folder do not suit the recipe.
+        UserError: The images, the weights or the folder do not suit the recipe.
     """
     with session(run) as current:
         splits = current.load_splits(test=True)
@@ -134,7 +134,7 @@ def _open_images(
         The images, and the facts about the machine and the splits.
 
     Raises:
-        UserError: the labels or masks are unsuitable, or the processes see different images.
+        UserError: The labels or masks are unsuitable, or the processes see different images.
     """
     recipe = run.recipe
     resources.check_memory(recipe)
@@ -207,7 +207,7 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
         recipe: The recipe of the evaluation.
 
     Raises:
-        UserError: the run's head has no tanh layer.
+        UserError: The run's head has no tanh layer.
     """
     init = recipe.init_source
     if recipe.probe.feature == "encoder":

@@ -108,7 +108,7 @@ class FeatureFolder:
             empty without a query, and on processes other than rank 0.
 
         Raises:
-            UserError: the weights, the images or the folder are unsuitable, or too many images
+            UserError: The weights, the images or the folder are unsuitable, or too many images
                 cannot be read.
         """
         accelerator = self.accelerator
@@ -173,7 +173,7 @@ class FeatureFolder:
             The network on the device, and a hash of the weights.
 
         Raises:
-            UserError: the weights are unsuitable, or the options ask for patches or a class token
+            UserError: The weights are unsuitable, or the options ask for patches or a class token
                 that the encoder does not have.
         """
         init, named = self.options.init, self.one
@@ -203,7 +203,7 @@ class FeatureFolder:
             the precision is the one that the folder was begun with.
 
         Raises:
-            UserError: the folder holds features that differ in a key or in the images, which the
+            UserError: The folder holds features that differ in a key or in the images, which the
                 message names, or a shard was replaced by another file.
         """
         record = self.output.read()
@@ -297,7 +297,7 @@ class FeatureFolder:
             The content of a parquet file with these features.
 
         Raises:
-            NonFiniteError: some of the features are not finite.
+            NonFiniteError: Some of the features are not finite.
         """
         recipe, source = self.recipe, self.splits[split]
         size = resources.device_batch(recipe, self.accelerator)
@@ -314,7 +314,7 @@ class FeatureFolder:
         """Record the hashes of new shards, and print which images were left out.
 
         Raises:
-            UserError: more images are unreadable than data.unreadable allows.
+            UserError: More images are unreadable than data.unreadable allows.
         """
         summaries = [embedding.summary(shard.file) for shard in self.shards]
         images = sum(count for count, _ in summaries)
@@ -354,7 +354,7 @@ class FeatureFolder:
         """Compute the feature (D,) of a query.
 
         Raises:
-            NonFiniteError: the feature is not finite.
+            NonFiniteError: The feature is not finite.
         """
         data = self.recipe.data
         image_B3HW = transforms.eval_transform(

@@ -45,8 +45,8 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
         The content of result.json, or None on processes other than rank 0.
 
     Raises:
-        Interrupted: a signal ended the wait for test images.
-        UserError: as for `best_checkpoint.restore`.
+        Interrupted: A signal ended the wait for test images.
+        UserError: As for `best_checkpoint.restore`.
     """
     best = best_checkpoint.restore(job)
     # no probe has run with these weights if the run was resumed after the last step, or if the

@@ -41,13 +41,13 @@ def load_classifier(
     """Load the objective that learned labels in the run that made the weights.
 
     Args:
-        source: the place of the weights.
-        network: the encoder with these weights.
-        option: the option that needs a classifier, for the error.
-        trained: whether to load the trained heads, see `load_trained`.
+        source: The place of the weights.
+        network: The encoder with these weights.
+        option: The option that needs a classifier, for the error.
+        trained: Whether to load the trained heads, see `load_trained`.
 
     Raises:
-        UserError: the run or export has no classifier, or the heads are damaged.
+        UserError: The run or export has no classifier, or the heads are damaged.
     """
     objective, unknown = load_trained(source, network, lambda part: part.labels, trained)
     if objective is None:
@@ -68,11 +68,11 @@ def load_trained(
     one.
 
     Args:
-        source: the place of the weights.
-        network: the encoder with these weights.
-        wanted: whether a declaration is wanted. In a sum of objectives, the first wanted part that
+        source: The place of the weights.
+        network: The encoder with these weights.
+        wanted: Whether a declaration is wanted. In a sum of objectives, the first wanted part that
             was trained is built.
-        trained: whether to load the trained heads of a run. If False, the heads keep the first
+        trained: Whether to load the trained heads of a run. If False, the heads keep the first
             drawn weights.
 
     Returns:
@@ -81,7 +81,7 @@ def load_trained(
         part.
 
     Raises:
-        UserError: the heads are damaged.
+        UserError: The heads are damaged.
     """
     export, run = source.locate()
     if run is None:
@@ -126,7 +126,7 @@ def _of_export(
     Return None if another program made the export, or if the export has no such head.
 
     Raises:
-        UserError: the export is damaged.
+        UserError: The export is damaged.
     """
     folder = source.fetch_export("config.json", "model.safetensors")
     if folder is None:
@@ -160,7 +160,7 @@ def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights unchanged after a check.
 
     Raises:
-        ValueError: a weight is not finite.
+        ValueError: A weight is not finite.
     """
     if name := export_files.first_nonfinite(state.items()):
         raise ValueError(f"{name} {NOT_FINITE}")
@@ -181,8 +181,8 @@ class Head(NamedTuple):
     """Trained classifier.
 
     Attributes:
-        objective: the objective with the trained head.
-        number_C: for each class of the images, the number of the output. None if labels are output
+        objective: The objective with the trained head.
+        number_C: For each class of the images, the number of the output. None if labels are output
             numbers already.
     """
 
@@ -194,13 +194,13 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head
     """Load the classifier of the run or export that made the weights.
 
     Args:
-        net: the encoder with these weights.
-        init: the place of the weights.
-        test: the images that the classifier is to classify.
-        data: the recipe's keys of these images.
+        net: The encoder with these weights.
+        init: The place of the weights.
+        test: The images that the classifier is to classify.
+        data: The recipe's keys of these images.
 
     Raises:
-        UserError: the run or export has no classifier, or `pair_classes` cannot match the classes.
+        UserError: The run or export has no classifier, or `pair_classes` cannot match the classes.
     """
     objective = load_classifier(init, net, "probe.measures=top1")
     outputs = getattr(objective, "classes", 0)
@@ -212,12 +212,12 @@ def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured
     """Measure top-1, top-5 and, with eval.real, ReaL accuracy of a classifier.
 
     Args:
-        head: the classifier.
-        images: the test images, with the recipe and the processes that read them.
-        paired: whether to measure differences, see `beside.compared`.
+        head: The classifier.
+        images: The test images, with the recipe and the processes that read them.
+        paired: Whether to measure differences, see `beside.compared`.
 
     Raises:
-        UserError: labels are output numbers, and a label is larger than the last output.
+        UserError: Labels are output numbers, and a label is larger than the last output.
     """
     recipe, test, accelerator = images.recipe, images.test, images.accelerator
     objective = head.objective.to(accelerator.device).eval()
@@ -240,7 +240,7 @@ def names_of_head(init: InitSource) -> list[str]:
     The list is empty if the labels had no names.
 
     Raises:
-        UserError: the run's environment.json is missing or damaged.
+        UserError: The run's environment.json is missing or damaged.
     """
     located = init.locate()
     if located.run is not None:

@@ -26,27 +26,27 @@ class RunResult(Result):
     stands for the folder.
 
     Attributes:
-        folder: the run's folder.
+        folder: The run's folder.
         metrics: {name: Measured}, with the number in `value`, the split of the images in `split`
             (test, train, or validation for held-out images) and the number of images, patches or
             labels in `n`.
-        steps: steps of the optimiser, 0 for an evaluation.
-        images: the number of forward passes of images. An image counts each time.
-        seconds: duration of the run.
-        exaflop: the work, None if the work was not counted. `total_exaflop` includes the runs that
+        steps: Steps of the optimiser, 0 for an evaluation.
+        images: The number of forward passes of images. An image counts each time.
+        seconds: Duration of the run.
+        exaflop: The work, None if the work was not counted. `total_exaflop` includes the runs that
             made the initial weights.
-        device_hours: seconds times processes, in hours. `total_device_hours` includes the runs that
+        device_hours: Seconds times processes, in hours. `total_device_hours` includes the runs that
             made the initial weights.
         measured_on: {split: images}.
-        best: the evaluation that chose the weights (checkpoint.best), else None.
-        pool: for an evaluation, how features were pooled.
-        classes: for the probes of an evaluation, the number of classes to choose from.
-        trunk: for resume=RUN@STEP, the run and the step. The totals include the steps up to there.
-        not_compared: for a training run, why features were not compared with fresh weights.
-        seen: which of the measured images the run, and the runs that made the initial weights, have
+        best: The evaluation that chose the weights (checkpoint.best), else None.
+        pool: For an evaluation, how features were pooled.
+        classes: For the probes of an evaluation, the number of classes to choose from.
+        trunk: For resume=RUN@STEP, the run and the step. The totals include the steps up to there.
+        not_compared: For a training run, why features were not compared with fresh weights.
+        seen: Which of the measured images the run, and the runs that made the initial weights, have
             trained on.
-        finished: time of the end, as ISO 8601 in UTC.
-        recipe: the recipe's hash.
+        finished: Time of the end, as ISO 8601 in UTC.
+        recipe: The recipe's hash.
     """
 
     folder: Path

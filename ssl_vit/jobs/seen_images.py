@@ -38,9 +38,9 @@ class Record(NamedTuple):
     """Images that a run has trained on.
 
     Attributes:
-        images: hashes of the images, int64, sorted and without repetition as from `distinct`.
-        labels: hashes of the images whose labels the run has learned.
-        complete: whether the record has all images of the run.
+        images: Hashes of the images, int64, sorted and without repetition as from `distinct`.
+        labels: Hashes of the images whose labels the run has learned.
+        complete: Whether the record has all images of the run.
     """
 
     images: np.ndarray = NO_HASHES
@@ -65,8 +65,8 @@ class TrainedOn:
     """Collector of the images that all processes train on.
 
     Args:
-        folder: the run's folder.
-        learns_labels: whether the run learns the labels of labelled images.
+        folder: The run's folder.
+        learns_labels: Whether the run learns the labels of labelled images.
     """
 
     folder: Path
@@ -124,7 +124,7 @@ class TrainedOn:
         """Write the record if the record has changed.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: The file cannot be written.
         """
         if self._size() != self.written:
             images, labels, complete = self.record
@@ -149,8 +149,8 @@ class MeasuredImages:
     """Test images of a run, and held-out images that the run is measured on.
 
     Args:
-        recipe: the recipe of the run.
-        splits: the images of the run.
+        recipe: The recipe of the run.
+        splits: The images of the run.
     """
 
     def __init__(self, recipe: Recipe, splits: Splits) -> None:
@@ -177,8 +177,8 @@ class MeasuredImages:
         """Count how many of the measured images are in a run's record.
 
         Args:
-            run: the run's folder.
-            record: the images that the run has trained on, or None if the run has no record.
+            run: The run's folder.
+            record: The images that the run has trained on, or None if the run has no record.
 
         Returns:
             A list with the counts of the run, empty if there are no measured images.
@@ -211,11 +211,11 @@ def seen_before(
     since (eval.test), the images are counted again.
 
     Args:
-        run: the run that is measured.
-        measured: the images that the run is measured on.
-        facts: the facts for environment.json, with the fingerprints of the splits. The counts are
+        run: The run that is measured.
+        measured: The images that the run is measured on.
+        facts: The facts for environment.json, with the fingerprints of the splits. The counts are
             added as `seen`.
-        accelerator: the processes of the run.
+        accelerator: The processes of the run.
     """
 
     def find() -> list[SeenImages]:
@@ -242,8 +242,8 @@ def seen_images(recipe: Recipe, measured: MeasuredImages) -> list[SeenImages]:
     first.
 
     Args:
-        recipe: the recipe of the run.
-        measured: the images that the run is measured on.
+        recipe: The recipe of the run.
+        measured: The images that the run is measured on.
     """
     result: list[SeenImages] = []
     for run, before in identity.runs_before(recipe):

@@ -58,23 +58,23 @@ class Job:
     """Parts of a training run.
 
     Attributes:
-        run: the run.
-        accelerator: the processes of the run.
-        batch_layout: how a batch is divided among processes and passes.
-        splits: the images of the run.
-        state: the training state, with the objective.
-        sharding: how the weights are distributed, as environment.json records it.
-        trained_on: the record of the images that the run trains on.
-        measured: the images that the run is measured on.
-        seen: how many measured images were seen by the runs that made the initial weights.
-        workers: the number of data loading workers of this process.
-        held_out: the evaluator of the objective on held-out images.
-        collapse: the evaluator of collapse, None without eval.collapse.
-        online: the probes of the run, None if the run has none.
-        not_compared: why the features cannot be probed while the run trains, else empty.
-        pusher: the callback that uploads to the Hub, on rank 0 with hub.repo.
-        decoded: the decoded training images, None if images are decoded when read.
-        trackers: the experiment trackers, on rank 0.
+        run: The run.
+        accelerator: The processes of the run.
+        batch_layout: How a batch is divided among processes and passes.
+        splits: The images of the run.
+        state: The training state, with the objective.
+        sharding: How the weights are distributed, as environment.json records it.
+        trained_on: The record of the images that the run trains on.
+        measured: The images that the run is measured on.
+        seen: How many measured images were seen by the runs that made the initial weights.
+        workers: The number of data loading workers of this process.
+        held_out: The evaluator of the objective on held-out images.
+        collapse: The evaluator of collapse, None without eval.collapse.
+        online: The probes of the run, None if the run has none.
+        not_compared: Why the features cannot be probed while the run trains, else empty.
+        pusher: The callback that uploads to the Hub, on rank 0 with hub.repo.
+        decoded: The decoded training images, None if images are decoded when read.
+        trackers: The experiment trackers, on rank 0.
     """
 
     run: Run
@@ -130,7 +130,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     The order is fixed, because the initial weights must be the first draw from the seed.
 
     Raises:
-        UserError: images, weights, folder or machine do not suit the recipe, or the processes have
+        UserError: Images, weights, folder or machine do not suit the recipe, or the processes have
             different recipes or images.
     """
     recipe = run.recipe
@@ -200,7 +200,7 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     each image would be compared with fewer images, and the loss would be different.
 
     Raises:
-        UserError: a step has several passes, or the objective refuses the device batch.
+        UserError: A step has several passes, or the objective refuses the device batch.
     """
     recipe.declared.check_pass(recipe, batch_layout.device_batch)
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
@@ -280,7 +280,7 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
         The facts that environment.json records about the weights.
 
     Raises:
-        UserError: the weights belong to a different network than the recipe says.
+        UserError: The weights belong to a different network than the recipe says.
     """
     facts: dict[str, Any] = {}
     if checkpoint.list_checkpoints(run.checkpoints):
@@ -303,7 +303,7 @@ def resume(job: Job) -> None:
     Rank 0 chooses the checkpoint.
 
     Raises:
-        UserError: all checkpoints are damaged, the checkpoint is another run's, a process does not
+        UserError: All checkpoints are damaged, the checkpoint is another run's, a process does not
             see the checkpoint, or `_begin_at_trunk` fails.
     """
     distributed.on_main(job.accelerator, lambda: _begin_at_trunk(job))
@@ -326,7 +326,7 @@ def _begin_at_trunk(job: Job) -> None:
     trained images also has the images that the other run saw after the step.
 
     Raises:
-        UserError: the checkpoint is damaged or belongs to a third run, or the other run had other
+        UserError: The checkpoint is damaged or belongs to a third run, or the other run had other
             images, initial weights or another plugin.
     """
     run, trunk = job.run, job.recipe.trunk
@@ -356,7 +356,7 @@ def _newest(job: Job) -> str | None:
     Return None if there is no checkpoint.
 
     Raises:
-        UserError: all checkpoints are damaged.
+        UserError: All checkpoints are damaged.
     """
     known = checkpoint.list_checkpoints(job.run.checkpoints)
     for path in reversed(known):
@@ -373,7 +373,7 @@ def _restore(job: Job, path: Path) -> None:
     """Load an intact checkpoint.
 
     Raises:
-        UserError: the checkpoint is another run's or holds no training state of this model, or the
+        UserError: The checkpoint is another run's or holds no training state of this model, or the
             run began at another step or run than the recipe says.
     """
     prefix = f"name={job.recipe.name}: {path}"

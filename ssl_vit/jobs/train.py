@@ -43,16 +43,16 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
     """Train a run, from the last checkpoint if there is one, and finish the run folder.
 
     Args:
-        run: a run whose recipe `reconcile` has completed.
-        signals: an active handler, if the caller has one.
+        run: A run whose recipe `reconcile` has completed.
+        signals: An active handler, if the caller has one.
 
     Returns:
         The content of result.json. Processes other than rank 0 get None, unless another process had
         finished the run before.
 
     Raises:
-        UserError: the images, the folder or the machine do not suit the recipe.
-        SystemExit: with status preemption.STOPPED or NOT_SAVED after a signal.
+        UserError: The images, the folder or the machine do not suit the recipe.
+        SystemExit: With status preemption.STOPPED or NOT_SAVED after a signal.
     """
     with ExitStack() as stack:
         signals = signals or stack.enter_context(preemption.SignalHandler())
@@ -98,7 +98,7 @@ def _measure_baselines(job: Job) -> None:
     before the first step changes the weights.
 
     Raises:
-        UserError: the baselines of a plugin are invalid.
+        UserError: The baselines of a plugin are invalid.
     """
     device = job.accelerator.device
     with job.state.strategy.full_weights() as whole, torch.no_grad():
@@ -134,7 +134,7 @@ def _try_plugin(job: Job) -> None:
     than the probes and the export, or if no weight of the encoder is trained.
 
     Raises:
-        UserError: the plugin's output or rendered patches are invalid.
+        UserError: The plugin's output or rendered patches are invalid.
     """
     recipe, accelerator = job.recipe, job.accelerator
     cast = loop.autocast(recipe.compute.precision, accelerator)
@@ -237,7 +237,7 @@ def _save(
     In this order, a kill in between leaves too many images in the record and not too few.
 
     Raises:
-        UserError: the run's folder was moved or removed, or too many saves have failed.
+        UserError: The run's folder was moved or removed, or too many saves have failed.
     """
     job.run.check_not_moved()
     try:
@@ -251,12 +251,12 @@ def _stop(job: Job, where: str, saved: int) -> None:
     """Print what was saved, and exit after a signal.
 
     Args:
-        job: the run.
-        where: when and why the run stopped, in words.
-        saved: the step of the newest checkpoint, 0 if there is none.
+        job: The run.
+        where: When and why the run stopped, in words.
+        saved: The step of the newest checkpoint, 0 if there is none.
 
     Raises:
-        SystemExit: with NOT_SAVED if the last steps were not saved, else with STOPPED.
+        SystemExit: With NOT_SAVED if the last steps were not saved, else with STOPPED.
     """
     lost = saved < job.state.step
     what = "saved" if saved else "nothing to save yet"
