@@ -315,8 +315,7 @@ def _gradient(
 
 
 def marginals(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
-    """Count the pixels of each class, from which `scores` computes mIoU. Ignored pixels are left
-    out.
+    """Count the pixels of each class, from which `scores` computes mIoU, without ignored pixels.
 
     Args:
         mask: True classes.
