@@ -31,7 +31,7 @@ def load(recipe: Recipe, test: bool) -> run_splits.Splits:
     Raises:
         UserError: See `run_splits.load`. If test images are missing, the message says what to do.
     """
-    # Number of images that a streamed data set must read before training
+    # For a stream: number of images to read in advance as training and held-out split
     first_images = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
     try:
         splits = run_splits.load(recipe.data, test, first_images, recipe.seed)
