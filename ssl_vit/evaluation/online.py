@@ -131,7 +131,7 @@ class OnlineProbes:
     def names(self) -> list[str]:
         """Return the names of the accuracies that the evaluator measures, such as few_shot_5."""
         measures = self.probe.measures
-        names = [name for name in ("linear", "knn") if name in measures]
+        names: list[str] = [name for name in ("linear", "knn") if name in measures]
         if "few_shot" in measures:
             names += [f"few_shot_{shots}" for shots in self.probe.shots]
         return names
