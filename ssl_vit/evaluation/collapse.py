@@ -61,15 +61,15 @@ class CollapseEvaluator:
         """Return `information` over the images of all processes.
 
         Args:
-            p_NK: Probabilities of the prototypes for each image of this process.
+            p_NK: Probabilities of the prototypes for each image or patch of this process.
         """
         entropy = torch.stack([entropies(part_BK).sum() for part_BK in p_NK.split(PART)]).sum()
-        images = torch.full_like(entropy, len(p_NK))
-        # One vector, so that a single reduction sums probabilities (K), entropy and images
-        local = torch.cat([p_NK.sum(0, dtype=torch.float64), torch.stack([entropy, images])])
+        rows = torch.full_like(entropy, len(p_NK))
+        # One vector, so that a single reduction sums probabilities (K), entropy and rows
+        local = torch.cat([p_NK.sum(0, dtype=torch.float64), torch.stack([entropy, rows])])
         total = self.accelerator.reduce(local, "sum")
-        total_K, total_entropy, total_images = total[:-2], total[-2], total[-1]
-        return information(total_K / total_images, float(total_entropy / total_images))
+        total_K, total_entropy, total_rows = total[:-2], total[-2], total[-1]
+        return information(total_K / total_rows, float(total_entropy / total_rows))
 
 
 def centred_rank(x_ND: Tensor) -> float:
