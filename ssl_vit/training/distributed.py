@@ -202,7 +202,7 @@ def _prepare_deepspeed(cpu: bool) -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         import deepspeed.ops
 
-        # Only inference needs this operator, and compiling it takes long. The table of operators
+        # Only inference needs this operator, so it need not be compiled. The table of operators
         # is private (0.19; bounded in pyproject)
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
