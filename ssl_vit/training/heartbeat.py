@@ -175,8 +175,8 @@ class Watchdog(Callback):
         if self.rank == 0 and self.end != FINISHED:
             # the store ends with this process, so the other ranks must first read how it ended
             for _ in range(20):
-                has_ended = [heartbeat.end for rank, heartbeat in self.read.items() if rank != 0]
-                if all(has_ended):
+                ends = [heartbeat.end for rank, heartbeat in self.read.items() if rank != 0]
+                if all(ends):
                     return
                 time.sleep(INTERVAL / 10)
                 self._exchange(beats + 1, self.end)
