@@ -32,7 +32,7 @@ class NonFinitePolicy:
         plugin: File and class of a plugin's loss, empty for a loss of this package.
 
     Raises:
-        UserError: The object is called, and `action` is "stop".
+        UserError: When the object is called, if `action` is "stop".
     """
 
     action: str
