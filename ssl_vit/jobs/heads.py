@@ -38,12 +38,12 @@ LABELS = "supervised"
 def load_classifier(
     source: InitSource, network: Backbone, option: str, trained: bool = True
 ) -> Objective:
-    """Load the objective that learned labels in the run that made the weights.
+    """Load the classifier of the run that trained an encoder, as an objective.
 
     Args:
-        source: The place of the weights.
-        network: The encoder with these weights.
-        option: The option that needs a classifier, for the error.
+        source: Place of the weights (`init=`).
+        network: Encoder with these weights.
+        option: Option that needs a classifier, for the error.
         trained: Whether to load the trained heads, see `load_trained`.
 
     Raises:
@@ -62,23 +62,20 @@ def load_trained(
     wanted: Callable[[ObjectiveDeclaration], bool],
     trained: bool = True,
 ) -> tuple[Objective | None, str]:
-    """Build the objective of the run that made the weights, around the network.
+    """Build the objective that trained an encoder, with its trained heads.
 
-    For an export without the run, the objective is the linear head on labels, if the export has
-    one.
+    For an export whose run is not known, the objective is the linear classifier of the export.
 
     Args:
-        source: The place of the weights.
-        network: The encoder with these weights.
-        wanted: Whether a declaration is wanted. In a sum of objectives, the first wanted part that
-            was trained is built.
-        trained: Whether to load the trained heads of a run. If False, the heads keep the first
-            drawn weights.
+        source: Place of the weights (`init=`).
+        network: Encoder with these weights, which becomes part of the objective.
+        wanted: Takes the declaration of an objective and returns whether to build it. In a sum of
+            objectives, the first wanted part that was trained is built.
+        trained: Whether to load the trained heads. If False, the heads keep freshly drawn weights.
 
     Returns:
-        The objective and an empty text. If there is no such objective, None and the reason, such as
-        a missing plugin. The reason is empty if no run made the encoder, or if the run has no such
-        part.
+        The objective and an empty text; or None and the reason why the objective cannot be built,
+        such as a missing plugin. The reason is empty if nothing wanted was trained.
 
     Raises:
         UserError: The heads are damaged.
@@ -90,40 +87,45 @@ def load_trained(
     if path is None or not path.exists():
         return None, ""
     export_files.check_digest(path.parent, path.name, f"init={source.place}")
-    made = recipe_files.read(run / "recipe.yaml")
-    if made.objective not in declaration.objectives():
-        return None, f"objective={made.objective} comes from a plugin. Add plugin=FILE.py."
-    part = next((candidate for candidate in made.declared.trained(made) if wanted(candidate)), None)
+    recipe = recipe_files.read(run / "recipe.yaml")
+    if recipe.objective not in declaration.objectives():
+        return None, f"objective={recipe.objective} comes from a plugin. Add plugin=FILE.py."
+    part = next(filter(wanted, recipe.declared.trained(recipe)), None)
     if part is None:
         return None, ""
-    if part.predicts_patches and made.target not in declaration.targets():
-        return None, f"target={made.target} comes from a plugin. Add plugin=FILE.py."
-    now = {
-        content_of(type(candidate))
-        for candidate in (made.declared, declaration.targets().get(made.target))
-    }
-    was = (read(run / "environment.json", Environment).plugin or {}).get("file")
-    if was and now - {"", was}:
+    if part.predicts_patches and recipe.target not in declaration.targets():
+        return None, f"target={recipe.target} comes from a plugin. Add plugin=FILE.py."
+    # Compare the plugin's file with the file that the run has recorded. "" is not a plugin
+    declared = (recipe.declared, declaration.targets().get(recipe.target))
+    files_now = {content_of(type(declaration_now)) for declaration_now in declared}
+    recorded_file = (read(run / "environment.json", Environment).plugin or {}).get("file")
+    if recorded_file and files_now - {"", recorded_file}:
         return None, "the plugin's file has changed since the run began. Restore the file."
     with _damaged(f"init={source.place}: {path}"):
         heads = _of_part(_finite(load_file(path)), part.name)
-        classes = made.data.classes
+        classes = recipe.data.classes
         if not classes:
-            named = read(run / "environment.json", Environment).classes
+            class_names = read(run / "environment.json", Environment).classes
             # a plugin's classifier may have a head of another name
-            classes = len(named) if named else len(heads.get("head.bias", ()))
-        built = building.build(building.Settings.of(made), network, classes, part.name)
+            classes = len(class_names) if class_names else len(heads.get("head.bias", ()))
+        objective = building.build(building.Settings.of(recipe), network, classes, part.name)
         if trained:
-            built.load_heads(heads)
-    return built, ""
+            objective.load_heads(heads)
+    return objective, ""
 
 
 def _of_export(
     source: InitSource, network: Backbone, wanted: Callable[[ObjectiveDeclaration], bool]
 ) -> Objective | None:
-    """Build the linear head on labels of an export of this project, around the network.
+    """Build the linear classifier of an export of this project, with its weights.
 
-    Return None if another program made the export, or if the export has no such head.
+    Args:
+        source: Place of the export.
+        network: Encoder of the export, which becomes part of the objective.
+        wanted: See `load_trained`.
+
+    Returns:
+        The objective, or None if another program wrote the export, or if it has no classifier.
 
     Raises:
         UserError: The export is damaged.
@@ -138,12 +140,13 @@ def _of_export(
     if not config["num_classes"] or not wanted(declaration.objective(LABELS)):
         return None
     pool = config["global_pool"]
-    made = build({"objective": LABELS, f"{LABELS}.hidden": False, f"{LABELS}.pool": pool})
+    recipe = build({"objective": LABELS, f"{LABELS}.hidden": False, f"{LABELS}.pool": pool})
     state = load_file(folder / "model.safetensors")
     with _damaged(f"init={source.place}: the classifier in {folder}"):
-        built = building.build(building.Settings.of(made), network, config["num_classes"])
-        built.load_heads(_finite({name: state[name] for name in ("head.weight", "head.bias")}))
-    return built
+        objective = building.build(building.Settings.of(recipe), network, config["num_classes"])
+        head = {name: state[name] for name in ("head.weight", "head.bias")}
+        objective.load_heads(_finite(head))
+    return objective
 
 
 @contextmanager
@@ -181,9 +184,9 @@ class Head(NamedTuple):
     """Trained classifier.
 
     Attributes:
-        objective: The objective with the trained head.
-        number_C: For each class of the images, the number of the output. None if labels are output
-            numbers already.
+        objective: Objective with the trained head.
+        number_C: For each class of the images, the number of the head's output. None if labels are
+            output numbers already.
     """
 
     objective: Objective
@@ -246,6 +249,9 @@ def names_of_head(init: InitSource) -> list[str]:
     if located.run is not None:
         return read_record(located.run / "environment.json", Environment).classes or []
     folder = located.export if init.is_local else init.fetch_export("config.json")
-    names = (folder and export_files.read(folder).get("label_names")) or []
+    if not folder:
+        return []
+    names = export_files.read(folder).get("label_names") or []
     # an export writes numbers as the names of classes without names
-    return [] if names == [str(number) for number in range(len(names))] else names
+    has_names = names != [str(number) for number in range(len(names))]
+    return names if has_names else []
