@@ -176,10 +176,10 @@ class RunResult(Result):
 
         Empty if no such command exists, for example if the encoder was made elsewhere.
         """
-        run = scratch.made_by(recipe)
-        if not run:
+        pre_training = scratch.made_by(recipe)
+        if not pre_training:
             return ""
-        return next_steps.worth(run, recipe if self._labelled else None)
+        return next_steps.worth(pre_training, recipe if self._labelled else None)
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
