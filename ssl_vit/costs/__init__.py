@@ -28,21 +28,21 @@ PUBLISHED: dict[str, dict[str, int]] = {
 
 
 class Work(NamedTuple):
-    """Size of a recipe's network, and multiply-adds for an image.
+    """Size of a recipe's network, and multiply-adds per image.
 
     Multiply-adds of norms, biases and activation functions are not counted.
 
     Attributes:
-        parameters: number of all parameters, including a momentum copy. A classifier's head counts
-            with one class if data.classes does not state the number of classes.
-        trained: number of parameters that get a gradient.
-        encoder: number of the encoder's parameters.
-        features: multiply-adds of the encoder's forward pass.
-        forward: multiply-adds per image of the objective's forward pass, in a batch of optim.batch
-            images. None if the objective needs values and so cannot run on the meta device, as some
-            plugins do.
-        training: multiply-adds of the objective's forward and backward pass, or None.
-        uncounted: the error message if `forward` and `training` are None.
+        parameters: Number of all parameters, including a momentum copy of the encoder. A
+            classifier's head has one class if data.classes does not state the number of classes.
+        trained: Number of parameters that get a gradient.
+        encoder: Number of the encoder's parameters.
+        features: Multiply-adds of the encoder's forward pass.
+        forward: Multiply-adds of the objective's forward pass, in a batch of optim.batch images.
+            None if they cannot be counted, because the objective needs the values of pixels, as
+            some plugins do.
+        training: Multiply-adds of the objective's forward and backward pass, or None.
+        uncounted: Error message if `forward` and `training` are None.
     """
 
     parameters: int
@@ -54,8 +54,8 @@ class Work(NamedTuple):
     uncounted: str = ""
 
 
-# A network with more than DEEP blocks is counted with FEW blocks and with FEW + 1 instead: 1000
-# blocks would take minutes. Blocks are alike, so the difference is what each block adds
+# Counting 1,000 blocks would take minutes. A network with more than DEEP blocks is therefore
+# counted with FEW and with FEW + 1 blocks. Blocks are alike, so the difference is the cost of one
 DEPTHS = ("model.depth", "mae.depth", "ijepa.depth")
 FEW, DEEP = 4, 48
 N = TypeVar("N", int, float, float | None)
@@ -65,20 +65,20 @@ _BYTES: dict[tuple[str, bool], float] = {}
 
 
 def work(recipe: Recipe) -> Work:
-    """Return the work of a recipe.
+    """Count the parameters and multiply-adds of a recipe's network.
 
-    Recipes with equal networks and batches are counted once per process.
+    The result is stored, so that recipes with equal networks and batches are counted once.
     """
     key = _network(recipe)
     if key not in _WORK:
         from . import on_meta
 
-        fewer = _with_fewer_blocks(recipe)
-        if fewer is None:
+        shallow_recipes = _with_fewer_blocks(recipe)
+        if shallow_recipes is None:
             _WORK[key] = on_meta.count(recipe)
         else:
-            blocks, *recipes = fewer
-            few, more = map(work, recipes)
+            blocks, few_recipe, more_recipe = shallow_recipes
+            few, more = work(few_recipe), work(more_recipe)
             _WORK[key] = Work(
                 _extended(few.parameters, more.parameters, blocks),
                 _extended(few.trained, more.trained, blocks),
@@ -95,11 +95,15 @@ def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
     """Return two recipes with fewer blocks if a network of the recipe is deep, or None.
 
     Returns:
-        For the first network with more than DEEP blocks, the number of blocks beyond FEW, the
-        recipe with FEW blocks and the recipe with FEW + 1 blocks.
+        For the first network with more than DEEP blocks: the number of blocks beyond FEW, the
+        recipe with FEW blocks, and the recipe with FEW + 1 blocks.
     """
     for key in DEPTHS:
-        if key.split(".")[0] in ("model", *recipe.groups) and (depth := recipe.value(key)) > DEEP:
+        group, _, _ = key.partition(".")
+        if group not in ("model", *recipe.groups):
+            continue
+        depth = recipe.value(key)
+        if depth > DEEP:
             few, more = (recipe.model_copy(deep=True) for _ in range(2))
             few.set(key, FEW)
             more.set(key, FEW + 1)
@@ -108,137 +112,143 @@ def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
 
 
 def _extended(few: N, more: N, blocks: int) -> N:
-    """Extrapolate a count to `blocks` blocks more than FEW, from counts with FEW and FEW + 1
-    blocks.
+    """Extrapolate a count linearly to FEW + `blocks` blocks.
 
-    None stays None.
+    Args:
+        few: Count with FEW blocks, or None if unknown.
+        more: Count with FEW + 1 blocks, or None if unknown.
+        blocks: Number of blocks beyond FEW.
     """
     return few if few is None or more is None else few + blocks * (more - few)
 
 
 def _network(recipe: Recipe) -> str:
-    """Return a text that is equal for recipes with the same operations and activations for an
-    image.
-    """
-    data, groups = (
-        recipe.data,
-        {name: options.model_dump() for name, options in recipe.groups.items()},
-    )
+    """Return a key that is equal for recipes whose costs per image are equal."""
+    data = recipe.data
+    groups = {name: options.model_dump() for name, options in recipe.groups.items()}
     images = (data.size, data.channels, data.range, data.classes)
-    named = (recipe.objective, recipe.plugin, recipe.target, recipe.optim.batch)
+    objective = (recipe.objective, recipe.plugin, recipe.target, recipe.optim.batch)
     drops = (recipe.optim.dropout, recipe.optim.drop_path)  # the masks count as activations
-    return json.dumps([named, drops, images, recipe.model.model_dump(), groups])
+    return json.dumps([objective, drops, images, recipe.model.model_dump(), groups])
 
 
 def exaflop(recipe: Recipe, images: int | None) -> float | None:
-    """Return the cost of processing `images` images, in 10^18 floating-point operations.
+    """Return the cost of processing images, in 10^18 floating-point operations.
 
-    A multiply-add has 2 operations. For training, forward and backward passes of the objective are
-    counted; for an evaluation, the encoder's forward passes. Table 6 of
-    the paper counts in the same way: 7 epochs of JFT cost 224 for B/16.
+    A multiply-add is 2 operations. The cost of training is that of the objective's forward and
+    backward passes, the cost of an evaluation that of the encoder's forward passes. The paper
+    counts in the same way: in Table 6, 7 epochs of JFT cost 224 for B/16.
+
+    Args:
+        recipe: Recipe of the run or evaluation.
+        images: Number of images that pass through the network. None: unknown.
 
     Returns:
-        None if the operations were not counted or `images` is None.
+        The cost, or None if the operations cannot be counted or `images` is None.
     """
     if images is None:
         return None
     counted = work(recipe)
-    each = counted.training if recipe.trains else counted.features
-    return None if each is None else 2 * each * images / 1e18
+    per_image = counted.training if recipe.trains else counted.features
+    return None if per_image is None else 2 * per_image * images / 1e18
 
 
 def training_images(data: Data, images: int | None = None) -> int | None:
-    """Return the number of training images that data.test, data.validation and data.share leave.
+    """Return the number of images to train on: all but those for tests and held-out images.
 
     Args:
-        data: the data set and its splits.
-        images: number of images before splitting. None: the published number.
+        data: Data set, with data.test, data.validation and data.share.
+        images: Number of images before splitting. None: the published number.
 
     Returns:
-        None if the number of images is unknown.
+        The number of training images, or None if the number before splitting is unknown.
     """
-    whole = images or PUBLISHED.get(data.name, {}).get("train")
-    if whole is None:
+    images = images or PUBLISHED.get(data.name, {}).get("train")
+    if images is None:
         return None
-    whole -= _test_share(data, whole)
+    images -= _test_share(data, images)
     if data.validation_from != "share":
-        return share_count(data.share, whole - _held_out(data, whole))
-    count = share_count(data.share, whole)
-    return count - _held_out(data, count)
+        return share_count(data.share, images - _held_out(data, images))
+    images = share_count(data.share, images)
+    return images - _held_out(data, images)
 
 
-def _held_out(data: Data, count: int) -> int:
-    """Return how many of `count` images data.validation holds out, or 0 if it is not a share."""
+def _held_out(data: Data, images: int) -> int:
+    """Return how many of the images data.validation holds out, or 0 if it is not a share."""
     if not isinstance(data.validation, float) or data.validation == 0:
         return 0
-    return held_out_count(data.validation, count)
+    return held_out_count(data.validation, images)
 
 
-def _test_share(data: Data, count: int) -> int:
-    """Return how many of `count` images data.test cuts off, or 0 if it names a split."""
-    return 0 if isinstance(data.test, str) else held_out_count(data.test, count)
+def _test_share(data: Data, images: int) -> int:
+    """Return how many of the images data.test sets aside, or 0 if it names a split."""
+    return 0 if isinstance(data.test, str) else held_out_count(data.test, images)
 
 
 def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
-    """Return how many images a run sends through the encoder.
+    """Return how many images a run or an evaluation sends through the encoder.
 
-    For training this is steps x batch. For an evaluation it is `evaluated_images` of the published
-    numbers.
+    Training sends steps x batch images. An evaluation sends `evaluated_images`, computed from the
+    published sizes of the splits.
 
     Args:
-        recipe: the run.
-        images: number of training images before splitting. None: the published number.
+        recipe: Recipe of the run or evaluation.
+        images: Number of training images before splitting. None: the published number.
 
     Returns:
-        None if the number of images of a split is unknown.
+        The number of images, or None if the size of a split is unknown.
     """
     if recipe.objective != "probe":
         return recipe.own_steps * recipe.optim.batch
     data = recipe.data
     splits = PUBLISHED.get(data.name, {})
     validation = data.validation if isinstance(data.validation, str) else None
-    others = [splits.get(name) for name in (data.test, validation) if isinstance(name, str)]
+    split_names = [name for name in (data.test, validation) if isinstance(name, str)]
+    sizes = [splits.get(name) for name in split_names]
     train = training_images(Data(name=data.name, share=data.share), images)
-    if train is None or None in others:
+    if train is None or None in sizes:
         return None
-    return evaluated_images(recipe, train, sum(n for n in others if n))
+    return evaluated_images(recipe, train, sum(size for size in sizes if size))
 
 
 def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     """Return how many images an evaluation sends through the encoder.
 
-    Every image is read once for all probes on features. The attentive probe reads tokens, so it
-    reads all images once more, but only probe.token_images of the training images.
+    All images are sent once to extract features, which the probes share. The attentive probe needs
+    tokens, so it sends all images once more, but at most probe.token_images training images.
 
     Args:
-        recipe: the evaluation.
-        train: number of training images.
-        others: number of validation and test images.
+        recipe: Recipe of the evaluation.
+        train: Number of training images.
+        others: Number of validation and test images.
     """
-    probe = recipe.probe
-    tokens = min(train, probe.token_images or train) + others if ATTENTIVE in probe.measures else 0
-    return tokens + (train + others if {*probe.measures} != {ATTENTIVE} else 0)
+    probe, images = recipe.probe, 0
+    if ATTENTIVE in probe.measures:
+        images += min(train, probe.token_images or train) + others
+    if {*probe.measures} != {ATTENTIVE}:
+        images += train + others
+    return images
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
-    """Return the bytes of activations that are kept for the backward pass, per image.
+    """Return how many bytes of activations an image needs for the backward pass.
 
-    Counted without torch.compile, which keeps less. The count is made in float32 and scaled to the
-    precision of the run: under autocast in bfloat16, a block on T tokens of width D with an MLP of
-    width M keeps two inputs of norms in 4 bytes (2 T D values). In 2 bytes it keeps queries, keys
-    and values and the inputs of qkv, of the projection and of the MLP (6 T D values), and both
-    sides of the GELU (2 T M values). All activations are assumed to shrink by the same factor as
-    those of a block.
+    Activations are counted in float32 without torch.compile, which keeps less. For bfloat16 the
+    count is multiplied by the factor by which the activations of a block shrink.
 
     Args:
-        recipe: the run.
-        fused: whether a fused attention is used, which keeps no attention matrices.
+        recipe: Recipe of the run.
+        fused: Whether a fused attention is used, which keeps no attention matrices.
     """
-    kept, model = _float32_bytes(recipe, fused), recipe.model
+    float32_bytes, model = _float32_bytes(recipe, fused), recipe.model
     if recipe.compute.precision != "bfloat16":
-        return round(kept)
-    low, high = (8 * model.width + w * (6 * model.width + 2 * model.mlp) for w in (2, 4))
-    return round(kept * low / high)
+        return round(float32_bytes)
+    # Per token, a block keeps two inputs of norms in 4 bytes even under autocast: 2 x width values.
+    # In 2 bytes it keeps queries, keys, values, and the inputs of qkv, of the projection and of the
+    # MLP (6 x width), and both sides of the GELU (2 x mlp)
+    norms = 4 * 2 * model.width
+    values = 6 * model.width + 2 * model.mlp
+    return round(float32_bytes * (norms + 2 * values) / (norms + 4 * values))
 
 
 def _float32_bytes(recipe: Recipe, fused: bool) -> float:
@@ -247,12 +257,12 @@ def _float32_bytes(recipe: Recipe, fused: bool) -> float:
     if key not in _BYTES:
         from . import on_meta
 
-        fewer = _with_fewer_blocks(recipe)
-        if fewer is None:
+        shallow_recipes = _with_fewer_blocks(recipe)
+        if shallow_recipes is None:
             _BYTES[key] = on_meta.activation_bytes(recipe, fused)
         else:
-            blocks, *recipes = fewer
-            few, more = (_float32_bytes(shallow, fused) for shallow in recipes)
+            blocks, few_recipe, more_recipe = shallow_recipes
+            few, more = _float32_bytes(few_recipe, fused), _float32_bytes(more_recipe, fused)
             _BYTES[key] = _extended(few, more, blocks)
     return _BYTES[key]
 
@@ -263,9 +273,9 @@ def fitting_images(recipe: Recipe, memory: float, fused: bool) -> int:
     This is the largest device batch that a run chooses.
 
     Args:
-        recipe: the run.
-        memory: bytes of memory of a process.
-        fused: as in `activation_bytes`.
+        recipe: Recipe of the run.
+        memory: Memory of a process, in bytes.
+        fused: Whether a fused attention is used.
     """
     return max(1, int(memory / 2 / activation_bytes(recipe, fused)))
 
@@ -273,36 +283,38 @@ def fitting_images(recipe: Recipe, memory: float, fused: bool) -> int:
 def memory_bytes(
     recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
 ) -> dict[str, int]:
-    """Return an upper bound of the bytes of tensors in a process, by kind.
+    """Return an upper bound of the bytes that tensors need in a process, by kind.
 
-    It is an upper bound because gradients are allocated while activations are freed. The allocator,
-    CUDA and DeepSpeed's buffers need additional memory.
-
-    The kinds are weights (with a momentum copy), gradients, moments of the optimiser and averaged
-    weights in float32, autocast's copies of the weights in 16 bits, DDP's buckets (another copy of
-    the gradients, as torch's gradient_as_bucket_view is False) and activations. ZeRO-1 shards the
-    moments over the processes, ZeRO-2 also the gradients, and ZeRO-3 also the weights (Rajbhandari
-    et al., 2020, sections 3.1 and 5, where Adam's weights have 16 bits and the states include a
-    float32 copy).
+    The sum is an upper bound because activations are freed while gradients are allocated. The
+    allocator, CUDA and DeepSpeed's buffers need additional memory. ZeRO-1 shards the moments over
+    the processes, ZeRO-2 also the gradients, and ZeRO-3 also the weights (Rajbhandari et al., 2020,
+    sections 3.1 and 5, where Adam's weights have 16 bits and the states include a float32 copy).
 
     Args:
-        recipe: the run.
-        processes: number of processes.
-        zero: stage of ZeRO, 0 without.
-        batch: images in a device batch.
-        fused: as in `activation_bytes`.
+        recipe: Recipe of the run.
+        processes: Number of processes.
+        zero: Stage of ZeRO, 0 without ZeRO.
+        batch: Images in a device batch.
+        fused: Whether a fused attention is used.
+
+    Returns:
+        {kind: bytes}. The kinds are, in float32, "weights" (with a momentum copy), "gradients",
+        "moments" of the optimiser and "averaged" weights; autocast's 16-bit "copies" of the
+        weights; DDP's "buckets", a copy of the gradients, because torch's gradient_as_bucket_view
+        is False; and "activations".
     """
-    counted, o, trains = work(recipe), recipe.optim, recipe.trains
-    size, trained = 4 * counted.parameters, 4 * counted.trained
-    moments = len(o.optimiser.moments(o))
-    share = {stage: processes if zero >= stage else 1 for stage in (1, 2, 3)}
-    kept = batch * activation_bytes(recipe, fused) if trains and batch else 0
-    return {
-        "weights": -(-size // share[3]),
-        "gradients": trains * -(-trained // share[2]),
-        "moments": trains * -(-moments * trained // share[1]),
-        "averaged": size if trains and o.average else 0,
-        "copies": size // 2 if recipe.compute.precision == "bfloat16" else 0,
-        "buckets": trained if trains and zero == 0 and processes > 1 else 0,
-        "activations": kept,
+    counted, settings, trains = work(recipe), recipe.optim, recipe.trains
+    weight_bytes, trained_bytes = 4 * counted.parameters, 4 * counted.trained
+    moments = len(settings.optimiser.moments(settings))
+    # Number of shards of what stages 1, 2 and 3 shard: moments, gradients, weights
+    shards = {stage: processes if zero >= stage else 1 for stage in (1, 2, 3)}
+    uses_buckets = trains and zero == 0 and processes > 1
+    return {  # -(-a // b) rounds up
+        "weights": -(-weight_bytes // shards[3]),
+        "gradients": trains * -(-trained_bytes // shards[2]),
+        "moments": trains * -(-moments * trained_bytes // shards[1]),
+        "averaged": weight_bytes if trains and settings.average else 0,
+        "copies": weight_bytes // 2 if recipe.compute.precision == "bfloat16" else 0,
+        "buckets": trained_bytes if uses_buckets else 0,
+        "activations": batch * activation_bytes(recipe, fused) if trains and batch else 0,
     }

@@ -27,33 +27,38 @@ IMAGES = 4  # images in the smaller of two batches whose bytes are compared
 
 
 def count(recipe: Recipe) -> Work:
-    """Count the parameters of a recipe's network, and the multiply-adds for an image."""
+    """Count the parameters of a recipe's network, and the multiply-adds per image."""
     network = _build(recipe)
     encoder = network.encoder if isinstance(network, Objective) else network
-    with FlopCounterMode(display=False) as features, torch.no_grad():
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
         encoder.eval().feature(_batch(recipe, 1).image)
     network.train()
-    step = _step(network, recipe) if isinstance(network, Objective) else (None, None)
+    step_work = _step(network, recipe) if isinstance(network, Objective) else (None, None)
     return Work(
         _total(network.parameters()),
         _total(parameter for parameter in network.parameters() if parameter.requires_grad),
         _total(encoder.parameters()),
-        features.get_total_flops() // 2,
-        *step,
+        counter.get_total_flops() // 2,
+        *step_work,
     )
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> float:
-    """Return the bytes that autograd keeps for an image in float32, without parameters.
+    """Return the bytes that autograd stores per image in float32, without parameters.
 
-    If the objective needs values, only the encoder is counted.
+    If the objective needs the values of pixels, only the encoder is counted.
+
+    Args:
+        recipe: Recipe of the run.
+        fused: Whether a fused attention is used.
     """
     network = _build(recipe)
     for module in network.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused  # type: ignore[assignment]
-    few, many = (_kept(network, recipe, size) for size in (IMAGES, 2 * IMAGES))
-    return (many - few) / IMAGES
+    # The difference of two batches leaves out what does not depend on the number of images
+    smaller, larger = (_kept(network, recipe, size) for size in (IMAGES, 2 * IMAGES))
+    return (larger - smaller) / IMAGES
 
 
 def _build(recipe: Recipe) -> Objective | Backbone:
@@ -69,23 +74,28 @@ def _build(recipe: Recipe) -> Objective | Backbone:
 
 
 def _batch(recipe: Recipe, size: int) -> Batch:
-    """Build a batch of training images without values."""
-    data, shown = recipe.data, compared_views(recipe)
-    kind = pixel_type(data)
+    """Build a batch of `size` training images on the meta device, with the views of the recipe."""
+    data, compared = recipe.data, compared_views(recipe)
+    dtype = pixel_type(data)
 
-    def images(*many: int, side: int = data.size) -> Tensor:
-        return torch.empty(size, *many, data.channels, side, side, dtype=kind, device="meta")
+    def images(*views: int, side: int = data.size) -> Tensor:
+        """Return images (B, C, side, side), or with `views` (B, views, C, side, side)."""
+        return torch.empty(size, *views, data.channels, side, side, dtype=dtype, device="meta")
 
-    one_B = torch.empty(size, dtype=torch.int64, device="meta")
-    local = shown.local if shown is not None else 0
+    views = local = None
+    if compared is not None:
+        views = images(VIEWS)
+        if compared.local:
+            local = images(compared.local, side=compared.local_size)
+    number_B = torch.empty(size, dtype=torch.int64, device="meta")
     return Batch(
         image=images(),
-        label=one_B,
-        index=one_B,
-        key=one_B,
+        label=number_B,
+        index=number_B,
+        key=number_B,
         loss_denominator=torch.empty((), dtype=torch.float64, device="meta"),
-        views=images(VIEWS) if shown is not None else None,
-        local=images(local, side=shown.local_size) if shown is not None and local else None,
+        views=views,
+        local=local,
     )
 
 
@@ -94,41 +104,42 @@ def _total(parameters: Iterable[nn.Parameter]) -> int:
 
 
 def _step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[None, None, str]:
-    """Count the multiply-adds for an image.
+    """Count the multiply-adds of a training step, per image.
 
     Returns:
         Multiply-adds of the forward pass, and of the forward and backward pass. If the objective
-        needs values, which the meta device does not have, None twice and the error message.
+        needs the values of pixels, which the meta device does not have: None, None and the error
+        message.
     """
     batch = _batch(recipe, recipe.optim.batch)
     try:
         with FlopCounterMode(display=False) as counter, torch.device("meta"):
             loss = network(batch).loss
-            forward = counter.get_total_flops()
+            forward_flops = counter.get_total_flops()
             loss.backward()
     except Exception as error:  # networks that need values raise many types of errors
         return None, None, printable(one_line(error))
-    images = 2 * recipe.optim.batch
-    return forward / images, counter.get_total_flops() / images
+    divisor = 2 * recipe.optim.batch  # a multiply-add is 2 operations
+    return forward_flops / divisor, counter.get_total_flops() / divisor
 
 
 def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
-    """Return the bytes that autograd keeps for a batch of `size` images.
+    """Return the bytes that autograd stores in the forward pass of a batch of `size` images.
 
-    Every storage counts once. Parameters and buffers do not count.
+    A storage that several tensors share counts once. Parameters and buffers do not count.
     """
     batch = _batch(recipe, size)
     weights = {
         tensor.untyped_storage()._cdata for tensor in (*network.parameters(), *network.buffers())
     }
-    kept: dict[int, Any] = {}
+    storages: dict[int, Any] = {}  # {address: storage} of the tensors that autograd stores
 
-    def keep(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage  # kept alive, so that no address is used twice
+        storages[storage._cdata] = storage  # kept alive, so that no address is used twice
         return tensor
 
-    with torch.device("meta"), saved_tensors_hooks(keep, lambda x: x), _WithoutMatrices():
+    with torch.device("meta"), saved_tensors_hooks(record, lambda x: x), _WithoutMatrices():
         if isinstance(network, Backbone):
             result = network.feature(batch.image)
         else:
@@ -137,13 +148,13 @@ def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
             except Exception:  # an objective that needs values, as in `_step`
                 result = network.encoder.feature(batch.image)
     del result
-    return sum(storage.nbytes() for address, storage in kept.items() if address not in weights)
+    return sum(storage.nbytes() for address, storage in storages.items() if address not in weights)
 
 
 class _WithoutMatrices(TorchFunctionMode):
-    """Mode in which fused attention keeps what a fused kernel keeps.
+    """Mode in which fused attention stores as much for the backward pass as a fused kernel.
 
-    On the meta device torch would compute attention step by step and keep the attention matrices.
+    On the meta device torch would compute attention step by step and store attention matrices.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -153,15 +164,16 @@ class _WithoutMatrices(TorchFunctionMode):
 
 
 class _Fused(torch.autograd.Function):
-    """Fused attention without values, which keeps queries, keys, values and output, as torch's
-    kernels.
+    """Fused attention on the meta device.
+
+    It stores queries, keys, values and output for the backward pass, as torch's kernels do.
     """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        read = torch.empty_like(query)
-        ctx.save_for_backward(query, key, value, read)
-        return read
+        output = torch.empty_like(query)
+        ctx.save_for_backward(query, key, value, output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:

@@ -39,30 +39,34 @@ STORED = torch.float16  # type of tokens in memory; bfloat16 would round off sma
 
 
 def describe(network: Backbone, images: Images) -> str:
-    """Describe what the probe learns from and holds in memory, for the terminal."""
+    """Describe for the terminal how many images the probe learns from, and the memory it needs."""
     assert isinstance(network, Encoder)  # recipe/check.py refuses others
-    count, tokens = len(_train(images)), network.patches + network.prefix
-    held = format_bytes(stored_bytes(count, tokens, network.width))
-    return f"learns from {count_of_images(count)} with {tokens} tokens each ({held} in memory)"
+    train_images, tokens = len(_train(images)), network.patches + network.prefix
+    size = format_bytes(stored_bytes(train_images, tokens, network.width))
+    counted = count_of_images(train_images)
+    return f"learns from {counted} with {tokens} tokens each ({size} in memory)"
 
 
 def measure(
     network: Backbone, images: Images, name: str = ENCODER
 ) -> tuple[Tensor, Tensor, Copies | None]:
-    """Measure which test images the probe classifies correctly. All processes call it.
+    """Train the probe on an encoder, and measure which test images it classifies correctly.
+
+    All processes call this function. Rank 0 trains the probe at each learning rate, and the rate
+    with the highest accuracy on held-out images is used.
 
     Args:
-        network: the encoder.
-        images: the images of the evaluation.
-        name: the encoder, or the baseline that the network is.
+        network: Encoder or baseline, a Vision Transformer.
+        images: Images of the evaluation.
+        name: ENCODER, or the name of the baseline.
 
     Returns:
-        Whether the probe is right for each test image, bool (1, M), in the order of the split, on
-        the CPU, whether always naming the commonest class is right (same shape), and the copies
-        among the test images.
+        Whether the probe classifies each test image correctly, bool (1, M), in the order of the
+        split, on the CPU; the same for always naming the commonest class; and the copies among the
+        test images.
 
     Raises:
-        UserError: the tokens of the training images do not fit into memory, tokens are not finite,
+        UserError: The tokens of the training images do not fit into memory, tokens are not finite,
             or training diverges at every rate.
     """
     assert isinstance(network, Encoder)
@@ -77,24 +81,25 @@ def measure(
     checked = features.CheckedReader(name, tokens_of, accelerator)
 
     def read(image_BCHW: Tensor) -> Tensor:
-        """Return tokens rounded to STORED, for all splits.
+        """Return tokens (B, T, D) rounded to STORED, for all splits.
 
-        Where rounding makes all training tokens equal, tokens of other splits that are not rounded
-        would appear far away.
+        If only training tokens were rounded, and rounding made them equal, then tokens of other
+        splits would appear many standard deviations away.
         """
         return stored(checked(image_BCHW))
 
     def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
-        """Return the predicted classes of labelled images.
+        """Classify the labelled images of a split.
 
         Returns:
-            Each rate's class (M, G) with the labels (M,), and the copies among these images.
+            Each rate's predicted class (M, G) with the labels (M,), and the copies among these
+            images.
         """
-
+        # `extract` gathers the predicted classes of all processes as if they were features
         readers = {name: lambda image: fitted.logits(read(image).float()).argmax(2)}
-        right, copies = features.extract(readers, images.batches(source), accelerator)
+        predicted, copies = features.extract(readers, images.batches(source), accelerator)
         checked.check()
-        return right[name], copies
+        return predicted[name], copies
 
     source = _train(images)
     shape = network.patches + network.prefix, network.width
@@ -119,17 +124,22 @@ def _train(images: Images) -> Source:
     return masks.chosen(labelled_images(images.splits.train), images.recipe.probe.token_images)
 
 
-def _check_memory(count: int, tokens: int, width: int) -> None:
+def _check_memory(images: int, tokens: int, width: int) -> None:
     """Check that the tokens of the training images take at most half of this process's memory.
 
+    Args:
+        images: Number of training images.
+        tokens: Tokens of an image.
+        width: Width of a token.
+
     Raises:
-        UserError: the tokens take more.
+        UserError: The tokens take more. The message says how many images fit.
     """
-    most = int(environment.host_memory() / 2 / stored_bytes(1, tokens, width))
-    if count > most:
-        held = format_bytes(stored_bytes(count, tokens, width))
-        text = f"{count_of_images(count)} with {tokens} tokens each take {held} of memory"
-        raise UserError(f"probe.measures=attentive: {text}. Use probe.token_images={most}.")
+    fitting = int(environment.host_memory() / 2 / stored_bytes(1, tokens, width))
+    if images > fitting:
+        size = format_bytes(stored_bytes(images, tokens, width))
+        text = f"{count_of_images(images)} with {tokens} tokens each take {size} of memory"
+        raise UserError(f"probe.measures=attentive: {text}. Use probe.token_images={fitting}.")
 
 
 class TrainingTokens(NamedTuple):
@@ -140,7 +150,13 @@ class TrainingTokens(NamedTuple):
 
 
 class AttentiveProbe(NamedTuple):
-    """Queries and linear layers learned at each rate, and the scale that standardises tokens."""
+    """Queries and linear layers learned at each rate.
+
+    Attributes:
+        scale: Mean and standard deviation of the training tokens.
+        query_GHD: Queries, one for each head.
+        weight_GHAC: Weights of the linear layers, with a bias for each head.
+    """
 
     scale: Scale
     query_GHD: Tensor
@@ -152,30 +168,30 @@ class AttentiveProbe(NamedTuple):
 
     def only(self, rate: int) -> "AttentiveProbe":
         """Return the probe learned at rate number `rate`."""
-        kept = slice(rate, rate + 1)
-        return AttentiveProbe(self.scale, self.query_GHD[kept], self.weight_GHAC[kept])
+        rows = slice(rate, rate + 1)
+        return AttentiveProbe(self.scale, self.query_GHD[rows], self.weight_GHAC[rows])
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """Return each rate's logits (B, G, C) of float32 tokens."""
-        # Divide by the deviation only: the mean would shift all scores of an image alike
+        # Scores are products of queries and standardised tokens, divided by sqrt(D). The mean of
+        # the tokens is not subtracted, because it would shift all scores of an image alike
         scaled_GHD = self.query_GHD / (math.sqrt(x_BTD.shape[2]) * self.scale.std.to(x_BTD))
-        share_BTF = (x_BTD @ scaled_GHD.flatten(0, 1).T).softmax(1)  # F = G H
-        mean_BGHD = (share_BTF.mT @ x_BTD).unflatten(1, self.query_GHD.shape[:2])
+        attention_BTF = (x_BTD @ scaled_GHD.flatten(0, 1).T).softmax(1)  # F = G H
+        mean_BGHD = (attention_BTF.mT @ x_BTD).unflatten(1, self.query_GHD.shape[:2])
         return torch.einsum("bgha,ghac->bgc", self.scale(mean_BGHD, 1.0), self.weight_GHAC)
 
 
 def stored(x_BTD: Tensor) -> Tensor:
-    """Return tokens in STORED.
+    """Convert tokens to STORED (float16).
 
-    Values beyond the range of STORED, which occur only in tokens without a norm, become the largest
-    value.
+    Larger values become the largest value of STORED. They occur only in tokens without a norm.
     """
-    most = torch.finfo(STORED).max
-    return x_BTD.float().clamp(-most, most).to(STORED)
+    largest = torch.finfo(STORED).max
+    return x_BTD.float().clamp(-largest, largest).to(STORED)
 
 
 def stored_bytes(images: int, tokens: int, width: int) -> int:
-    """Return the bytes that tokens of training images take in memory."""
+    """Return the bytes that the tokens of `images` images take in memory."""
     return images * tokens * width * STORED.itemsize
 
 
@@ -185,20 +201,21 @@ def extract(
     """Gather the tokens of all processes' batches on rank 0, in the order of the split.
 
     Args:
-        read: uint8 images (B, C, H, W) -> tokens (B, T, D) in STORED.
-        batches: batches of this process.
-        images: largest number of images of all processes.
-        accelerator: the processes.
+        read: uint8 images (B, 3, H, W) -> tokens (B, T, D) in STORED.
+        batches: Batches of this process.
+        images: Number of images of all processes, including unreadable images.
+        accelerator: Processes that read images.
 
     Returns:
         The tokens of all readable images on rank 0, None on other ranks.
     """
-    parts = [(batch.index, batch.label, read(batch.image).cpu()) for batch in batches]
+    batch_tokens = [(batch.index, batch.label, read(batch.image).cpu()) for batch in batches]
     tokens: TrainingTokens | None = None
-    # Gather batch by batch, so that memory never holds all tokens twice
-    for _ in range(max(accelerator.gather_parts([len(parts)]))):
-        part, parts = parts[:1], parts[1:]
-        for index_B, label_B, x_BTD in accelerator.gather_parts(part):
+    most_batches = max(accelerator.gather_parts([len(batch_tokens)]))
+    # Gather batch by batch and drop what is gathered, so that memory never holds all tokens twice
+    for _ in range(most_batches):
+        first, batch_tokens = batch_tokens[:1], batch_tokens[1:]
+        for index_B, label_B, x_BTD in accelerator.gather_parts(first):
             if not accelerator.is_main_process:
                 continue
             if tokens is None:
@@ -206,9 +223,12 @@ def extract(
                 tokens = TrainingTokens(x_NTD, torch.full((images,), UNREAD))
             tokens.x_NTD[index_B] = x_BTD
             tokens.label_N[index_B] = label_B
-    if tokens is not None and not (is_read_N := tokens.label_N != UNREAD).all():
-        tokens = TrainingTokens(tokens.x_NTD[is_read_N], tokens.label_N[is_read_N])
-    return tokens
+    if tokens is None:
+        return None
+    is_read_N = tokens.label_N != UNREAD
+    if is_read_N.all():  # without indexing, which would copy all tokens
+        return tokens
+    return TrainingTokens(tokens.x_NTD[is_read_N], tokens.label_N[is_read_N])
 
 
 def train(
@@ -218,34 +238,46 @@ def train(
 
     Queries start from a normal distribution and linear layers from zero. All rates start from the
     same queries and see the same batches (`probes.rows_of_batch`).
+
+    Args:
+        tokens: Training images.
+        heads: Number of queries H.
+        classes: Number of classes C.
+        probe: Learning rates, steps and batch size.
+        device: Device to train on.
+
+    Returns:
+        The probe with the weights of all rates, on `device`.
     """
     x_NTD, label_N = tokens
     width, groups, batch = x_NTD.shape[2], len(probe.rates), probe.batch
     scale = probes.moments(x_NTD.flatten(0, 1)).to(device)
     query_HD = torch.randn(heads, width, generator=torch.Generator().manual_seed(SEED))
     weight_HAC = torch.zeros(heads, width + 1, classes)
-    learned = [
+    weights_of_rate = [
         [value.to(device, copy=True).requires_grad_() for value in (query_HD, weight_HAC)]
         for _ in probe.rates
     ]
-    parts = [
-        {"params": weights, "lr": rate} for weights, rate in zip(learned, probe.rates, strict=True)
+    parameter_groups = [
+        {"params": weights, "lr": rate}
+        for weights, rate in zip(weights_of_rate, probe.rates, strict=True)
     ]
-    optimiser = torch.optim.SGD(parts, momentum=probes.MOMENTUM)
+    optimiser = torch.optim.SGD(parameter_groups, momentum=probes.MOMENTUM)
     schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / probe.steps)))
-    at_once = max(1, probes.ELEMENTS // max(x_NTD[0].numel(), groups * query_HD.numel()))
+    largest = max(x_NTD[0].numel(), groups * query_HD.numel())  # elements per image
+    images_at_once = max(1, probes.ELEMENTS // largest)
     for step in console.told(range(probe.steps), probe.steps, "steps of the attentive probe"):
         row_B = probes.rows_of_batch(step, batch, len(label_N))
-        for part in row_B.split(at_once):
-            trained = AttentiveProbe(scale, *map(torch.stack, zip(*learned, strict=True)))
-            logits_BGC = trained.logits(x_NTD[part].to(device, torch.float32))
-            label_BG = label_N[part, None].to(device).expand(-1, groups)
+        for rows in row_B.split(images_at_once):
+            stacked = AttentiveProbe(scale, *map(torch.stack, zip(*weights_of_rate, strict=True)))
+            logits_BGC = stacked.logits(x_NTD[rows].to(device, torch.float32))
+            label_BG = label_N[rows, None].to(device).expand(-1, groups)
             loss = F.cross_entropy(logits_BGC.mT, label_BG, reduction="sum") / batch
             loss.backward()
         optimiser.step()
         schedule.step()
         optimiser.zero_grad()
     query_GHD, weight_GHAC = (
-        torch.stack(weights).detach() for weights in zip(*learned, strict=True)
+        torch.stack(weights).detach() for weights in zip(*weights_of_rate, strict=True)
     )
     return AttentiveProbe(scale, query_GHD, weight_GHAC)

@@ -1,9 +1,10 @@
 """Compare a frozen encoder with baselines on the same images.
 
-Baselines are the same network with fresh weights, with the weights that a run began with, the
-pixels themselves, and always naming the commonest class.
+The baselines are the same network with fresh weights, the same network with the weights that a run
+began with, the pixels themselves, and always naming the commonest class.
 
-Legend: B images of a batch, M images that metrics are measured on, T trials, C channels.
+Legend: B images of a batch, M images that metrics are measured on, T trials (few-shot draws), C
+channels.
 """
 
 from collections.abc import Mapping
@@ -26,33 +27,44 @@ SIDE = 8  # side in pixels of images that are compared without a network
 
 
 def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
-    """Build a network with the initial weights of a seed, as a run from scratch would.
+    """Build an untrained network, with the weights that a run of this seed begins with.
 
     torch's random state is not changed.
+
+    Args:
+        model: Shape of the network.
+        data: Size and channels of the images.
+        seed: Seed of the run.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return build_backbone(model, data).eval()
 
 
-def initial_network(made: Recipe | None, model: Model, data: Data, seed: int) -> Backbone:
-    """Build the network with the initial weights of the run that trained the encoder.
+def initial_network(trained_by: Recipe | None, model: Model, data: Data, seed: int) -> Backbone:
+    """Build an untrained network, with the weights from which an encoder's training began.
 
-    The weights are those of the seed of run `made`, with positions fitted to the image size of
-    `data`, as for trained weights. If the run is unknown, or trained on images with other channels,
-    the network has fresh weights of `seed`.
+    Position embeddings are fitted to the image size of `data`, as for trained weights.
+
+    Args:
+        trained_by: Recipe of the run that trained the encoder. If the recipe is unknown (None) or
+            has other channels, the network has fresh weights of `seed`.
+        model: Shape of the network.
+        data: Size and channels of the images.
+        seed: Seed for an unknown run.
     """
-    if made is None or made.data.channels != data.channels:
+    if trained_by is None or trained_by.data.channels != data.channels:
         return fresh_network(model, data, seed)
-    network = fresh_network(model, data, made.seed)
-    copy_weights(fresh_network(made.model, made.data, made.seed), network)
+    network = fresh_network(model, data, trained_by.seed)
+    initial = fresh_network(trained_by.model, trained_by.data, trained_by.seed)
+    copy_weights(initial, network)
     return network
 
 
 def pixel_reader(data: Data) -> Reader:
-    """Return a reader whose feature of an image is the image at 8 x 8 pixels, (B, 64 C).
+    """Return a reader that uses an image at 8 x 8 pixels as the image's feature, (B, 64 C).
 
-    Every pixel is the mean of a part of the image. Pixels are normalised as for the encoder.
+    Each of the 64 pixels is the mean of a region of the image, normalised as for the encoder.
     """
     mean_C11, std_C11 = normalisation(data.mean, data.std, data.pixel_range)
 
@@ -64,19 +76,24 @@ def pixel_reader(data: Data) -> Reader:
 
 
 def of_numpy(right: Right) -> dict[str, np.ndarray]:
-    """Return which images each measure is right of, as a `SharedFile` stores it."""
+    """Convert {measure: bool (T, M)} to NumPy arrays, which a `SharedFile` can store."""
     return {measure: right_TM.numpy() for measure, right_TM in right.items()}
 
 
 def of_torch(arrays: Mapping[str, np.ndarray]) -> Right:
-    """Return what `of_numpy` was given."""
+    """Undo `of_numpy`."""
     return {measure: torch.from_numpy(array) for measure, array in arrays.items()}
 
 
 def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
-    """Return an accuracy as an entry of result.json, with the copies among the images.
+    """Return an accuracy as an entry of result.json.
 
-    If there are several draws of few-shot images, the entry has an interval over images and draws.
+    For several trials, the entry also has an interval over images and trials.
+
+    Args:
+        right_TM: Whether each image is classified correctly, bool.
+        split: Split of the images.
+        copies: How often the same image is among the images. None: all images are distinct.
     """
     draws, images = right_TM.shape
     entry = Measured(value=accuracy(right_TM), split=split, n=images).with_copies(copies)
@@ -90,14 +107,19 @@ def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
 def difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:
     """Return the accuracy of an encoder minus the accuracy of a baseline, with an interval.
 
-    Both are measured on the same images and the same draws of few-shot images. The interval covers
-    images and draws. A baseline with a single draw, such as the commonest class, is compared with
-    every draw.
+    The interval is over images and trials.
+
+    Args:
+        right_TM: Whether the encoder classifies each image correctly, bool.
+        other_TM: Same for the baseline, for the same images and trials. A baseline with a single
+            trial, such as the commonest class, is compared with every trial of the encoder.
+        copies: How often the same image is among the images. None: all images are distinct.
     """
-    apart_M = right_TM.double().mean(0) - other_TM.double().mean(0)
-    mean, images = paired_difference(apart_M.numpy(), copies.effective if copies else None)
-    apart_T = (right_TM.double() - other_TM.double()).mean(1)
-    low, high = over_draws(apart_T.tolist(), images, least=-1.0)
+    difference_M = right_TM.double().mean(0) - other_TM.double().mean(0)
+    effective = copies.effective if copies else None
+    mean, images = paired_difference(difference_M.numpy(), effective)
+    difference_T = (right_TM.double() - other_TM.double()).mean(1)
+    low, high = over_draws(difference_T.tolist(), images, least=-1.0)
     return Difference(mean=mean, low=low, high=high)
 
 
@@ -111,26 +133,28 @@ def compared(
     """Return the metrics of an encoder's probes, each followed by the metrics of the baselines.
 
     Args:
-        right: {ENCODER, FRESH, START, PIXELS or COMMONEST: {measure: (T, M)}}, empty if nothing was
-            probed. A baseline without a measure of the encoder is not compared by that measure.
-        split: the split of the images.
-        copies: how often the same image is among the images.
-        prefix: prefix of the metrics' names.
-        paired: whether to measure differences. False if the images chose the encoder's weights,
-            were trained on, or are not independent cases.
+        right: {ENCODER, FRESH, START, PIXELS or COMMONEST: {measure: bool (T, M)}}, empty if
+            nothing was probed. A baseline that lacks a measure has no metric for that measure.
+        split: Split of the images.
+        copies: How often the same image is among the images. None: all images are distinct.
+        prefix: Prefix of the metrics' names.
+        paired: Whether to measure the difference between encoder and baseline. Set False if the
+            images chose the encoder's weights, were trained on, or are not independent cases.
+
+    Returns:
+        {metric: entry of result.json}. A baseline's metric begins with the name of the baseline.
     """
     metrics: dict[str, Measured] = {}
-    for measure, right_TM in sorted(
-        right.get(ENCODER, {}).items(), key=lambda pair: place(pair[0])
-    ):
+    of_encoder = right.get(ENCODER, {})
+    for measure in sorted(of_encoder, key=place):  # in the order of tables
         name = prefix + measure
-        metrics[name] = measured(right_TM, split, copies)
-        for beside in (FRESH, START, PIXELS, COMMONEST):
-            other_TM = right.get(beside, {}).get(measure)
-            if other_TM is None:
+        metrics[name] = measured(of_encoder[measure], split, copies)
+        for baseline in (FRESH, START, PIXELS, COMMONEST):
+            baseline_TM = right.get(baseline, {}).get(measure)
+            if baseline_TM is None:
                 continue
-            baseline = measured(other_TM, split, copies)
+            entry = measured(baseline_TM, split, copies)
             if paired:
-                baseline.difference = difference(right_TM, other_TM, copies)
-            metrics[beside + name] = baseline
+                entry.difference = difference(of_encoder[measure], baseline_TM, copies)
+            metrics[baseline + name] = entry
     return metrics

@@ -36,11 +36,11 @@ class Predictions(NamedTuple):
     """Predictions of a classifier, int64.
 
     Attributes:
-        index: rows of the images in their split, ascending, (M,).
-        label: labels (M,), -1 for none, or lists of labels (M, L) as from `data.labels.padded`.
-        top5: classes with the highest scores, best first, (M, K).
-        content: hash of each image's content, (M,).
-        classes: number of classes that the classifier knows.
+        index: Rows of the images in their split, ascending, (M,).
+        label: Labels (M,), -1 for none, or lists of labels (M, L) as from `data.labels.padded`.
+        top5: Classes with the highest scores, best first, (M, K).
+        content: Hash of each image's content, (M,).
+        classes: Number of classes that the classifier knows.
     """
 
     index: np.ndarray  # type: ignore[assignment]
@@ -62,10 +62,18 @@ class Predictions(NamedTuple):
 def predict(
     objective: Objective, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> Predictions:
-    """Predict the batches of all processes and gather the predictions on every process.
+    """Classify the images of all processes, and gather the predictions on every process.
+
+    Args:
+        objective: Classifier.
+        batches: Batches of this process.
+        accelerator: Processes that read images.
+
+    Returns:
+        The predictions, sorted by the images' rows in the split.
 
     Raises:
-        NonFiniteError: logits of an image are not finite, so that their order means nothing.
+        NonFiniteError: Logits of an image are not finite, so that their order means nothing.
     """
     parts: list[tuple[np.ndarray | None, ...]] = []
     classes = 0
@@ -76,35 +84,47 @@ def predict(
         finite_B = is_finite(logits_BC).numpy()
         parts.append((batch.index.numpy(), batch.label.numpy(), top_BK, batch.content, finite_B))
     everyone = accelerator.gather_parts(parts)
-    *arrays, finite = (np.concatenate(each) for each in zip(*everyone, strict=True))
-    check_finite(ENCODER, torch.from_numpy(finite))
+    *arrays, finite_M = (np.concatenate(columns) for columns in zip(*everyone, strict=True))
+    check_finite(ENCODER, torch.from_numpy(finite_M))
     order = arrays[0].argsort()
     index, label, top5, content = (array[order] for array in arrays)
-    most = max(accelerator.gather_parts([classes]))  # a process may have had no image
-    return Predictions(index, label, top5, content, most)
+    classes = max(accelerator.gather_parts([classes]))  # 0 on a process without an image
+    return Predictions(index, label, top5, content, classes)
 
 
 def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> dict[str, Measured]:
-    """Measure top-1 and, with more than five classes, top-5 on the labelled test images.
+    """Compute the accuracies of a classifier on the labelled test images.
 
-    An image with a list of labels is right if the highest class, or any of the five highest, is in
-    the list. `majority_top1` is the top-1 accuracy of always naming the commonest class. With
-    `paired` (see `beside.compared`) it has the difference between both.
+    An image with a list of labels counts as right if any of its labels is predicted.
+
+    Args:
+        predictions: Predictions for the test images.
+        classes: Number of classes.
+        paired: Whether to measure the difference between classifier and baseline, see
+            `beside.compared`.
+
+    Returns:
+        {name: entry of result.json}: "top1", with more than five classes "top5", and the baseline
+        "majority_top1", the accuracy of always naming the commonest class. Empty without labels.
     """
     label_ML = predictions.label.reshape(len(predictions.label), -1)
-    known_M = (label_ML >= 0).any(1)
-    if not known_M.any():
+    is_labelled_M = (label_ML >= 0).any(1)
+    if not is_labelled_M.any():
         return {}
-    label_ML, top_MK = label_ML[known_M], predictions.top5[known_M]
+    label_ML, top_MK = label_ML[is_labelled_M], predictions.top5[is_labelled_M]
     correct_MK = (top_MK[:, :, None] == label_ML[:, None]).any(2)
-    ranks = {"top1": 1} | ({"top5": 5} if classes > 5 else {})
-    right = {name: correct_MK[:, :rank].any(1) for name, rank in ranks.items()}
-    row, place = np.nonzero(label_ML >= 0)
-    named = np.unique(np.stack([row, label_ML[row, place]]), axis=1)[1]  # once per image
-    right["majority_top1"] = (label_ML == np.bincount(named).argmax()).any(1)
-    copies = count_copies(predictions.content[known_M], label_ML)
+    right = {"top1": correct_MK[:, :1].any(1)}
+    if classes > 5:
+        right["top5"] = correct_MK[:, :5].any(1)
+    # Count each label once per image, because a list may repeat a label
+    row, column = np.nonzero(label_ML >= 0)
+    _, labels = np.unique(np.stack([row, label_ML[row, column]]), axis=1)
+    right["majority_top1"] = (label_ML == np.bincount(labels).argmax()).any(1)
+    copies = count_copies(predictions.content[is_labelled_M], label_ML)
     right_1M = {name: torch.from_numpy(right_M)[None] for name, right_M in right.items()}
-    metrics = {name: beside.measured(each, "test", copies) for name, each in right_1M.items()}
+    metrics = {
+        name: beside.measured(right_TM, "test", copies) for name, right_TM in right_1M.items()
+    }
     if paired:
         difference = beside.difference(right_1M["top1"], right_1M["majority_top1"], copies)
         metrics["majority_top1"].difference = difference
@@ -112,26 +132,29 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
 
 
 def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[str, Measured]:
-    """Measure the accuracy on ImageNet-ReaL's labels (Beyer et al., 2020).
+    """Compute the accuracy on ImageNet-ReaL's labels (Beyer et al., 2020).
 
-    This is the share of images whose top-1 class is one of their ReaL labels. Images without a ReaL
-    label are left out.
+    An image may have several ReaL labels, and its top-1 class is right if it is one of them. Images
+    without a ReaL label are left out.
 
     Args:
-        predictions: predictions for ImageNet's validation images.
-        source: the images.
-        path: the published real.json, a list of lists in the order of the numbers in the files'
-            names.
+        predictions: Predictions for ImageNet's validation images.
+        source: ImageNet's validation images.
+        path: The published real.json: a list of labels for each image, in the order of the numbers
+            in ImageNet's file names.
+
+    Returns:
+        {"real": entry of result.json}, empty if no image has a ReaL label.
 
     Raises:
-        UserError: the file is another one, names of images lack ImageNet's numbers, or classes are
-            numbered differently from ImageNet's.
+        UserError: The file is not real.json, names of images lack ImageNet's numbers, or classes
+            are numbered differently from ImageNet's.
     """
     try:
-        seen = records.read(Path(path), list[list[int]])
+        real_labels = records.read(Path(path), list[list[int]])
     except (OSError, ValueError) as error:
         raise UserError(f"eval.real={path}: {error}") from None
-    if len(seen) != IMAGENET:
+    if len(real_labels) != IMAGENET:
         raise UserError(
             f"eval.real={path}: not a list of {IMAGENET:,} lists. Name ImageNet-ReaL's real.json."
         )
@@ -141,19 +164,19 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
             f"eval.real={path}: the test images lack ImageNet's numbers. Use file names such as"
             " ILSVRC2012_val_00000001.JPEG."
         )
-    labels = [seen[int(number[1]) - 1] if number else [] for number in numbers]
-    known = np.flatnonzero([len(each) > 0 for each in labels])
-    if not len(known):
+    labels = [real_labels[int(number[1]) - 1] if number else [] for number in numbers]
+    rows = np.flatnonzero([len(labels_of_image) > 0 for labels_of_image in labels])
+    if not len(rows):
         return {}
     label_ML = predictions.label.reshape(len(numbers), -1)
-    agree = sum(bool({*label_ML[row].tolist()} & {*labels[row]}) for row in known)
-    # 90% of ImageNet's labels are also ReaL labels
-    if len(known) >= FEW_REAL and 2 * agree < len(known):
+    agreeing = sum(bool({*label_ML[row].tolist()} & {*labels[row]}) for row in rows)
+    # 90% of ImageNet's labels are also ReaL labels, so less than half means another numbering
+    if len(rows) >= FEW_REAL and 2 * agreeing < len(rows):
         raise UserError(
-            f"eval.real={path}: the label agrees with ImageNet-ReaL for only {agree:,} of"
-            f" {len(known):,} images. Name all 1,000 class folders by ImageNet's synsets, such as"
+            f"eval.real={path}: the label agrees with ImageNet-ReaL for only {agreeing:,} of"
+            f" {len(rows):,} images. Name all 1,000 class folders by ImageNet's synsets, such as"
             " n01440764."
         )
-    right_M = torch.tensor([int(predictions.top5[row, 0]) in labels[row] for row in known])
-    copies = count_copies(predictions.content[known], predictions.label[known])
+    right_M = torch.tensor([int(predictions.top5[row, 0]) in labels[row] for row in rows])
+    copies = count_copies(predictions.content[rows], predictions.label[rows])
     return {"real": beside.measured(right_M[None], "test", copies)}

@@ -14,24 +14,24 @@ from ..data.batching import Batch
 from ..objectives.base import Objective
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
-from .features import feature_reader, gathered
+from .features import ENCODER, feature_reader, gathered
 from .probes import effective_rank
 
 IMAGES_PER_CHANNEL = 10  # number of measured images for each channel of the features
-PART = 256  # number of images whose probabilities are in float64 at the same time
+PART = 256  # largest number of images whose probabilities are in float64 at the same time
 
 
 class CollapseEvaluator:
-    """Evaluator of the features and prototypes of fixed images.
+    """Evaluator that warns of collapse: it measures how different the features of images are.
 
-    Measures the effective rank of the features without their mean and the mean cosine of two
-    images. For an objective with prototypes, also measures the information that prototypes have
-    about images.
+    The evaluator measures the effective rank of the centred features and the mean cosine of two
+    images' features. For an objective with prototypes, it also measures the mutual information of
+    images and prototypes.
 
     Args:
-        batches: images of this process, with the preprocessing of evaluations.
-        pool: pooling of the features, token or avg.
-        accelerator: accelerator of the run.
+        batches: Images of this process, with the preprocessing of evaluations.
+        pool: Pooling of the features, token or avg.
+        accelerator: Processes of the run.
     """
 
     def __init__(self, batches: list[Batch], pool: str, accelerator: WatchedAccelerator) -> None:
@@ -43,33 +43,42 @@ class CollapseEvaluator:
         device = self.accelerator.device
         # In bfloat16, nearly equal features differ by rounding errors in all directions
         with torch.autocast(device.type, enabled=False):
-            readers = {"": feature_reader(objective.exported, self.pool, None)}
+            readers = {ENCODER: feature_reader(objective.exported, self.pool, None)}
             _, _, _, features = gathered(readers, self.batches, self.accelerator)
-            assigned = objective.assignments(to_device(batch, device) for batch in self.batches)
-            shares = {name: self._information(p_XK) for name, p_XK in assigned.items()}
-        feature_ND = torch.from_numpy(features[""]).double()
+            probabilities = objective.assignments(
+                to_device(batch, device) for batch in self.batches
+            )
+            information_by_name = {
+                name: self._information(p_NK) for name, p_NK in probabilities.items()
+            }
+        feature_ND = torch.from_numpy(features[ENCODER]).double()
         yield "features/effective_rank", centred_rank(feature_ND)
         yield "features/mean_cosine", mean_cosine(feature_ND)
-        for name, share in shares.items():
+        for name, share in information_by_name.items():
             yield f"features/{name}", share
 
-    def _information(self, p_XK: Tensor) -> float:
-        """Return `information` over the images of all processes."""
-        entropy = torch.stack([entropies(part_BK).sum() for part_BK in p_XK.split(PART)]).sum()
-        images = torch.full_like(entropy, len(p_XK))
-        sums = torch.cat([p_XK.sum(0, dtype=torch.float64), torch.stack([entropy, images])])
-        total = self.accelerator.reduce(sums, "sum")
-        return information(total[:-2] / total[-1], float(total[-2] / total[-1]))
+    def _information(self, p_NK: Tensor) -> float:
+        """Return `information` over the images of all processes.
+
+        Args:
+            p_NK: Probabilities of the prototypes for each image or patch of this process.
+        """
+        entropy = torch.stack([entropies(part_BK).sum() for part_BK in p_NK.split(PART)]).sum()
+        rows = torch.full_like(entropy, len(p_NK))
+        # One vector, so that a single reduction sums probabilities (K), entropy and rows
+        local = torch.cat([p_NK.sum(0, dtype=torch.float64), torch.stack([entropy, rows])])
+        total = self.accelerator.reduce(local, "sum")
+        total_K, total_entropy, total_rows = total[:-2], total[-2], total[-1]
+        return information(total_K / total_rows, float(total_entropy / total_rows))
 
 
 def centred_rank(x_ND: Tensor) -> float:
-    """Return RankMe (Garrido et al., 2023, equation 1) of features without their mean.
+    """Return the effective rank of features after their mean is subtracted (see `effective_rank`).
 
-    The result is from 1 to min(N - 1, D). If all features are the same, only rounding errors are
-    left, which have all directions. Therefore the result is 1 if the centred features are no larger
-    than rounding errors.
+    The result is between 1 and min(N - 1, D), and 1 if all features are the same.
     """
     centred_ND = x_ND - x_ND.mean(0)
+    # If all features are the same, centring leaves rounding errors, whose rank would be high
     rounding = torch.finfo(torch.float32).eps * x_ND.norm()
     return 1.0 if centred_ND.norm() <= rounding else effective_rank(centred_ND)
 
@@ -80,9 +89,10 @@ def mean_cosine(x_ND: Tensor) -> float:
     The mean of the features is not subtracted, because the cosines of centred features always add
     up to nearly 0.
     """
-    count = len(x_ND)
+    images = len(x_ND)
+    # |sum of unit vectors|^2 is the sum of cosines over all pairs, including each with itself
     total = torch.nn.functional.normalize(x_ND, dim=1).sum(0).square().sum()
-    return float((total - count) / (count * max(1, count - 1)))
+    return float((total - images) / (images * max(1, images - 1)))
 
 
 def entropies(p_BK: Tensor) -> Tensor:
@@ -91,9 +101,13 @@ def entropies(p_BK: Tensor) -> Tensor:
 
 
 def information(mean_K: Tensor, mean_entropy: float) -> float:
-    """Return the mutual information between images and prototypes, as a share of log K.
+    """Return the mutual information of images and prototypes, (H(mean p) - mean H(p)) / log K.
 
-    It is (H(mean p) - mean H(p)) / log K. The result is 0 if all images have the same
-    probabilities, whether for one prototype or spread over all prototypes.
+    The result is between 0 and 1. It is 0 if all images have the same probabilities, whether for
+    one prototype or spread over all prototypes.
+
+    Args:
+        mean_K: Mean of the images' probabilities.
+        mean_entropy: Mean of the images' entropies, in nats.
     """
     return (float(entropies(mean_K)) - mean_entropy) / math.log(len(mean_K))

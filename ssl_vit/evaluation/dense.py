@@ -47,8 +47,8 @@ class PatchFeatures(NamedTuple):
     """Training images in memory.
 
     Attributes:
-        x_IND: features, float32 (I, N, D).
-        mask_ISS: masks (I, S, S), in the smallest type that holds all classes.
+        x_IND: Features, float32 (I, N, D).
+        mask_ISS: Masks (I, S, S), in the smallest type that holds all classes.
     """
 
     x_IND: Tensor
@@ -59,9 +59,9 @@ class FittedSegmenter(NamedTuple):
     """Segmentation probe fitted to training images.
 
     Attributes:
-        scale: standardises features.
-        weight_GAC: weights of the probe at each rate.
-        pixel_class: the commonest class of the pixels.
+        scale: Standardises features.
+        weight_GAC: Weights of the probe at each rate.
+        pixel_class: The commonest class of the pixels.
     """
 
     scale: Scale
@@ -76,10 +76,10 @@ class Counts(NamedTuple):
     """Pixel counts of a split, as from `marginals`.
 
     Attributes:
-        total_G3C: counts of the predictions at each rate.
-        commonest_3C: counts of always predicting the commonest class.
-        image_M3C: counts for each image, of the predictions at the first rate.
-        content_M: hash of each image's content.
+        total_G3C: Counts of the predictions at each rate.
+        commonest_3C: Counts of always predicting the commonest class.
+        image_M3C: Counts for each image, of the predictions at the first rate.
+        content_M: Hash of each image's content.
     """
 
     total_G3C: Tensor
@@ -89,20 +89,27 @@ class Counts(NamedTuple):
 
 
 def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
-    """Fit a segmentation probe at each rate, choose the rate on held-out images, and count test
-    pixels.
+    """Measure the segmentation of test images by a linear probe on an encoder's patch features.
+
+    The probe is fitted to the training images at each learning rate. The rate with the highest mIoU
+    on held-out images is used for the test images. Collective.
+
+    Args:
+        network: Encoder or baseline, a Vision Transformer.
+        images: Images of the evaluation, with masks.
+        name: ENCODER, or the name of the baseline.
 
     Returns:
         The counts of the test images, the same on all processes.
 
     Raises:
-        UserError: a split has no masks, masks are unsuitable, too many images cannot be read,
+        UserError: A split has no masks, masks are unsuitable, too many images cannot be read,
             features are not finite, or training diverges at every rate.
     """
     assert isinstance(network, Encoder)  # recipe/check.py refuses others
     recipe, accelerator, splits = images.recipe, images.accelerator, images.splits
     probe = recipe.probe
-    train, held_out = (
+    train, validation = (
         masks.chosen(split, probe.mask_images) for split in (splits.train, splits.validation)
     )
 
@@ -114,7 +121,8 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
 
     checked = CheckedReader(name, read, accelerator)
 
-    def counted(source: Source, fitted: FittedSegmenter) -> Counts:
+    def count_split(source: Source, fitted: FittedSegmenter) -> Counts:
+        """Count the pixels that a fitted probe classifies in a split."""
         batches = images.with_masks(source, task.classes)
         counts = count(checked, batches, fitted.to(accelerator.device), task)
         checked.check()
@@ -127,31 +135,36 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
     fitted = broadcast_from_main(
         accelerator, lambda: _fit(features, task, probe, accelerator.device)
     )
-    miou_G = scores(counted(held_out, fitted).total_G3C)["miou"]
+    miou_G = scores(count_split(validation, fitted).total_G3C)["miou"]
     best = probes.best_rate("segmentation", probe.rates, miou_G.tolist(), fitted.weight_GAC)
-    return counted(images.test, fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1]))
+    return count_split(images.test, fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1]))
 
 
 def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
     """Return the segmentation metrics of an encoder and of the baselines, on the same images.
 
     Args:
-        counts: counts of the encoder (ENCODER) and, if measured, of fresh weights (FRESH). The
-            counts of the commonest class are those of the encoder.
-        paired: see `beside.compared`.
+        counts: Counts of the encoder (ENCODER) and, if measured, of fresh weights (FRESH).
+        paired: Whether to measure differences, see `beside.compared`.
+
+    Returns:
+        {metric: entry of result.json}. Names of the baselines' metrics begin with FRESH or
+        "majority_" (the commonest class).
     """
     encoder_counts, fresh = counts[ENCODER], counts.get(FRESH)
     totals = {"": encoder_counts.total_G3C, "majority_": encoder_counts.commonest_3C[None]}
-    totals |= {} if fresh is None else {FRESH: fresh.total_G3C}
-    values = {start: scores(total_G3C) for start, total_G3C in totals.items()}
+    if fresh is not None:
+        totals[FRESH] = fresh.total_G3C
+    values = {prefix: scores(total_G3C) for prefix, total_G3C in totals.items()}
     # All labels are equal, so that copies with different masks are not reported as contradictory
     copies = count_copies(encoder_counts.content_M, np.zeros_like(encoder_counts.content_M))
     images = len(encoder_counts.image_M3C)
-    metrics = {
-        start + name: Measured(value=float(of[name][0]), split="test", n=images).with_copies(copies)
-        for name in SCORES
-        for start, of in values.items()
-    }
+    metrics: dict[str, Measured] = {}
+    for name in SCORES:
+        for prefix, scores_by_name in values.items():
+            value = float(scores_by_name[name][0])
+            entry = Measured(value=value, split="test", n=images)
+            metrics[prefix + name] = entry.with_copies(copies)
     distinct = copies.distinct if copies else images
     if fresh is not None and paired and distinct >= FEWEST:
         for name in SCORES:
@@ -164,10 +177,16 @@ def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
 def _task(
     train: PatchFeatures, classes: int | None, ignore: int, grid: tuple[int, int]
 ) -> SegmentationTask:
-    """Return the segmentation task of the training masks.
+    """Return the segmentation task, with the classes of the training masks if none are known.
+
+    Args:
+        train: Training images with masks.
+        classes: Number of classes that the data set states. None: unknown.
+        ignore: Value of ignored pixels.
+        grid: Rows and columns of patches.
 
     Raises:
-        UserError: there is only one class.
+        UserError: There is only one class.
     """
     class_counts = count_classes(train.mask_ISS, ignore)
     if (classes or class_counts) < 2:
@@ -180,21 +199,30 @@ def _task(
 def _fit(
     train: PatchFeatures, task: SegmentationTask, probe: Probe, device: torch.device
 ) -> FittedSegmenter:
-    """Fit a segmentation probe to the training images on this process's device, and return it on
-    the CPU.
+    """Fit a segmentation probe to the training images on `device`.
+
+    Returns:
+        The fitted probe, on the CPU.
     """
     scale = probes.moments(rearrange(train.x_IND, "i n d -> (i n) d")).to(device)
     weight_GAC = train_segmenter(train, task, scale, probe, device)
     count_C = torch.zeros(task.classes, dtype=torch.long)
     for mask_SS in train.mask_ISS:
-        shown = mask_SS.long()  # in uint8, an ignored value above 255 would equal another value
-        count_C += shown[shown != task.ignore].bincount(minlength=task.classes)
+        counted_mask_SS = (
+            mask_SS.long()
+        )  # in uint8, an ignored value above 255 would equal another value
+        count_C += counted_mask_SS[counted_mask_SS != task.ignore].bincount(minlength=task.classes)
     commonest = int(count_C.argmax())
     return FittedSegmenter(scale, weight_GAC, commonest).to(torch.device("cpu"))
 
 
 def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
-    """Return features and masks of all processes' batches in memory, in the order of the split."""
+    """Gather the features and masks of all processes' batches, in the order of the split.
+
+    Args:
+        read: Reader of patch features (B, N, D).
+        batches: Batches of this process, with masks.
+    """
     parts = []
     for batch in batches:
         assert batch.mask is not None
@@ -207,23 +235,30 @@ def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
 
 
 def _narrow(mask: Tensor) -> Tensor:
-    """Convert a mask to bytes if all values fit, because masks take most of the memory."""
-    fits = int(mask.min()) >= 0 and int(mask.max()) < 256
-    return mask.to(torch.uint8 if fits else torch.int32)
+    """Convert a mask to uint8 if all values fit, because masks take most of the memory."""
+    fits_uint8 = int(mask.min()) >= 0 and int(mask.max()) < 256
+    return mask.to(torch.uint8 if fits_uint8 else torch.int32)
 
 
 def count_classes(mask_ISS: Tensor, ignore: int) -> int:
     """Return the highest class in the masks plus 1, or 0 if no pixel has a class."""
-    return max((int(v) + 1 for v in mask_ISS.unique().tolist() if v != ignore), default=0)
+    return max((value + 1 for value in mask_ISS.unique().tolist() if value != ignore), default=0)
 
 
 def upsampled(
     x_BND: Tensor, scale: Scale, weight_AF: Tensor, task: SegmentationTask, side: int
 ) -> Tensor:
-    """Return logits (B, F, S, S) of a linear layer on patches, upsampled to the mask bilinearly.
+    """Return logits (B, F, S, S) of a linear layer on patches, upsampled bilinearly to the mask.
 
-    As in Strudel et al. (2021, section 3.2) and Oquab et al. (2023, section 7.4). `scale` replaces
-    the batch norm before the layer of the latter.
+    This is the linear decoder of Strudel et al. (2021, section 3.2) and Oquab et al. (2023, section
+    7.4). Standardised features (`scale`) replace the batch norm of Oquab et al.
+
+    Args:
+        x_BND: Patch features.
+        scale: Mean and standard deviation of the training features.
+        weight_AF: Weights of the layer.
+        task: Rows and columns of patches.
+        side: Side S of the mask, in pixels.
     """
     low_BNF = scale(rearrange(x_BND, "b n d -> (b n) d"), 1.0) @ weight_AF
     rows, columns = task.grid
@@ -238,21 +273,30 @@ def train_segmenter(
     probe: Probe,
     device: torch.device,
 ) -> Tensor:
-    """Train weights (G, A, C) by the mean cross-entropy over all pixels that are not ignored.
+    """Train the linear layer at each learning rate, and return the weights (G, A, C).
 
-    The loss is computed at the resolution of the masks. All rates see the same batches.
+    The loss is the mean cross-entropy over all pixels that are not ignored, at the resolution of
+    the masks. All rates see the same batches.
+
+    Args:
+        train: Training images with masks.
+        task: Classes and ignored value.
+        scale: Mean and standard deviation of the training features.
+        probe: Learning rates, steps and batch size.
+        device: Device of the weights.
     """
     images, side = len(train.x_IND), train.mask_ISS.shape[-1]
-    at_once = max(1, probes.ELEMENTS // (len(probe.rates) * task.classes * side**2))
+    logits_per_image = len(probe.rates) * task.classes * side**2
+    images_at_once = max(1, probes.ELEMENTS // logits_per_image)
 
     def gradient(step: int, weight_AF: Tensor) -> Tensor:
         row_B = probes.rows_of_batch(step, min(probe.batch, images), images)
         total_AF = torch.zeros_like(weight_AF)
-        known = (train.mask_ISS[row_B].long() != task.ignore).sum().clamp(min=1).item()
-        for part in row_B.split(at_once):
-            x_BND, mask_BSS = train.x_IND[part].to(device), train.mask_ISS[part].to(device)
+        pixels = (train.mask_ISS[row_B].long() != task.ignore).sum().clamp(min=1).item()
+        for rows in row_B.split(images_at_once):
+            x_BND, mask_BSS = train.x_IND[rows].to(device), train.mask_ISS[rows].to(device)
             total_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)
-        return total_AF / known
+        return total_AF / pixels
 
     return probes.descend(gradient, train.x_IND.shape[2], task.classes, probe, device)
 
@@ -260,7 +304,7 @@ def train_segmenter(
 def _gradient(
     x_BND: Tensor, mask_BSS: Tensor, scale: Scale, weight_AF: Tensor, task: SegmentationTask
 ) -> Tensor:
-    """Return the gradient of the summed cross-entropy at each group's weights (A, G C)."""
+    """Return the gradient (A, G C) of the summed cross-entropy, for each rate at its weights."""
     weight_AF = weight_AF.detach().requires_grad_()
     with torch.enable_grad():
         logits = upsampled(x_BND, scale, weight_AF, task, mask_BSS.shape[-1])
@@ -272,23 +316,34 @@ def _gradient(
 
 
 def marginals(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
-    """Count the pixels of each class, int64 (3, C) on the CPU, without ignored pixels.
+    """Count the pixels of each class, from which `scores` computes mIoU, without ignored pixels.
 
-    The rows are the pixels that are predicted correctly, the pixels that belong to the class, and
-    the pixels that are predicted as the class.
+    Args:
+        mask: True classes.
+        pred: Predicted classes, of the same shape.
+        task: Number of classes and ignored value.
+
+    Returns:
+        Counts int64 (3, C), on the CPU: the pixels of a class that are predicted correctly, all
+        pixels of the class, and all pixels that are predicted as the class.
     """
-    known = mask != task.ignore
-    truth, predicted = mask[known].long(), pred[known]
-    counted = (truth[truth == predicted], truth, predicted)
-    return torch.stack(
-        [counted_classes.bincount(minlength=task.classes) for counted_classes in counted]
-    ).cpu()
+    is_counted = mask != task.ignore
+    truth, predicted = mask[is_counted].long(), pred[is_counted]
+    parts = (truth[truth == predicted], truth, predicted)
+    return torch.stack([part.bincount(minlength=task.classes) for part in parts]).cpu()
 
 
 def count(
     read: Reader, batches: Iterable[Batch], fitted: FittedSegmenter, task: SegmentationTask
 ) -> Counts:
-    """Count the pixels of a split over all processes' batches."""
+    """Count the pixels that a fitted probe classifies, over all processes' batches. Collective.
+
+    Args:
+        read: Reader of patch features (B, N, D).
+        batches: Batches of this process, with masks.
+        fitted: Probe, on the device of the features.
+        task: Classes and ignored value.
+    """
     total_G3C = torch.zeros(len(fitted.weight_GAC), 3, task.classes, dtype=torch.int64)
     commonest_3C = torch.zeros_like(total_G3C[0])
     parts_M3C = [total_G3C[:0]]
@@ -306,42 +361,50 @@ def count(
             total_G3C[g] += image_B3C.sum(0)
             if g == 0:
                 parts_M3C.append(image_B3C)
-        alike_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
-        commonest_3C += marginals(mask_BSS, alike_BSS, task)
+        constant_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
+        commonest_3C += marginals(mask_BSS, constant_BSS, task)
     counts = (total_G3C, commonest_3C, torch.cat(parts_M3C), np.concatenate(contents))
     totals, commonest, of_images, content = zip(*gather_object([counts]), strict=True)
     return Counts(sum(totals), sum(commonest), torch.cat(of_images), np.concatenate(content))
 
 
 def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
-    """Return the SCORES of sums of marginals, {name: (R,)}.
+    """Compute mIoU and pixel accuracy from pixel counts.
 
     "miou" is the intersection over union, averaged over the classes that occur in the masks or in
     the predictions, as in mmsegmentation. "pixel_accuracy" is the share of correct pixels. Without
-    pixels both are NaN.
+    pixels, both scores are NaN.
 
     Args:
-        total_R3C: R sums of `marginals`.
+        total_R3C: R results of `marginals`, each summed over images.
+
+    Returns:
+        {name of SCORES: float64 (R,)}.
     """
-    right_RC, own_RC, predicted_RC = total_R3C.double().numpy().swapaxes(0, 1)
-    union_RC = own_RC + predicted_RC - right_RC
-    present_RC = union_RC > 0
-    share_RC = right_RC / np.where(present_RC, union_RC, 1)
+    right_RC, true_RC, predicted_RC = total_R3C.double().numpy().swapaxes(0, 1)
+    union_RC = true_RC + predicted_RC - right_RC
+    occurs_RC = union_RC > 0
+    iou_RC = right_RC / np.where(occurs_RC, union_RC, 1)
     classes_R, pixels_R = (
-        np.where(count_R > 0, count_R, np.nan) for count_R in (present_RC.sum(1), own_RC.sum(1))
+        np.where(count_R > 0, count_R, np.nan) for count_R in (occurs_RC.sum(1), true_RC.sum(1))
     )
-    results = (share_RC.sum(1) / classes_R, right_RC.sum(1) / pixels_R)
+    results = (iou_RC.sum(1) / classes_R, right_RC.sum(1) / pixels_R)
     return dict(zip(SCORES, results, strict=True))
 
 
 def difference(a: Counts, b: Counts, name: str) -> Interval:
-    """Return the percentile interval of the difference of a score between two encoders.
+    """Return the percentile interval of the difference of a score, encoder `a` minus encoder `b`.
 
-    Both are measured on the same images, which are resampled together by distinct content.
+    The M images are resampled together for both encoders. Copies of an image stay together.
+
+    Args:
+        a: Counts of an encoder.
+        b: Counts of another encoder on the same images.
+        name: Name of SCORES.
     """
-    one_MK, other_MK = (each.image_M3C.flatten(1).double().numpy() for each in (a, b))
+    a_MK, b_MK = (counts.image_M3C.flatten(1).double().numpy() for counts in (a, b))
 
     def score(sum_RK: np.ndarray) -> np.ndarray:
         return scores(torch.from_numpy(sum_RK).unflatten(1, a.image_M3C.shape[1:]))[name]
 
-    return resampled_difference(one_MK, other_MK, score, content_M=a.content_M)
+    return resampled_difference(a_MK, b_MK, score, content_M=a.content_M)

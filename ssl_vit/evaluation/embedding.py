@@ -29,7 +29,7 @@ SAMPLE_KEY = 7  # key of the permutation that draws these images
 UNREADABLE = b"unreadable"  # key of a parquet file's metadata: a JSON list of texts
 
 
-# uint8 images (B, 3, H, W) -> features (B, D), and patch tokens (B, N, D) or None
+# uint8 images (B, 3, H, W) -> features (B, D), and patch tokens (B, N, D) or None without patches
 TokenReader = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
@@ -46,11 +46,12 @@ class Neighbor(NamedTuple):
     """Image near a query.
 
     Attributes:
-        similarity: cosine similarity with the query.
-        split, index: the image, as a row of a split.
-        file: file or name of the image.
-        label: label of the image, -1 for none.
-        query: name of the query.
+        similarity: Cosine similarity with the query.
+        split: Split of the image.
+        index: Row of the image in the split.
+        file: File or name of the image.
+        label: Label of the image, -1 for none.
+        query: Name of the query.
     """
 
     similarity: float
@@ -65,9 +66,9 @@ class PairSimilarity(NamedTuple):
     """Cosine similarities of all pairs of images.
 
     Attributes:
-        mean: the mean of all similarities.
-        high: the 99th percentile.
-        images: number of images.
+        mean: The mean of all similarities.
+        high: The 99th percentile.
+        images: Number of images.
     """
 
     mean: float
@@ -76,10 +77,15 @@ class PairSimilarity(NamedTuple):
 
 
 def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> TokenReader:
-    """Return a reader of features and, if `patches` is true, of patch tokens.
+    """Return a function that reads an encoder's features and, with `patches`, the patch tokens.
 
-    Both are taken after the final norm, or with `layer` (from 1) after that block. A convolutional
-    network uses its own pooling and has no patch tokens.
+    A convolutional network pools in its own way and has no patch tokens.
+
+    Args:
+        net: Encoder.
+        pool: How tokens are pooled into a feature, token or avg.
+        layer: Block after which tokens are read, from 1. None: after the final norm.
+        patches: Whether to return patch tokens too.
     """
 
     def read(image_B3HW: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -96,20 +102,20 @@ def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> 
 def embed(
     read: TokenReader, batches: Iterable[Batch], source: Source, device: torch.device
 ) -> bytes:
-    """Return the content of a shard's parquet file. The caller enters autocast.
+    """Extract the features of a shard's images, and return them as the bytes of a parquet file.
 
     The columns are `index`, `file`, `label` (null for none), `embedding` (D,) and, if patches are
     read, `patches` (N, D). Images that could not be read have no row and are listed in the
-    metadata.
+    metadata. The caller enters autocast.
 
     Args:
-        read: reads features.
-        batches: batches of the shard (`loaders.evaluation_loader`).
-        source: the split.
-        device: device of the network.
+        read: Reader of features.
+        batches: Batches of the shard (`loaders.evaluation_loader`).
+        source: Split of the shard.
+        device: Device of the network.
 
     Raises:
-        NonFiniteError: a feature or a patch of an image is not finite.
+        NonFiniteError: A feature or a patch of an image is not finite.
     """
     names = source.classes
     vector = datasets.Sequence(datasets.Value("float32"))
@@ -127,7 +133,10 @@ def embed(
         if not len(batch.image):
             continue
         x_BD, h_BND = read(to_device(batch, device).image)
-        finite.append(is_finite(x_BD) if h_BND is None else is_finite(x_BD) & is_finite(h_BND))
+        finite_B = is_finite(x_BD)
+        if h_BND is not None:
+            finite_B &= is_finite(h_BND)
+        finite.append(finite_B)
         columns["index"] += batch.index.tolist()
         columns["file"] += map(source.file_of, batch.index.tolist())
         columns["label"] += [label if label >= 0 else None for label in batch.label.tolist()]
@@ -138,8 +147,8 @@ def embed(
             patches += [[*h_ND] for h_ND in h_BND.float().cpu().numpy()]
     check_finite(ENCODER, torch.cat(finite))
     schema = datasets.Features(kinds).arrow_schema
-    texts = {UNREADABLE: json.dumps(unreadable).encode()}
-    schema = schema.with_metadata({**(schema.metadata or {}), **texts})
+    metadata = {**(schema.metadata or {}), UNREADABLE: json.dumps(unreadable).encode()}
+    schema = schema.with_metadata(metadata)
     file = io.BytesIO()
     table = pyarrow.Table.from_pydict(columns, schema=schema)
     pyarrow.parquet.write_table(table, file, use_dictionary=False)
@@ -147,12 +156,12 @@ def embed(
 
 
 def decode(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows (M,) and the features (M, D) of a shard's file."""
+    """Read a shard's file: return the images' rows in the split (M,) and the features (M, D)."""
     table = pyarrow.parquet.read_table(file, columns=["index", "embedding"])
     embedding = table.column("embedding").combine_chunks()
-    width = len(embedding.flatten()) // max(1, len(embedding))
-    x_MD = embedding.flatten().to_numpy().reshape(len(embedding), width)
-    return table.column("index").to_numpy(), x_MD
+    images, values = len(embedding), embedding.flatten().to_numpy()
+    width = len(values) // max(1, images)
+    return table.column("index").to_numpy(), values.reshape(images, width)
 
 
 def summary(file: Path) -> tuple[int, list[str]]:
@@ -161,7 +170,7 @@ def summary(file: Path) -> tuple[int, list[str]]:
     Features are not read.
 
     Raises:
-        ValueError, OSError, KeyError: the file is damaged.
+        ValueError, OSError, KeyError: The file is damaged.
     """
     file_metadata = pyarrow.parquet.read_metadata(file)
     return file_metadata.num_rows, json.loads(file_metadata.metadata[UNREADABLE])
@@ -170,40 +179,41 @@ def summary(file: Path) -> tuple[int, list[str]]:
 def search(
     query_QD: np.ndarray, shards: Sequence[FeatureShard], splits: Mapping[str, Source], top: int
 ) -> tuple[list[list[Neighbor]], PairSimilarity | None]:
-    """Find the images whose features have the highest cosine similarity with each query, best
-    first.
+    """Find the images that are most similar to each query.
 
     Args:
-        query_QD: features of Q queries.
-        shards: the shards to search. Each shard is read once, one after the other.
-        splits: the splits of the shards.
-        top: number of images for each query.
+        query_QD: Features of Q queries.
+        shards: Shards to search. Each is read once, so memory holds the features of one shard.
+        splits: {name: split} of the shards.
+        top: Number of images to find for each query.
 
     Returns:
-        The images for each query, and the similarities between pairs of at most SAMPLED images,
-        drawn by a fixed key, or None if there are fewer than two.
+        For each query, the images with the highest cosine similarity, best first; and the
+        similarities of pairs among at most SAMPLED images, which a fixed key draws, or None if
+        there are fewer than two images.
     """
-    count = sum(shard.last - shard.first for shard in shards)
-    drawn = np.sort(rng.permute(np.arange(min(SAMPLED, count)), count, rng.key(SAMPLE_KEY)))
+    images = sum(shard.last - shard.first for shard in shards)
+    sampled_S = np.sort(rng.permute(np.arange(min(SAMPLED, images)), images, rng.key(SAMPLE_KEY)))
     query_QD = normalized(query_QD)
-    places: list[tuple[str, int]] = []
-    near, sample = [], []
-    start = 0
+    image_rows: list[tuple[str, int]] = []  # split and row of each image that is searched
+    similarities, sample = [], []
+    shard_start = 0  # number of images in earlier shards
     for shard in shards:
         index_M, x_MD = decode(shard.file)
         if len(index_M):
             x_MD = normalized(x_MD)
-            sample.append(x_MD[np.isin(start + index_M - shard.first, drawn)])
-            near.append(query_QD @ x_MD.T)
-            places += [(shard.split, row) for row in index_M.tolist()]
-        start += shard.last - shard.first
-    if not near:
+            is_sampled_M = np.isin(shard_start + index_M - shard.first, sampled_S)
+            sample.append(x_MD[is_sampled_M])
+            similarities.append(query_QD @ x_MD.T)
+            image_rows += [(shard.split, row) for row in index_M.tolist()]
+        shard_start += shard.last - shard.first
+    if not similarities:
         return [[] for _ in query_QD], None
-    nearest = []
-    for near_M in np.concatenate(near, axis=1):
-        best = np.argsort(-near_M, kind="stable")[:top].tolist()
-        nearest.append([_neighbor(float(near_M[index]), places[index], splits) for index in best])
-    return nearest, _pair_similarity(np.concatenate(sample))
+    neighbors = []
+    for similarity_M in np.concatenate(similarities, axis=1):
+        best = np.argsort(-similarity_M, kind="stable")[:top].tolist()
+        neighbors.append([_neighbor(float(similarity_M[i]), image_rows[i], splits) for i in best])
+    return neighbors, _pair_similarity(np.concatenate(sample))
 
 
 def normalized(x_MD: np.ndarray) -> np.ndarray:
@@ -211,17 +221,17 @@ def normalized(x_MD: np.ndarray) -> np.ndarray:
     return x_MD / np.maximum(np.linalg.norm(x_MD, axis=1, keepdims=True), 1e-12)
 
 
-def _neighbor(similarity: float, place: tuple[str, int], splits: Mapping[str, Source]) -> Neighbor:
-    split, row = place
+def _neighbor(
+    similarity: float, image_row: tuple[str, int], splits: Mapping[str, Source]
+) -> Neighbor:
+    split, row = image_row
     source = splits[split]
     (label,) = source.label_of(np.array([row])).tolist()
     return Neighbor(similarity, split, row, source.file_of(row), label)
 
 
 def _pair_similarity(x_SD: np.ndarray) -> PairSimilarity | None:
-    """Return the similarities of pairs, for features of length 1, or None for fewer than two
-    images.
-    """
+    """Return the similarities of all pairs of features of length 1, or None for fewer than two."""
     if len(x_SD) < 2:
         return None
     similarity_P = (x_SD @ x_SD.T)[np.triu_indices(len(x_SD), 1)]

@@ -33,7 +33,7 @@ from .probes import SEED, Features
 DRAWS, DRAWS_ALONE = 10, 3
 ENCODER = ""  # name of the encoder's reader; FRESH, START and PIXELS name those of baselines
 
-# uint8 images (B, 3, H, W) -> features (B, D) or tokens (B, T, D)
+# uint8 images (B, 3, H, W) -> features (B, D) or tokens (B, tokens, D)
 Reader = Callable[[Tensor], Tensor]
 Readers = Mapping[str, Reader]  # {ENCODER, FRESH, ...: reader}
 Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features
@@ -56,28 +56,31 @@ def is_finite(output_B: Tensor) -> Tensor:
 
 
 def check_finite(name: str, finite_N: Tensor) -> None:
-    """Check that a network's output is finite for all images.
+    """Raise an error if a network's output is not finite for all images.
 
     Args:
-        name: the network: ENCODER, or a baseline of PROBE_BASELINES.
-        finite_N: result of `is_finite` for the images.
+        name: Name of the network: ENCODER, or a baseline of PROBE_BASELINES.
+        finite_N: Result of `is_finite` for the images.
 
     Raises:
-        NonFiniteError: the output for some images is not finite. The message has their number.
+        NonFiniteError: The output is not finite for some images. The message counts these images.
     """
-    count = len(finite_N) - int(finite_N.sum())
-    if count:
+    images = len(finite_N)
+    nonfinite = images - int(finite_N.sum())
+    if nonfinite:
         network = PROBE_BASELINES.get(name, "this encoder")
-        raise NonFiniteError.of(network, count, len(finite_N))
+        raise NonFiniteError.of(network, nonfinite, images)
 
 
 class CheckedReader:
     """Reader that records for each image whether the features are finite.
 
+    Call `check` on all processes after the last image.
+
     Args:
-        name: the network, see `check_finite`.
-        read: the reader to check.
-        accelerator: the processes that read images.
+        name: Name of the network, see `check_finite`.
+        read: Reader to wrap.
+        accelerator: Processes that read images.
     """
 
     def __init__(self, name: str, read: Reader, accelerator: WatchedAccelerator) -> None:
@@ -90,10 +93,10 @@ class CheckedReader:
         return output_B
 
     def check(self) -> None:
-        """Check all images that any process has read since the last check. Collective.
+        """Check the features of all images read since the last check, on any process. Collective.
 
         Raises:
-            NonFiniteError: features of an image are not finite.
+            NonFiniteError: Features of an image are not finite.
         """
         parts, self.finite = self.accelerator.gather_parts(self.finite), []
         check_finite(self.name, torch.cat([torch.ones(0, dtype=torch.bool), *parts]))
@@ -102,37 +105,48 @@ class CheckedReader:
 def extract(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[dict[str, Features], Copies | None]:
-    """Extract each reader's features of the labelled images of all processes. The caller enters
-    autocast.
+    """Extract the features of the labelled images of all processes. The caller enters autocast.
+
+    Args:
+        readers: {name: reader of the encoder or a baseline}.
+        batches: Batches of this process.
+        accelerator: Processes that read images.
 
     Returns:
-        {reader: features and labels}, in the order of the split, on the device, and the copies
-        among these images.
+        {name: features (L, D) and labels (L,)}, in the order of the split, on the device, and the
+        copies among these images.
 
     Raises:
-        NonFiniteError: see `gathered`.
+        NonFiniteError: See `gathered`.
     """
     _, label_N, content_N, read = gathered(readers, batches, accelerator)
-    known_N = label_N >= 0
+    is_labelled_N = label_N >= 0
     device = accelerator.device
-    label_L = torch.from_numpy(label_N[known_N]).to(device)
+    label_L = torch.from_numpy(label_N[is_labelled_N]).to(device)
     features = {
-        name: (torch.from_numpy(x_ND[known_N]).to(device), label_L) for name, x_ND in read.items()
+        name: (torch.from_numpy(x_ND[is_labelled_N]).to(device), label_L)
+        for name, x_ND in read.items()
     }
-    return features, count_copies(content_N[known_N], label_N[known_N])
+    return features, count_copies(content_N[is_labelled_N], label_N[is_labelled_N])
 
 
 @torch.no_grad()
 def gathered(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Gather each reader's features over all processes' batches.
+    """Extract features and gather them from all processes, sorted by the images' index.
+
+    Args:
+        readers: {name: reader of the encoder or a baseline}.
+        batches: Batches of this process.
+        accelerator: Processes that read images.
 
     Returns:
-        Index (N,), ascending, label (N,), content (N,), and features (N, D) by reader.
+        Index in the split (N,), label (N,), hash of the content (N,), and {name: features (N, D)
+        float32}. All are NumPy arrays.
 
     Raises:
-        NonFiniteError: a feature of the encoder is not finite. `all_right` checks the baselines.
+        NonFiniteError: A feature of the encoder is not finite. `all_right` checks the baselines.
     """
     parts = []
     for batch in batches:
@@ -152,83 +166,106 @@ def gathered(
 def copies_in(
     batches: Iterable[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> Copies | None:
-    """Count the copies among all processes' images, or among labelled images only.
+    """Count the images with equal content among all processes' images. Collective.
+
+    Args:
+        batches: Batches of this process.
+        accelerator: Processes that read images.
+        labelled: Count only labelled images.
 
     Returns:
-        The copies, or None if all images are distinct. All processes must call the function.
+        The copies, or None if all images are distinct.
     """
     parts = []
     for batch in batches:
         assert batch.content is not None
-        kept_B = is_labelled(batch.label).numpy() | (not labelled)
-        parts.append((batch.content[kept_B], batch.label.numpy()[kept_B]))
+        is_counted_B = is_labelled(batch.label).numpy() | (not labelled)
+        parts.append((batch.content[is_counted_B], batch.label.numpy()[is_counted_B]))
     content_N, label_N = map(np.concatenate, zip(*accelerator.gather_parts(parts), strict=True))
     return count_copies(content_N, label_N)
 
 
 def with_shots_that_fit(probe: Probe, source: Source, classes: int) -> tuple[Probe, str]:
-    """Drop the shots of a probe for which a class has too few labelled images.
+    """Drop the numbers of shots (probe.shots) that are larger than the smallest class.
+
+    Args:
+        probe: Options of the probes.
+        source: Training images.
+        classes: Number of classes.
 
     Returns:
-        The changed probe, and a sentence that says what was dropped, empty if nothing was.
+        The changed options, and a note that names the dropped numbers, empty if none was dropped.
 
     Raises:
-        UserError: a class has too few images for all shots.
+        UserError: The smallest class has too few labelled images for every number of shots.
     """
     if "few_shot" not in probe.measures:
         return probe, ""
     label_N = source.label_of(np.arange(len(source)))
     label_L = torch.from_numpy(label_N[label_N >= 0])
     probes.sample_shots(label_L, min(probe.shots), classes, SEED, source.classes)
-    count_C = label_L.bincount(minlength=classes)[:classes]
-    smallest = int(count_C.argmin())
-    fewest = int(count_C[smallest])
+    images_C = label_L.bincount(minlength=classes)[:classes]
+    smallest = int(images_C.argmin())
+    fewest = int(images_C[smallest])
+    note = ""
     left_out = ", ".join(str(shots) for shots in probe.shots if shots > fewest)
-    name = probes.class_name(smallest, source.classes)
-    has = f"class {name} has {count_of_images(fewest)} to learn from"
-    text = f"probe.shots={left_out} is left out, because {has}" if left_out else ""
+    if left_out:
+        name = probes.class_name(smallest, source.classes)
+        reason = f"class {name} has {count_of_images(fewest)} to learn from"
+        note = f"probe.shots={left_out} is left out, because {reason}"
     fitting = [shots for shots in probe.shots if shots <= fewest]
-    return probe.model_copy(update={"shots": fitting}), text
+    return probe.model_copy(update={"shots": fitting}), note
 
 
 def sample_few_shot(
     readers: Readers, images: Images, probe: Probe
 ) -> tuple[dict[str, Features], Picks]:
-    """Choose few-shot training images by label and extract features of these images only.
+    """Choose few-shot training images by label, and extract features of only these images.
 
-    On ImageNet, 5 shots in 3 trials are 15,000 of 1.28 million images. An unreadable image is
-    replaced by the next image of its class. The caller enters autocast.
+    Extracting all features would take longer: on ImageNet, 5 shots in 3 trials are 15,000 of 1.28
+    million images. An unreadable image is replaced by the next image of its class. The caller
+    enters autocast.
+
+    Args:
+        readers: {name: reader of the encoder or a baseline}.
+        images: Images of the evaluation.
+        probe: Numbers of shots and trials.
 
     Returns:
-        Each reader's features of the chosen images, and the rows of these features for each trial.
+        {name: features (S, D) and labels (S,)} of the chosen images, and for each (shots, trial)
+        the rows of these features.
 
     Raises:
-        UserError: a class has fewer images than shots.
+        UserError: A class has fewer images than shots.
     """
     source, accelerator = images.splits.train, images.accelerator
     label_N = source.label_of(np.arange(len(source)))
-    place_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
-    label_L = torch.from_numpy(label_N[place_L])
-    while True:
+    index_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
+    label_L = torch.from_numpy(label_N[index_L])
+    while True:  # until all picked images are readable
         draws = probe.trials or DRAWS_ALONE
         picks = _picks(label_L, probe, images.classes, source.classes, draws)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
-        batches = images.batches(source, place_L[row_S])
-        index, _, _, read = gathered(readers, batches, accelerator)
-        is_read_S = np.isin(place_L[row_S], index)
+        batches = images.batches(source, index_L[row_S])
+        read_indices, _, _, x_of_name = gathered(readers, batches, accelerator)
+        is_read_S = np.isin(index_L[row_S], read_indices)
         if is_read_S.all():
             break
         label_L[row_S[~is_read_S]] = images.classes  # images with this label are never picked
     device = accelerator.device
     label_S = label_L[row_S].to(device)
-    drawn = {name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in read.items()}
-    places = {
+    features = {
+        name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in x_of_name.items()
+    }
+    # From rows among the labelled images to rows among the S picked images
+    picked_rows = {
         key: torch.from_numpy(np.searchsorted(row_S, rows.numpy())) for key, rows in picks.items()
     }
-    return drawn, places
+    return features, picked_rows
 
 
 def _picks(label_N: Tensor, probe: Probe, classes: int, names: Sequence[str], draws: int) -> Picks:
+    """Pick the images of each (shots, trial), with another seed for each of `draws` trials."""
     return {
         (shots, trial): probes.sample_shots(label_N, shots, classes, SEED + trial, names)
         for shots in probe.shots
@@ -243,29 +280,31 @@ def run_probes(
     picks: Picks | None = None,
     names: Sequence[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
-    """Train each probe of probe.measures on seen["train"], and yield which test images are right.
+    """Fit the probes to training features, and yield which test images each classifies correctly.
 
-    Probes run in float32 even under a caller's autocast, because in bfloat16 different similarities
-    become equal and other neighbours become the nearest.
+    Probes run in float32 even under a caller's autocast. In bfloat16, different similarities would
+    become equal, and other neighbours would become the nearest.
 
     Args:
-        seen: {split: features}. The linear probe's learning rate is chosen on seen["validation"].
-            Empty: nothing is yielded.
-        probe: the measures and their options.
-        classes: number of classes.
-        picks: rows for few-shot, if already sampled.
-        names: names of the classes, if any.
+        seen: {split: features and labels} of the splits "train" and "test", and for the linear
+            probe of "validation", which chooses the learning rate. If empty, nothing is yielded.
+        probe: Measures (probe.measures) and their options.
+        classes: Number of classes.
+        picks: Rows of the training features for few-shot. None: drawn here.
+        names: Names of the classes for errors, if any.
 
     Yields:
-        The measure, and whether each image of seen["test"] is right, bool (trials, M), on the CPU.
+        The name of the measure, and whether each test image is classified correctly, bool (T, M),
+        on the CPU.
     """
     if not seen:
         return
-    (train_ND, label_N), (test_ND, test_N) = seen["train"], seen["test"]
-    exact = full_precision(test_ND.device)
+    (train_ND, label_N), (test_MD, test_label_M) = seen["train"], seen["test"]
+    exact = full_precision(test_MD.device)
 
     def right(*predictions: Tensor) -> Tensor:
-        return torch.stack([pred_N == test_N for pred_N in predictions]).cpu()
+        """Return bool (T, M) on the CPU for T predictions (M,)."""
+        return torch.stack([predicted_M == test_label_M for predicted_M in predictions]).cpu()
 
     if "linear" in probe.measures:
         with exact:
@@ -273,17 +312,17 @@ def run_probes(
         yield "linear", right(classified)
     if "knn" in probe.measures:
         with exact:
-            nearest = probes.knn(train_ND, label_N, test_ND, classes=classes, k=probe.neighbors)
-        yield "knn", right(nearest)
+            voted = probes.knn(train_ND, label_N, test_MD, classes=classes, k=probe.neighbors)
+        yield "knn", right(voted)
     if "few_shot" in probe.measures:
         if picks is None:
             picks = _picks(label_N, probe, classes, names, probe.trials or DRAWS)
         for shots in probe.shots:
-            chosen = [rows for (each, _), rows in picks.items() if each == shots]
+            trials = [row_S for (picked_shots, _), row_S in picks.items() if picked_shots == shots]
             with exact:
                 predictions = [
-                    probes.least_squares(train_ND[row_S], label_N[row_S], test_ND, classes=classes)
-                    for row_S in chosen
+                    probes.least_squares(train_ND[row_S], label_N[row_S], test_MD, classes=classes)
+                    for row_S in trials
                 ]
             yield f"few_shot_{shots}", right(*predictions)
 
@@ -297,36 +336,43 @@ def all_right(
     names: Sequence[str] = (),
     error: type[Exception] = UserError,
 ) -> dict[str, Right]:
-    """Run the probes for the encoder and each baseline, and return which test images are right.
+    """Run the probes on the features of the encoder and of each baseline.
 
-    For the pixels, only k-NN is run, because there is no network. A baseline that fails by `error`
-    is left out with a warning (see `failing_left_out`).
+    On the pixels, only k-NN is run, because there is no network to probe. A baseline that raises
+    `error` is left out with a warning; the encoder's error is raised.
 
     Args:
-        seen: {split: {reader: features}}.
-        probe, classes, picks, names: see `run_probes`.
-        warn: receives warnings.
-        error: type of the errors by which a baseline may fail.
+        seen: {split: {reader: features and labels}}, where a reader is ENCODER or a baseline.
+        probe: See `run_probes`.
+        classes: Number of classes.
+        warn: Receives the warnings.
+        picks: See `run_probes`.
+        names: Names of the classes for errors, if any.
+        error: Type of the errors that leave a baseline out.
 
     Returns:
-        {reader: {measure: right}}, and under COMMONEST the result of `commonest` for each measure.
+        {reader: {measure: bool (T, M), whether each test image is classified correctly}}. The
+        entry COMMONEST holds, for each measure, the result of always naming the commonest class.
     """
     right: dict[str, Right] = {}
     for name in seen["test"]:
-        of = probe.model_copy(update={"measures": ["knn"]}) if name == PIXELS else probe
-        by_split = {split: read[name] for split, read in seen.items()}
+        is_pixels = name == PIXELS
+        run_probe = probe.model_copy(update={"measures": ["knn"]}) if is_pixels else probe
+        by_split = {split: by_reader[name] for split, by_reader in seen.items()}
         with failing_left_out(name, error, warn):
             for x_ND, _ in by_split.values():
                 check_finite(name, is_finite(x_ND))
-            right[name] = dict(run_probes(by_split, of, classes, picks, names))
-    label_M = next(iter(seen["test"].values()))[1]
-    named = {measure: commonest(label_M) for measures in right.values() for measure in measures}
-    return right | {COMMONEST: named}
+            right[name] = dict(run_probes(by_split, run_probe, classes, picks, names))
+    _, label_M = next(iter(seen["test"].values()))
+    measures = [measure for by_measure in right.values() for measure in by_measure]
+    return right | {COMMONEST: {measure: commonest(label_M) for measure in measures}}
 
 
 def commonest(label_M: Tensor) -> Tensor:
     """Return which test images have the commonest label, bool (1, M), on the CPU."""
-    return (label_M == (label_M.mode().values if len(label_M) else -1))[None].cpu()
+    if not len(label_M):  # mode() needs a label
+        return torch.ones(1, 0, dtype=torch.bool)
+    return (label_M == label_M.mode().values)[None].cpu()
 
 
 @contextmanager
@@ -336,9 +382,9 @@ def failing_left_out(
     """Turn an error of a baseline into a warning. An error of the encoder is raised.
 
     Args:
-        name: the encoder or the baseline.
-        error: type of the errors to catch.
-        warn: receives the warning, on one process.
+        name: Name of the network: ENCODER, or a baseline of PROBE_BASELINES.
+        error: Type of the errors to catch.
+        warn: Receives the warning. None: no warning on this process.
     """
     try:
         yield

@@ -25,26 +25,38 @@ def read_batches(
     most: int,
     **options: Any,
 ) -> list[Batch]:
-    """Read this process's share of at most `most` held-out images (see `loaders.held_out_batches`).
+    """Read held-out images into memory, on each process an equal share. Collective.
 
-    Collective.
+    Args:
+        source: Split of the images.
+        data: Preprocessing, and the share of images that may be unreadable.
+        batch_layout: How batches are divided among the processes.
+        accelerator: Processes that read images.
+        most: Largest number of images of all processes.
+        **options: Further arguments of `loaders.held_out_batches`.
+
+    Returns:
+        The batches of this process.
 
     Raises:
-        UserError: too many images cannot be read.
+        UserError: Too many images cannot be read.
     """
     batches = loaders.held_out_batches(source, data, batch_layout, most, **options)
-    unreadable = accelerator.gather_parts([text for b in batches for text in b.unreadable])
+    unreadable = accelerator.gather_parts([text for batch in batches for text in batch.unreadable])
     if unreadable:
-        seen = count_images(batches, accelerator) + len(unreadable)
-        check_unreadable(len(unreadable), seen, data, unreadable)
+        images = count_images(batches, accelerator) + len(unreadable)
+        check_unreadable(len(unreadable), images, data, unreadable)
     return batches
 
 
 def count_images(
     batches: list[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> int:
-    """Count all processes' images, or only the labelled images. Collective."""
-    counts = [int(is_labelled(b.label).sum()) if labelled else len(b.key) for b in batches]
+    """Count all processes' images, or with `labelled` only labelled images. Collective."""
+    if labelled:
+        counts = [int(is_labelled(batch.label).sum()) for batch in batches]
+    else:
+        counts = [len(batch.key) for batch in batches]
     return sum(accelerator.gather_parts(counts))
 
 
@@ -52,11 +64,11 @@ class HeldOutEvaluator:
     """Evaluator of an objective on held-out images. Create it on all processes at the same time.
 
     Attributes:
-        batches: batches of this process that have a readable image.
-        images: number of images that all processes measure, each image once.
-        example: one or two images, also on a process without a batch.
-        latest: {name: (value, n)} of the last evaluation.
-        baselines: {name: (value, n)} of the baselines.
+        batches: Batches of this process, without empty batches.
+        images: Number of images that all processes measure, each image once.
+        example: Batch of one or two images, the same on all processes.
+        latest: {metric: (value, number of images)} of the last evaluation.
+        baselines: {metric: (value, number of images)} of the objective's baselines.
     """
 
     def __init__(self, batches: list[Batch], accelerator: WatchedAccelerator) -> None:
@@ -69,12 +81,13 @@ class HeldOutEvaluator:
         self.baselines: Means = {}
 
     def measure_baselines(self, objective: Objective) -> Means:
-        """Compute the objective's baselines.
+        """Measure the objective's baselines on the held-out images, and return their values.
 
-        Since the images never change, once is enough, unless the objective's baselines move.
+        The images never change, so call this method once. If the baselines change during training
+        (`baselines_move`), each evaluation measures them again.
 
         Raises:
-            UserError: see `check_baselines`.
+            UserError: See `check_baselines`.
         """
         self.baselines = self._means(objective, objective.baselines)
         check_baselines(objective, {name: value for name, (value, _) in self.baselines.items()})
@@ -84,7 +97,7 @@ class HeldOutEvaluator:
         """Return the names of the objective's metrics, without baselines.
 
         Raises:
-            UserError: see `check_output`.
+            UserError: See `check_output`.
         """
         output = objective(to_device(self.example, self.accelerator.device))
         check_output(objective, output)
@@ -100,7 +113,7 @@ class HeldOutEvaluator:
             yield f"validation/{name}", value
 
     def _means(self, objective: Objective, metrics_of: Callable[[Batch], Metrics]) -> Means:
-        """Return the means of metrics over all processes' batches."""
+        """Return means over all processes' batches of the metrics that `metrics_of` computes."""
         sums: Sums = {}
         for batch in self.batches:
             add_metrics(sums, metrics_of(to_device(batch, self.accelerator.device)))
@@ -110,7 +123,7 @@ class HeldOutEvaluator:
 def _finite(output: Output) -> Metrics:
     """Return the metrics of a batch, all NaN if the loss is not finite.
 
-    Otherwise an accuracy would look normal, because the highest of NaN logits is some class.
+    Without this, an accuracy would look normal, because argmax of NaN logits is also a class.
     """
-    factor = torch.ones_like(output.loss).where(output.loss.isfinite(), torch.nan)
-    return {name: (a * factor, count) for name, (a, count) in output.metrics.items()}
+    one_or_nan = torch.ones_like(output.loss).where(output.loss.isfinite(), torch.nan)
+    return {name: (total * one_or_nan, count) for name, (total, count) in output.metrics.items()}

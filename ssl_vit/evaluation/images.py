@@ -20,19 +20,22 @@ from ..training.distributed import WatchedAccelerator
 
 @dataclass
 class Images:
-    """Splits of an evaluation and how to read them.
+    """Splits of an evaluation, and methods that read them in batches.
 
-    After the last batch of a split, every unreadable image is named once. Unreadable images are not
-    measured. If there are more than data.unreadable allows, a UserError is raised.
+    Unreadable images are left out. After the last batch of a split, each is reported once, or a
+    UserError is raised if there are more than data.unreadable allows.
 
     Attributes:
-        recipe, splits, accelerator, batch_layout: of the evaluation.
-        classes: number of classes of the labels, 0 if no labels are read.
-        workers: data loading processes of each process.
-        warn: receives a line for each image that is left out, on rank 0.
-        should_stop: returns whether to stop waiting for images, on one process.
-        forwarded: number of images that all processes have requested so far.
-        said: lines that were already given to `warn`.
+        recipe: Recipe of the evaluation.
+        splits: Splits of the evaluation.
+        classes: Number of classes of the labels, 0 if no labels are read.
+        accelerator: Processes of the evaluation.
+        batch_layout: How batches are divided among the processes.
+        workers: Data loading processes of each process.
+        warn: Receives a line for each image that is left out, on rank 0.
+        should_stop: Returns whether to stop waiting for images, on one process.
+        forwarded: Number of images that all processes have requested so far.
+        said: Lines that were already given to `warn`.
     """
 
     recipe: Recipe
@@ -53,51 +56,61 @@ class Images:
         return self.splits.test
 
     def not_counted(self) -> "Images":
-        """Return a copy for reading images for a baseline, which `forwarded` does not count."""
+        """Return a copy to read a baseline's images with, so that `forwarded` stays unchanged."""
         return replace(self)
 
     def batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
-        """Yield this process's batches of the given rows, by default of all rows."""
-        wanted = len(source) if rows is None else len(rows)
+        """Yield this process's batches of a split, in the preprocessing of evaluations.
+
+        Args:
+            source: Split to read.
+            rows: Rows to read. None: all rows.
+        """
+        images = len(source) if rows is None else len(rows)
         loader = loaders.evaluation_loader(
             source, self.recipe.data, self.batch_layout, self.workers, rows
         )
-        return self._watched(loader, wanted, len(source))
+        return self._watched(loader, images, len(source))
 
     def with_masks(self, source: Source, classes: int | None) -> Iterator[Batch]:
-        """Yield this process's batches of all images with masks.
+        """Yield this process's batches of a split with masks.
 
-        `classes` is the number of classes in the masks, None if unknown.
+        Args:
+            source: Split to read.
+            classes: Number of classes in the masks. None: unknown.
         """
         loader = masks.loader(source, self.recipe.data, self.batch_layout, self.workers, classes)
         return self._watched(loader, len(source), len(source))
 
-    def _watched(self, loader: DataLoader, wanted: int, images: int) -> Iterator[Batch]:
-        """Yield batches, and report unreadable images after the last batch.
+    def _watched(self, loader: DataLoader, images: int, split_images: int) -> Iterator[Batch]:
+        """Yield batches with progress lines, and report unreadable images after the last batch.
 
         Args:
-            loader: loads the batches.
-            wanted: number of images that are read.
-            images: number of images of the split, of which a share may be unreadable
-                (data.unreadable).
+            loader: Loader of this process's batches.
+            images: Number of images that all processes read.
+            split_images: Number of images of the split. data.unreadable limits the unreadable
+                images as a share of this number.
+
+        Raises:
+            UserError: Too many images cannot be read.
         """
         names: list[str] = []
-        self.forwarded += wanted
+        self.forwarded += images
         with InterruptibleLoader(loader, self.should_stop) as batches:
             watched = self.accelerator.watch_loader(batches)
             if self.accelerator.is_main_process:
-                watched = console.told(watched, len(loader), f"batches of {wanted:,} images")
+                watched = console.told(watched, len(loader), f"batches of {images:,} images")
             for batch in watched:
                 names += batch.unreadable
                 if len(batch.key):
                     yield batch
         unreadable = self.accelerator.gather_parts(names)
-        for text in unreadable:
-            if self.accelerator.is_main_process and text not in self.said:
-                self.warn(f"left out: {text}")
+        for name in unreadable:
+            if self.accelerator.is_main_process and name not in self.said:
+                self.warn(f"left out: {name}")
         self.said.update(unreadable)
         if unreadable:
-            check_unreadable(len(unreadable), images, self.recipe.data, unreadable)
+            check_unreadable(len(unreadable), split_images, self.recipe.data, unreadable)
 
     def autocast(self) -> torch.autocast:
         return loop.autocast(self.recipe.compute.precision, self.accelerator)

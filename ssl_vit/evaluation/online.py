@@ -4,7 +4,7 @@ With probe.every the recipe chooses the probes, the images and the interval. Wit
 the probe is k-NN (eval.knn) if the images have labels, with so few images and evaluations that the
 probe takes SHARE of the run's work.
 
-Legend: M images that are measured on, T trials.
+Legend: M held-out images, T trials (few-shot draws), N training images, D width of the features.
 """
 
 import hashlib
@@ -78,24 +78,24 @@ class OnlineProbes:
     The evaluator draws no random number: every run uses the same images with the same crops.
 
     Attributes:
-        run: the run that trains.
-        train, held_out: batches of this process.
-        probe: the probes to measure.
-        pool: how features are pooled, token or avg.
-        classes: the number of classes that the probes choose from.
-        accelerator: the processes of the run.
-        class_names: the names of the classes, empty if classes have no names.
-        paired: whether to measure differences, see `compared`.
-        images: the number of labelled training images and of labelled held-out images, over all
+        run: Run that trains the encoder.
+        train: Training batches of this process.
+        held_out: Held-out batches of this process.
+        probe: Probes to measure, with their options.
+        pool: How features are pooled, token or avg.
+        classes: Number of classes that the probes choose from.
+        accelerator: Processes of the run.
+        class_names: Names of the classes, empty if classes have no names.
+        paired: Whether to measure the difference to each baseline, see `compared`.
+        images: Number of labelled training images and number of labelled held-out images, over all
             processes.
-        copies: how often the same image is among the held-out images.
-        first: the place of the first held-out image in the order of held-out images.
-        every: steps between two evaluations.
-        share: the share of the run's work that the probes take.
-        beside: results of the baselines, on rank 0 once `compare` has run:
-            {FRESH, START, PIXELS or COMMONEST: {measure: whether each held-out image is right}}.
-        right: {measure: whether each held-out image is right} for the encoder, at the last
-            evaluation.
+        copies: How often the same image is among the held-out images.
+        first: Number of held-out images that are skipped before the first measured image.
+        every: Steps between two evaluations.
+        share: Share of the run's work that the probes take, 0 to 1.
+        beside: Results of the baselines, on rank 0 once `compare` has run:
+            {FRESH, START, PIXELS or COMMONEST: {measure: bool (T, M), right or wrong}}.
+        right: Results of the encoder at the last evaluation, {measure: bool (T, M)}.
     """
 
     run: Run
@@ -121,26 +121,29 @@ class OnlineProbes:
     def describe(self) -> str:
         """Describe the probes, the number of images and the steps between evaluations, in words."""
         measures, (train, held_out) = self.probe.measures, self.images
+        probes_text = "k-NN" if measures == ["knn"] else ", ".join(measures)
         return (
-            f"{'k-NN' if measures == ['knn'] else ', '.join(measures)} of {held_out:,}"
+            f"{probes_text} of {held_out:,}"
             f" labelled held-out images{copies_text(self.copies)}, fitted to {train:,} training"
             f" images, every {self.every:,} steps (about {self.share:.1%} of the work)"
         )
 
     def names(self) -> list[str]:
-        """Return the names of the accuracies that the evaluator measures."""
-        few_shot = [f"few_shot_{shots}" for shots in self.probe.shots]
-        measured = self.probe.measures
-        found = [name for name in ("linear", "knn") if name in measured]
-        return found + (few_shot if "few_shot" in measured else [])
+        """Return the names of the accuracies that the evaluator measures, such as few_shot_5."""
+        measures = self.probe.measures
+        names: list[str] = [name for name in ("linear", "knn") if name in measures]
+        if "few_shot" in measures:
+            names += [f"few_shot_{shots}" for shots in self.probe.shots]
+        return names
 
     def chosen_on(self, images: int) -> int:
-        """Return the number of training images that choose the learning rate of the linear probe.
+        """Return how many training images are set aside to choose the linear probe's learning rate.
 
-        The probes do not learn from these images: a tenth of `images` training images, or 0 if no
-        probe has a learning rate to choose.
+        This is a tenth of the `images` training images, or 0 if no probe has a learning rate to
+        choose. The probes do not learn from the images that are set aside.
         """
-        return 0 if {*self.probe.measures}.isdisjoint(CHOSEN) else max(1, images // 10)
+        has_rate = not {*self.probe.measures}.isdisjoint(CHOSEN)
+        return max(1, images // 10) if has_rate else 0
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         if not self.has_compared:
@@ -148,34 +151,39 @@ class OnlineProbes:
         self.right = {}
         self.has_run = True
         readers = {ENCODER: feature_reader(objective.exported, self.pool, self.probe.layer)}
-        seen = self._extract(readers)
+        features = self._extract(readers)
         if not self.accelerator.is_main_process:
             return
-        held_out_MD, _ = seen["test"][ENCODER]
+        held_out_MD, _ = features["test"][ENCODER]
         if len(held_out_MD):
             yield "features/rank", probes.effective_rank(held_out_MD)
-        by_split = {split: read[ENCODER] for split, read in seen.items()}
+        of_encoder = {split: by_reader[ENCODER] for split, by_reader in features.items()}
+        of_fresh = self.beside.get(FRESH, {})
         for name, right_TM in run_probes(
-            by_split, self.probe, self.classes, names=self.class_names
+            of_encoder, self.probe, self.classes, names=self.class_names
         ):
             self.right[name] = right_TM
             yield f"{PROBE}{name}", accuracy(right_TM)
-            if (fresh_TM := self.beside.get(FRESH, {}).get(name)) is not None:
-                yield f"{PROBE}{FRESH}{name}", accuracy(fresh_TM)
+            if name in of_fresh:
+                yield f"{PROBE}{FRESH}{name}", accuracy(of_fresh[name])
 
     def compare(self, network: Backbone, step: int) -> None:
         """Measure the baselines once, and store the results in the run's folder.
 
-        Baselines are fresh weights, the pixels and, before the first step, the weights of `init=`,
-        which `network` has then. All processes call this method. If no caller does, the first
-        evaluation calls it.
+        The baselines are an encoder with fresh weights, the pixels and the commonest class. A run
+        with `init=` that is at step 0 also has the baseline START: `network` with these initial
+        weights. A resumed run reads the stored results. Collective.
+
+        Args:
+            network: Encoder of the run.
+            step: Steps that the encoder has been trained for.
         """
         self.has_compared = True
         recipe, path = self.run.recipe, self.run.folder / COMPARED
-        asked = json.dumps([self.probe.model_dump(), *self.images, self.first])
-        known = broadcast_from_main(self.accelerator, lambda: _read(path, asked))
-        if known is not None:
-            self.beside = known
+        conditions = json.dumps([self.probe.model_dump(), *self.images, self.first])
+        stored = broadcast_from_main(self.accelerator, lambda: _read(path, conditions))
+        if stored is not None:
+            self.beside = stored
             return
         fresh = fresh_network(recipe.model, recipe.data, recipe.seed).to(self.accelerator.device)
         readers = {FRESH: feature_reader(fresh, self.pool, self.probe.layer)}
@@ -189,20 +197,27 @@ class OnlineProbes:
         tensors = {name: right_TM.contiguous() for name, right_TM in _packed(self.beside).items()}
         on_main(
             self.accelerator,
-            lambda: write_atomically(path, save(tensors, metadata={"asked": asked})),
+            lambda: write_atomically(path, save(tensors, metadata={"asked": conditions})),
         )
 
     def _measure_once(self, readers: Readers, fresh: Backbone) -> dict[str, Right]:
-        """Measure the baselines, or read results that another task of the study has stored.
+        """Return the results of the baselines, measured at most once by all tasks of a study.
 
-        Stored results are read only if images, weights and options are the same.
+        Results of another task are read only if its images, weights and options are the same.
+
+        Args:
+            readers: {FRESH or PIXELS: reader}.
+            fresh: Network with fresh weights, which the reader FRESH uses.
+
+        Returns:
+            See `measure`.
         """
         recipe, accelerator = self.run.recipe, self.accelerator
         if not shared.is_task(self.run.folder):
             return self.measure(readers)
-        batches = [_hash_images(some) for some in (self.train, self.held_out)]
+        hashes = [_hash_images(batches) for batches in (self.train, self.held_out)]
         depends_on = {
-            "images": accelerator.gather_parts([batches]),
+            "images": accelerator.gather_parts([hashes]),
             "weights": weights.fingerprint(fresh.state_dict()),
             "data": recipe.data.model_dump(),
             "model": recipe.model.model_dump(),
@@ -224,20 +239,27 @@ class OnlineProbes:
         return measured
 
     def measure(self, readers: Readers) -> dict[str, Right]:
-        """Run the probes on other features of the same images.
+        """Run the probes on the features of baselines, for the same images as the encoder.
 
-        All processes call this method under autocast. A probe that fails is a warning of the run.
+        All processes call this method under autocast.
+
+        Args:
+            readers: {baseline: reader of its features}.
 
         Returns:
-            {reader: {measure: whether each held-out image is right}} on rank 0, {} on other
-            processes.
+            {baseline: {measure: bool (T, M), right or wrong}} on rank 0, {} on other processes.
         """
-        seen = self._extract(readers)
+        features = self._extract(readers)
         if not self.accelerator.is_main_process:
             return {}
         # a failing probe must not end a run, so every kind of error becomes a warning
         return all_right(
-            seen, self.probe, self.classes, self.run.warn, names=self.class_names, error=Exception
+            features,
+            self.probe,
+            self.classes,
+            self.run.warn,
+            names=self.class_names,
+            error=Exception,
         )
 
     def metrics(self, split: str) -> dict[str, Measured]:
@@ -246,27 +268,34 @@ class OnlineProbes:
         return compared(right, split, self.copies, PROBED, self.paired)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
-        """Return {split: {reader: features}}.
+        """Extract the features of all images, and divide the images among the probes' splits.
 
-        If the probes choose a learning rate, a tenth of the training images is the split
-        `validation`.
+        The held-out images are the split `test`. If a probe chooses a learning rate, a tenth of the
+        training images is the split `validation`.
+
+        Returns:
+            {split: {reader: features (N, D) and labels (N,)}}.
         """
-        batches = (self.train, self.held_out)
-        train, test = (extract(readers, each, self.accelerator)[0] for each in batches)
-        n = len(next(iter(train.values()))[1])
-        count = self.chosen_on(n)
-        if not count:
+        train, test = (
+            extract(readers, batches, self.accelerator)[0]
+            for batches in (self.train, self.held_out)
+        )
+        images = len(next(iter(train.values()))[1])
+        set_aside = self.chosen_on(images)
+        if not set_aside:
             return {"train": train, "test": test}
         # drawn at random because images may be sorted by class
-        row_N = torch.from_numpy(rng.permute(np.arange(n), n, rng.key(RATE_KEY)))
-        held, rest = row_N[:count], row_N[count:].sort().values
-        chosen = {name: (x_ND[held], label_N[held]) for name, (x_ND, label_N) in train.items()}
-        learned = {name: (x_ND[rest], label_N[rest]) for name, (x_ND, label_N) in train.items()}
-        return {"train": learned, "validation": chosen, "test": test}
+        row_N = torch.from_numpy(rng.permute(np.arange(images), images, rng.key(RATE_KEY)))
+        splits: dict[str, dict[str, Features]] = {"train": {}, "validation": {}, "test": test}
+        rows = {"train": row_N[set_aside:].sort().values, "validation": row_N[:set_aside]}
+        for split, row_S in rows.items():
+            for name, (x_ND, label_N) in train.items():
+                splits[split][name] = x_ND[row_S], label_N[row_S]
+        return splits
 
 
 def _packed(beside: Mapping[str, Right]) -> dict[str, Tensor]:
-    """Return {"BASELINE/MEASURE": whether each image is right}."""
+    """Flatten {baseline: {measure: bool (T, M)}} to {"BASELINE/MEASURE": bool (T, M)}."""
     return {
         f"{name}/{measure}": right_TM
         for name, right in beside.items()
@@ -283,14 +312,19 @@ def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
     return dict(by_baseline)
 
 
-def _read(path: Path, asked: str) -> dict[str, Right] | None:
-    """Read the baselines that an earlier start of the run has stored.
+def _read(path: Path, conditions: str) -> dict[str, Right] | None:
+    """Read the baselines' results that an earlier start of the run has stored.
 
-    Return None if the file is missing or damaged, or belongs to other probes or images.
+    Args:
+        path: File that `compare` has written.
+        conditions: Probes and numbers of images of this start, as `compare` stores them.
+
+    Returns:
+        The results, or None if the file is missing, damaged, or was written under other conditions.
     """
     try:
         with safe_open(path, "pt") as file:
-            if (file.metadata() or {}).get("asked") != asked:
+            if (file.metadata() or {}).get("asked") != conditions:
                 return None
             return _unpacked({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
     except (OSError, SafetensorError):
@@ -298,7 +332,7 @@ def _read(path: Path, asked: str) -> dict[str, Right] | None:
 
 
 def _hash_images(batches: Iterable[Batch]) -> list[str]:
-    """Return a hash of the pixels and labels of each batch."""
+    """Return the SHA-256 of the pixels and labels of each batch."""
     hashes = []
     for batch in batches:
         digest = hashlib.sha256(batch.image.numpy().tobytes())
@@ -308,17 +342,19 @@ def _hash_images(batches: Iterable[Batch]) -> list[str]:
 
 
 def label_doubt(source: Source) -> str:
-    """Explain why folder names may not be classes, if labels come from folder names.
+    """Say why the names of folders are probably no classes, for labels that come from folders.
 
     Returns:
-        The reason in words. Empty if there is no doubt, or if labels come from elsewhere.
+        The reason: the names are dates, or half of the folders have fewer than FEW images. Empty
+        without a reason, or if labels come from elsewhere.
     """
     if source.labels.source != FOLDERS:
         return ""
     if are_dates(source.classes):
         return DATES
     label_N = source.label_of(np.arange(len(source)))
-    median = float(np.median(np.unique(label_N[label_N >= 0], return_counts=True)[1]))
+    _, images_of_folder = np.unique(label_N[label_N >= 0], return_counts=True)
+    median = float(np.median(images_of_folder))
     if median >= FEW:
         return ""
     return f"half of the folders have at most {count_of_images(int(median))}"
@@ -327,36 +363,47 @@ def label_doubt(source: Source) -> str:
 def prepare(
     run: Run, splits: Splits, batch_layout: BatchLayout, accelerator: WatchedAccelerator
 ) -> tuple[OnlineProbes | None, str]:
-    """Prepare the probes that a run measures while it trains, with the images.
+    """Read the images of the probes, and create the evaluator that probes a run while it trains.
 
-    The encoder is compared with the baselines (`paired`) only on images that chose no weights, that
-    are not trained on, and that do not lie in groups.
+    With probe.every, the recipe's probes are measured. Otherwise k-NN is measured if the images
+    suit it. The encoder is compared with the baselines (`paired`) only on images that were not
+    trained on, that chose no weights, and that do not lie in groups. Collective.
+
+    Args:
+        run: Run that trains.
+        splits: Images of the run.
+        batch_layout: How batches are divided among the processes.
+        accelerator: Processes of the run.
 
     Returns:
         The evaluator, or None if the run has none, and the reason why k-NN is not measured. The
         reason is empty if there is an evaluator, or if the recipe asks for none.
 
     Raises:
-        UserError: the labels do not suit the probes of probe.every.
+        UserError: The labels do not suit the probes of probe.every.
     """
     recipe = run.recipe
     probe, every = recipe.probe, recipe.probe.every
     # the accuracy of an objective that learns only labels needs no probe
-    learns_more = not all(part.labels for part in recipe.declared.trained(recipe))
-    if not every and not (recipe.eval.knn and recipe.trains and learns_more):
+    learns_only_labels = all(part.labels for part in recipe.declared.trained(recipe))
+    measures_knn = recipe.eval.knn and recipe.trains and not learns_only_labels
+    if not every and not measures_knn:
         return None, ""
     train = min(probe.images, len(labelled_images(splits.train)))
     first, held_out = 0, split_images.held_out_images(recipe, splits)
-    best, by_probe = recipe.checkpoint.best, (recipe.checkpoint.best or "").startswith(PROBE)
-    chosen_on = best is not None
+    # The best checkpoint may be chosen by a probe or by another metric of held-out images
+    best_metric = recipe.checkpoint.best or ""
+    is_best_by_probe = best_metric.startswith(PROBE)
+    chose_weights = recipe.checkpoint.best is not None
     if not every:
         probe = probe.model_copy(update={"measures": ["knn"]})
-        rest = len(splits.validation) - recipe.eval.images
-        if best and not by_probe and rest >= LEAST_HELD_OUT:
-            first, held_out = recipe.eval.images, min(recipe.eval.images, rest)
-            chosen_on = False
+        unused = len(splits.validation) - recipe.eval.images
+        if best_metric and not is_best_by_probe and unused >= LEAST_HELD_OUT:
+            # The first eval.images held-out images choose the checkpoint. Measure on later images
+            first, held_out = recipe.eval.images, min(recipe.eval.images, unused)
+            chose_weights = False
         train, held_out, every = _cut(recipe, train, held_out)
-        if by_probe:  # every choice of a checkpoint needs a measurement
+        if is_best_by_probe:  # every choice of a checkpoint needs a measurement
             every = recipe.eval.every
         rows = loaders.held_out_rows(splits.validation, held_out, first)
         if reason := _lacks(recipe, splits, train, rows):
@@ -382,7 +429,7 @@ def prepare(
         classes,
         accelerator,
         splits.train.classes,
-        paired=not chosen_on and recipe.data.group is None and recipe.data.validation != 0,
+        paired=not chose_weights and recipe.data.group is None and recipe.data.validation != 0,
         images=(
             count_images(train_batches, accelerator, labelled=True),
             count_images(held_out_batches, accelerator, labelled=True),
@@ -396,13 +443,16 @@ def prepare(
 
 
 def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
-    """Explain why k-NN cannot be measured. The text is empty if k-NN can be measured.
+    """Say why k-NN cannot be measured on the images of a run.
 
     Args:
-        recipe: the recipe of the run.
-        splits: the images of the run.
-        train: the number of training images that k-NN would learn from.
-        held_out_M: rows of the held-out images that k-NN would be measured on.
+        recipe: Recipe of the run.
+        splits: Images of the run.
+        train: Number of training images that k-NN would learn from.
+        held_out_M: Rows of the held-out images that k-NN would classify.
+
+    Returns:
+        The reason, empty if k-NN can be measured.
     """
     if recipe.data.validation == 0:
         return "no images are held out"
@@ -412,7 +462,8 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
         return "the images have lists of labels"
     if doubt := label_doubt(splits.train.whole()):
         return f"{NO_CLASSES}: {doubt}"
-    if train < (neighbors := recipe.probe.neighbors):
+    neighbors = recipe.probe.neighbors
+    if train < neighbors:
         return f"too few labelled training images ({train:,}) for {neighbors} neighbours"
     labelled = int((splits.validation.label_of(held_out_M) >= 0).sum())
     if labelled < FEWEST:
@@ -421,43 +472,57 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
 
 
 def _more_labelled(recipe: Recipe, splits: Splits) -> str:
-    """Name the options that hold out more labelled images, in brackets. Empty without any."""
-    words = list(filter(None, [more_held_out(recipe)]))
-    partly = len(labelled_images(splits.train)) < len(splits.train)
-    of_all = recipe.data.validation_from != "labelled"
-    if partly and of_all and (words or isinstance(recipe.data.validation, float)):
-        words.append("data.validation_from=labelled")
-    return f" ({' '.join(words)} holds out more)" if words else ""
+    """Return a note in brackets with the options that would hold out more labelled images.
+
+    The note is empty if no option does.
+    """
+    option = more_held_out(recipe)
+    options = [option] if option else []
+    has_unlabelled = len(labelled_images(splits.train)) < len(splits.train)
+    is_from_all = recipe.data.validation_from != "labelled"
+    is_share = isinstance(recipe.data.validation, float)
+    if has_unlabelled and is_from_all and (options or is_share):
+        options.append("data.validation_from=labelled")
+    return f" ({' '.join(options)} holds out more)" if options else ""
 
 
 def _share(recipe: Recipe, images: int, every: int) -> float:
-    """Estimate the share of a run's work that extracting the features takes.
+    """Estimate how much work it takes to extract the probes' features, as a share of training.
 
     Args:
-        recipe: the recipe of the run.
-        images: the number of images of an evaluation.
-        every: steps between two evaluations. The baselines count as one or two more evaluations.
+        recipe: Recipe of the run.
+        images: Number of training and held-out images of an evaluation.
+        every: Steps between two evaluations.
     """
     work, steps = costs.work(recipe), recipe.optim.steps
-    forward = work.features / (work.training or 3 * work.features)
-    evaluations = math.ceil(steps / every) + (1 if recipe.init_source.is_scratch else 2)
-    return evaluations * images * forward / (steps * recipe.optim.batch)
+    # Extraction is a forward pass. Training costs about three of them where it is not counted
+    forward_per_image = work.features / (work.training or 3 * work.features)
+    # Each baseline with a network, fresh weights and those of init=, is extracted once
+    baselines = 1 if recipe.init_source.is_scratch else 2
+    evaluations = math.ceil(steps / every) + baselines
+    return evaluations * images * forward_per_image / (steps * recipe.optim.batch)
 
 
 def _cut(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, int]:
-    """Choose so few images and evaluations that k-NN takes SHARE of the run's work.
+    """Reduce images and evaluations until k-NN takes at most SHARE of the run's work.
 
-    There are at least LEAST_TRAINING and LEAST_HELD_OUT images, or all if there are fewer, and
-    at least the evaluation at the end. With these limits k-NN may take more than SHARE.
+    First images are removed, then every second evaluation, repeatedly. LEAST_TRAINING and
+    LEAST_HELD_OUT images, or all if there are fewer, and the evaluation at the end always stay, so
+    k-NN may take more than SHARE.
+
+    Args:
+        recipe: Recipe of the run.
+        train: Number of available training images.
+        held_out: Number of available held-out images.
 
     Returns:
         The number of training images, the number of held-out images, and the steps between two
         evaluations.
     """
     every, steps = recipe.eval.every, recipe.optim.steps
-    less = SHARE / _share(recipe, train + held_out, every)
-    fewer = min(train, max(LEAST_TRAINING, int(less * train)))
-    measured = min(held_out, max(LEAST_HELD_OUT, int(less * held_out)))
-    while _share(recipe, fewer + measured, every) > SHARE and every < steps:
+    affordable = SHARE / _share(recipe, train + held_out, every)
+    train = min(train, max(LEAST_TRAINING, int(affordable * train)))
+    held_out = min(held_out, max(LEAST_HELD_OUT, int(affordable * held_out)))
+    while _share(recipe, train + held_out, every) > SHARE and every < steps:
         every = min(steps, every * 2)
-    return fewer, measured, every
+    return train, held_out, every

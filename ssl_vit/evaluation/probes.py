@@ -37,16 +37,18 @@ Features = tuple[Tensor, Tensor]  # (N, D) float32 and labels (N,)
 class Scale(NamedTuple):
     """Mean and standard deviation (D,) of features, in float64.
 
-    The standard deviation has 1e-5 added, as in the authors' few-shot code.
+    Call the object with features to standardise them.
+
+    Attributes:
+        mean: Mean of each feature.
+        std: Standard deviation of each feature, plus 1e-5 as in the authors' few-shot code.
     """
 
     mean: Tensor
     std: Tensor
 
     def __call__(self, x_ND: Tensor, constant: float) -> Tensor:
-        """Return standardised features (N, A) in x's precision, with a constant as an additional
-        feature.
-        """
+        """Standardise features and append a constant feature. Return (N, A) in x's precision."""
         return F.pad((x_ND - self.mean.to(x_ND)) / self.std.to(x_ND), (0, 1), value=constant)
 
     def to(self, device: torch.device) -> "Scale":
@@ -56,30 +58,37 @@ class Scale(NamedTuple):
 def effective_rank(x_ND: Tensor) -> float:
     """Return the effective rank of features (RankMe; Garrido et al., 2023, equation 1).
 
-    This is the exponential of the entropy of the singular values divided by their sum. It is from 1
-    (all features in one direction) to min(N, D), so compare it only for equal N. NaN if a feature
-    is not finite.
+    This is exp(entropy) of the singular values, divided by their sum. The result is between 1 (all
+    features in one direction) and min(N, D), so compare it only for equal N. The result is NaN if a
+    feature is not finite.
     """
     if not x_ND.isfinite().all():
         return math.nan
-    singular = torch.linalg.svdvals(x_ND.double())
-    share = singular / singular.sum().clamp(min=torch.finfo(torch.float64).tiny) + 1e-7
+    singular_values = torch.linalg.svdvals(x_ND.double())
+    total = singular_values.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    share = singular_values / total + 1e-7  # 1e-7 as in equation 1
     return float(torch.exp(-(share * share.log()).sum()))
 
 
 def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: int) -> Tensor:
-    """Classify by few-shot least squares onto {-1, 1}^C in closed form (paper, 4.1).
+    """Classify test images by few-shot least squares, in closed form (paper, 4.1).
 
-    The regression is regularised and computed in float64 from the picked images (`sample_shots`),
-    whitened by their mean and deviation, as in the authors' code.
+    A ridge regression from features to {-1, 1}^C is fitted to the picked images in float64.
+    Features are standardised by the mean and deviation of these images, as in the authors' code.
+
+    Args:
+        x_SD: Features of the picked images (`sample_shots`).
+        label_S: Labels of the picked images.
+        test_MD: Features of the test images.
+        classes: Number of classes.
 
     Returns:
         Predicted classes (M,).
     """
     x_SD = x_SD.double()
     scale = moments(x_SD)
-    # With whitened features and equally many images per class, the constant has the same weight
-    # for all classes. It shifts all scores alike and never changes which score is the highest
+    # With standardised features and equally many images per class, the constant has the same
+    # weight for all classes. It shifts all scores alike, so the highest score stays the same
     target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
     weight_AC = _ridge(scale(x_SD, BIAS), target_SC, L2)
     return torch.cat(
@@ -90,32 +99,36 @@ def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: in
 def sample_shots(
     label_N: Tensor, shots: int, classes: int, seed: int, names: Sequence[str] = ()
 ) -> Tensor:
-    """Pick `shots` images of each class and return their rows (S,), class by class.
+    """Pick `shots` random images of each class.
 
-    The picked images have the lowest hashes of (seed, row). With the same seed, fewer shots are a
-    subset of more shots. Images with labels from `classes` on are never picked.
+    The picked images of a class have the lowest hashes of (seed, row). With the same seed, the
+    images of few shots are therefore among the images of more shots.
 
     Args:
-        label_N: labels.
-        shots: images of each class.
-        classes: number of classes.
-        seed: seed of the hashes.
-        names: names of the classes, if any, for the error.
+        label_N: Labels of the images. Images with labels of `classes` or more are never picked.
+        shots: Images of each class.
+        classes: Number of classes.
+        seed: Seed of the hashes.
+        names: Names of the classes, if any, for the error.
+
+    Returns:
+        Rows of the picked images (S,), class by class.
 
     Raises:
-        UserError: a class has fewer images than shots.
+        UserError: A class has fewer images than shots.
     """
     label = label_N.cpu().numpy()
-    count_C = np.bincount(label, minlength=classes)[:classes]
-    if count_C.min() < shots:
-        short = int(np.argmax(count_C < shots))
-        fits = f"probe.shots=[{count_C.min()}], or " if count_C.min() else ""
-        has = f"class {class_name(short, names)} has {count_of_images(count_C[short])}"
+    images_C = np.bincount(label, minlength=classes)[:classes]
+    fewest = images_C.min()
+    if fewest < shots:
+        too_small = int(np.argmax(images_C < shots))
+        fits = f"probe.shots=[{fewest}], or " if fewest else ""
+        has = f"class {class_name(too_small, names)} has {count_of_images(images_C[too_small])}"
         text = f"{has} to learn from. Use {fits}probe.measures= without few_shot."
         raise UserError(f"probe.shots={shots}: {text}")
-    place_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
-    order_N = np.lexsort((place_N, label))
-    first_C = np.cumsum(count_C) - count_C
+    hash_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
+    order_N = np.lexsort((hash_N, label))  # sorted by label, then by hash
+    first_C = np.cumsum(images_C) - images_C  # where each class begins in this order
     row_S = order_N[(first_C[:, None] + np.arange(shots)).ravel()]
     return torch.from_numpy(row_S).to(label_N.device)
 
@@ -126,32 +139,38 @@ def class_name(label: int, names: Sequence[str]) -> str:
 
 
 def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
-    """Return (X'X + l2 I)^-1 X'Y.
+    """Return the weights (A, C) of ridge regression, (X'X + l2 I)^-1 X'Y.
 
-    Computed from the eigenvectors of X'X, or of XX' if there are fewer images than features.
+    With fewer images than features, the equal X' (XX' + l2 I)^-1 Y needs a smaller matrix.
     """
-    if x_SA.shape[0] >= x_SA.shape[1]:
+    images, features = x_SA.shape
+    if images >= features:
         return _solved(x_SA.T @ x_SA, x_SA.T @ target_SC, l2)
     return x_SA.T @ _solved(x_SA @ x_SA.T, target_SC, l2)
 
 
 def _solved(gram: Tensor, right: Tensor, l2: float) -> Tensor:
-    """Return (gram + l2 I)^-1 right, for a symmetric `gram`."""
-    value, vector = torch.linalg.eigh(gram)
-    return vector @ ((vector.T @ right) / (value + l2)[:, None])
+    """Return (gram + l2 I)^-1 right for a symmetric `gram`, from the eigenvectors of `gram`."""
+    eigenvalues, eigenvectors = torch.linalg.eigh(gram)
+    return eigenvectors @ ((eigenvectors.T @ right) / (eigenvalues + l2)[:, None])
 
 
 def linear_probe(seen: Mapping[str, Features], classes: int, probe: Probe) -> Tensor:
     """Classify test images by softmax regression on standardised features.
 
-    The regression is trained on seen["train"] at each rate. The rate with the highest accuracy on
-    seen["validation"] is used (ties: the first), among the rates at which training did not diverge.
+    The regression is trained on seen["train"] at each learning rate. The rate with the highest
+    accuracy on seen["validation"] is used, see `best_rate`.
+
+    Args:
+        seen: {split: features and labels} of "train", "validation" and "test".
+        classes: Number of classes.
+        probe: Learning rates, steps and batch size.
 
     Returns:
         Predicted classes (M,) of seen["test"].
 
     Raises:
-        UserError: training diverges at every rate.
+        UserError: Training diverges at every rate.
     """
     (train_ND, label_N), (dev_KD, dev_label_K), (test_MD, _) = (
         seen[split] for split in ("train", "validation", "test")
@@ -166,30 +185,39 @@ def linear_probe(seen: Mapping[str, Features], classes: int, probe: Probe) -> Te
 def best_rate(
     probe: str, rates: Sequence[float], score_G: Sequence[float], weight_GAC: Tensor
 ) -> int:
-    """Return the index of the rate with the highest score on held-out images (ties: the first).
+    """Return the index of the learning rate with the highest score on held-out images.
 
-    Rates whose weights are not finite are left out.
+    If several rates have the highest score, the first of them is returned. Rates at which training
+    diverged, so that weights are not finite, are left out.
 
     Args:
-        probe: name of the probe, for the error.
-        rates: learning rates.
-        score_G: score of each rate.
-        weight_GAC: weights of each rate.
+        probe: Name of the probe, for the error.
+        rates: Learning rates.
+        score_G: Score of each rate on held-out images.
+        weight_GAC: Trained weights of each rate.
 
     Raises:
-        UserError: training diverges at every rate.
+        UserError: Training diverges at every rate.
     """
-    finite = weight_GAC.isfinite().all((1, 2)).tolist()
-    if not any(finite):
+    is_finite_G = weight_GAC.isfinite().all((1, 2)).tolist()
+    if not any(is_finite_G):
         text = f"the {probe} probe diverges at every learning rate. Use smaller rates."
         raise UserError(f"probe.rates={list(rates)}: {text}")
-    return max((g for g, ok in enumerate(finite) if ok), key=lambda g: score_G[g])
+    converged = [g for g, is_finite in enumerate(is_finite_G) if is_finite]
+    return max(converged, key=lambda g: score_G[g])
 
 
 def train_linear(x_ND: Tensor, label_N: Tensor, scale: Scale, classes: int, probe: Probe) -> Tensor:
-    """Train weights (G, A, C) of softmax regression.
+    """Train softmax regression at each learning rate, and return the weights (G, A, C).
 
     All rates see the same batches (`rows_of_batch`).
+
+    Args:
+        x_ND: Features of the training images.
+        label_N: Labels of the training images.
+        scale: Mean and standard deviation of the features.
+        classes: Number of classes.
+        probe: Learning rates, steps and batch size.
     """
 
     def gradient(step: int, weight_AF: Tensor) -> Tensor:
@@ -206,48 +234,55 @@ def descend(
     probe: Probe,
     device: torch.device,
 ) -> Tensor:
-    """Train weights (G, A, C) from zero by SGD with momentum and cosine decay.
+    """Train a linear layer from zero by SGD with momentum and cosine decay, at each learning rate.
 
-    All rates are trained at once, because one product serves all rates (F = G C).
+    All rates are trained at the same time, with the weights of all rates in one matrix (A, F),
+    because a single product with the features then serves all rates.
 
     Args:
-        gradient: returns the gradient for the batch of a step at the weights (A, F), for each group
-            at its own weights.
-        width: width of the features.
-        classes: number of classes.
-        probe: rates and steps.
-        device: device of the weights.
+        gradient: Takes a step and the weights (A, F), and returns the gradient (A, F) of the loss
+            for the batch of that step.
+        width: Width D of the features.
+        classes: Number of classes.
+        probe: Learning rates and steps.
+        device: Device of the weights.
+
+    Returns:
+        Weights (G, A, C).
     """
     rate_F = torch.tensor(probe.rates, device=device).repeat_interleave(classes)
     weight_AF = torch.zeros(width + 1, len(rate_F), device=device)
     velocity_AF = torch.zeros_like(weight_AF)
     for step in console.told(range(probe.steps), probe.steps, "steps of a probe"):
         velocity_AF.mul_(MOMENTUM).add_(gradient(step, weight_AF))
-        weight_AF -= 0.5 * (1 + math.cos(math.pi * step / probe.steps)) * rate_F * velocity_AF
+        cosine = 0.5 * (1 + math.cos(math.pi * step / probe.steps))  # from 1 to 0
+        weight_AF -= cosine * rate_F * velocity_AF
     return rearrange(weight_AF, "a (g c) -> g a c", c=classes)
 
 
 def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
-    """Return the rows of batch `step` in an endless stream of permuted epochs."""
-    block, place = divmod(step, DRAWN_AT_ONCE)
-    return _rows_of_block(block, batch, length)[place]
+    """Return the training rows of a step's batch (batch,).
+
+    Batches are cut from an endless sequence of epochs, each a permutation of `length` rows.
+    """
+    block, index_in_block = divmod(step, DRAWN_AT_ONCE)
+    return _rows_of_block(block, batch, length)[index_in_block]
 
 
 @functools.lru_cache(maxsize=1)
 def _rows_of_block(block: int, batch: int, length: int) -> Tensor:
-    """Return the rows of DRAWN_AT_ONCE batches, one batch in each row of the tensor."""
-    first, count = block * DRAWN_AT_ONCE * batch, DRAWN_AT_ONCE * batch
-    epoch_S, place_S = np.divmod(np.arange(first, first + count), length)
+    """Return the training rows of DRAWN_AT_ONCE consecutive batches, (DRAWN_AT_ONCE, batch)."""
+    size = DRAWN_AT_ONCE * batch
+    # Positions in the endless sequence -> epoch and position in the epoch
+    epoch_S, position_S = np.divmod(np.arange(block * size, (block + 1) * size), length)
     key_S = rng.stream(rng.key(SEED, epoch_S), "linear probe")
-    return torch.from_numpy(rng.permute(place_S, length, key_S)).view(DRAWN_AT_ONCE, batch)
+    return torch.from_numpy(rng.permute(position_S, length, key_S)).view(DRAWN_AT_ONCE, batch)
 
 
 def _gradient(
     x_BD: Tensor, label_B: Tensor, scale: Scale, weight_AF: Tensor, groups: int
 ) -> Tensor:
-    """Return the gradient of the mean cross-entropy over the batch at each group's weights (A, G
-    C).
-    """
+    """Return the gradient (A, F) of the mean cross-entropy over a batch, for `groups` rates."""
     total_AF = torch.zeros_like(weight_AF)
     width = max(weight_AF.shape)
     for x, label in zip(_chunks(x_BD, width), _chunks(label_B, width), strict=True):
@@ -259,22 +294,29 @@ def _gradient(
 
 
 def _classify(x_MD: Tensor, scale: Scale, weight_GAC: Tensor) -> Tensor:
-    """Return each group's predicted class for each image, (G, M)."""
+    """Return the classes that the weights of each rate predict, (G, M)."""
     width = weight_GAC.shape[0] * max(weight_GAC.shape[1:])
     return torch.cat([(scale(x, 1.0) @ weight_GAC).argmax(2) for x in _chunks(x_MD, width)], 1)
 
 
 def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: int) -> Tensor:
-    """Classify test images by a vote of the k nearest training images (Wu et al., 2018; DINO's
-    probe).
+    """Classify test images by a vote of the k nearest training images.
 
-    Similarity is the cosine. The weight of a vote is exp(similarity / temperature).
+    This is the probe of Wu et al. (2018) and DINO. Similarity is the cosine of two features. The
+    weight of a vote is exp(similarity / TEMPERATURE).
+
+    Args:
+        train_ND: Features of the training images.
+        label_N: Labels of the training images.
+        test_MD: Features of the test images.
+        classes: Number of classes.
+        k: Number of neighbours that vote.
 
     Returns:
         Predicted classes (M,).
 
     Raises:
-        UserError: k is larger than the number of training images.
+        UserError: K is larger than the number of training images.
     """
     if k > len(train_ND):
         images = len(train_ND)
@@ -283,9 +325,9 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
     train_ND = F.normalize(train_ND, dim=1)
     predictions = []
     for x_BD in _chunks(test_MD, len(train_ND)):
-        near_BJ, row_BJ = (F.normalize(x_BD, dim=1) @ train_ND.T).topk(k, dim=1)
-        # The nearest neighbour has weight 1, so that nothing overflows
-        weight_BJ = ((near_BJ - near_BJ[:, :1]).double() / TEMPERATURE).exp()
+        similarity_BJ, row_BJ = (F.normalize(x_BD, dim=1) @ train_ND.T).topk(k, dim=1)
+        # Divide all weights by that of the nearest neighbour, so that nothing overflows
+        weight_BJ = ((similarity_BJ - similarity_BJ[:, :1]).double() / TEMPERATURE).exp()
         vote_BC = weight_BJ.new_zeros(len(x_BD), classes).scatter_add_(
             1, label_N[row_BJ], weight_BJ
         )
@@ -294,10 +336,7 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
 
 
 def moments(x_ND: Tensor) -> Scale:
-    """Return mean and standard deviation of features.
-
-    Two passes over chunks are used, so that float64 never holds all features.
-    """
+    """Return mean and standard deviation of features, computed chunk by chunk in float64."""
     mean_D = torch.stack([x.double().sum(0) for x in _chunks(x_ND)]).sum(0) / len(x_ND)
     squares = [(x.double() - mean_D).square().sum(0) for x in _chunks(x_ND)]
     square_D = torch.stack(squares).sum(0) / len(x_ND)
@@ -305,8 +344,11 @@ def moments(x_ND: Tensor) -> Scale:
 
 
 def _chunks(x_ND: Tensor, width: int = 1) -> Iterator[Tensor]:
-    """Split rows into chunks.
+    """Split rows into chunks of at most ELEMENTS values, so that temporary tensors fit into memory.
 
-    Neither a chunk nor its product with `width` columns has more than ELEMENTS values.
+    Args:
+        x_ND: Rows to split.
+        width: Columns of a matrix that chunks are multiplied with. The product of a chunk has at
+            most ELEMENTS values too.
     """
     return iter(x_ND.split(max(1, ELEMENTS // max(width, x_ND[0].numel()))))

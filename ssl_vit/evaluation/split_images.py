@@ -22,62 +22,61 @@ from ..recipe.schema import (
 
 
 def load(recipe: Recipe, test: bool) -> run_splits.Splits:
-    """Load the splits of a recipe.
-
-    If training uses only labelled images, the training and held-out splits contain only these.
+    """Load the splits of a recipe, without the unlabelled images that training would not use.
 
     Args:
-        recipe: the recipe.
-        test: load the test split too.
+        recipe: Recipe of the run or evaluation.
+        test: Load the test split too.
 
     Raises:
-        UserError: see `run_splits.load`. If test images are missing, the message says what to do.
+        UserError: See `run_splits.load`. If test images are missing, the message says what to do.
     """
-    first = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
+    # For a stream: number of images to read in advance as training and held-out split
+    first_images = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
     try:
-        splits = run_splits.load(recipe.data, test, first, recipe.seed)
+        splits = run_splits.load(recipe.data, test, first_images, recipe.seed)
     except NoTestSplit as error:
         raise UserError(with_remedy(recipe, error, untested=True)) from None
     return of_use(recipe, splits)
 
 
 def of_use(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
-    """Drop unlabelled training and held-out images if training uses only labelled images.
+    """Drop unlabelled training and held-out images if every part of the loss needs labels.
 
-    The loss would draw unlabelled images for nothing. A split without any label is kept, so that a
-    later check reports it.
+    A split without any label stays as it is, so that a later check reports the missing labels.
     """
-    learns = all(part.labels for part in recipe.declared.trained(recipe))
-    if not learns or not recipe.trains or splits.stream is not None:
+    needs_labels = all(part.labels for part in recipe.declared.trained(recipe))
+    if not needs_labels or not recipe.trains or splits.stream is not None:
         return splits
-    changed: dict[str, Any] = {}
+    labelled_splits: dict[str, Any] = {}
     notes = list(splits.notes)
     for name in ("train", "validation"):
         source = getattr(splits, name)
         labelled = labelled_images(source)
         if 0 < len(labelled) < len(source):
-            changed[name] = labelled
+            labelled_splits[name] = labelled
             text = f"uses only the labelled images ({len(labelled):,} of {len(source):,})"
             notes.append(f"{name}: {text}")
-    return splits._replace(**changed, notes=tuple(notes))
+    return splits._replace(**labelled_splits, notes=tuple(notes))
 
 
 def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
-    """Return an error's text, extended by what the user can do.
+    """Return the text of an error about missing test images, with what the user can write.
 
     Args:
-        recipe: the recipe.
-        error: the error.
-        untested: whether the run can do without a test.
+        recipe: Recipe of the run or evaluation.
+        error: Error of `run_splits.load`.
+        untested: Whether the run may go without test images.
     """
-    texts = [str(error).rstrip(".")]
+    sentences = [str(error).rstrip(".")]
     with suppress(UserError):  # the weights may have been deleted
         share = recipe.init_source.images().get("data.test")
         if isinstance(share, float):
-            texts.append(f"The run of init={recipe.init} had data.test={share:g}. Use this value")
+            text = f"The run of init={recipe.init} had data.test={share:g}. Use this value"
+            sentences.append(text)
     if untested and error.labelled and recipe.trains:
-        texts.append("To fine-tune without a test, use eval.test=false")
-    return ". ".join(texts) + "."
+        sentences.append("To fine-tune without a test, use eval.test=false")
+    return ". ".join(sentences) + "."
 
 
 def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
@@ -88,16 +87,21 @@ def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
 def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) -> None:
     """Check that each process gets a held-out image, or two if the objective compares views.
 
+    Args:
+        recipe: Recipe of the run.
+        splits: Images of the run.
+        processes: Number of processes of the run.
+
     Raises:
-        UserError: too few images are held out. The message says which option holds out enough.
+        UserError: Too few images are held out. The message says which option holds out enough.
     """
-    each = 1 if compared_views(recipe) is None else 2  # comparing views needs two images
-    needed = processes * each
+    per_process = 1 if compared_views(recipe) is None else 2  # comparing views needs two images
+    needed = processes * per_process
     if held_out_images(recipe, splits) >= needed:
         return
     expected = f"objective={recipe.objective} needs at least {needed}"
     if processes > 1:
-        expected += f" ({each} on each of {processes} processes)"
+        expected += f" ({per_process} on each of {processes} processes)"
     held_out = len(splits.validation)
     if held_out >= needed:
         wrong = f"{expected}. Use eval.images={needed}."
@@ -107,32 +111,35 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
 
 
 def _remedy(recipe: Recipe, needed: int) -> str:
-    """Return what to write to hold out enough images: the first of two shares that suffices."""
+    """Return a sentence that says what to write so that `needed` images are held out.
+
+    The first of two larger shares that holds out enough images is named.
+    """
     for share in () if recipe.data.stream else (LARGE_SHARE, 0.5):
         with suppress(UserError):  # for instance, groups may be too large
-            divided = run_splits.load(recipe.data.model_copy(update={"validation": share}))
-            if len(of_use(recipe, divided).validation) >= needed:
+            larger = run_splits.load(recipe.data.model_copy(update={"validation": share}))
+            if len(of_use(recipe, larger).validation) >= needed:
                 return f"Use data.validation={share:g}."
     return f"Add images, or use a split with at least {needed} images."
 
 
 def held_out_split(recipe: Recipe) -> str:
-    """Return the split of the held-out images. With data.validation=0 they are training images."""
+    """Return the split that held-out images come from: "train" with data.validation=0."""
     return "train" if recipe.data.validation == 0 else "validation"
 
 
 def measured_on(
     recipe: Recipe, splits: run_splits.Splits, held_out: int | None = None
 ) -> dict[str, int]:
-    """Return how many images of each split are used for metrics or to choose something.
+    """Return {split: number of images} of the images that metrics or choices are computed from.
 
     Measures that need labels count only labelled images.
 
     Args:
-        recipe: the recipe.
-        splits: the splits.
-        held_out: number of held-out images that a training run has read, if known. Images that
-            cannot be read are not measured.
+        recipe: Recipe of the run or evaluation.
+        splits: Images of the run or evaluation.
+        held_out: Number of held-out images that a training run could read. None: unknown, so all
+            are counted.
     """
     counts = {}
     if recipe.trains:
@@ -140,13 +147,12 @@ def measured_on(
         counts[held_out_split(recipe)] = images
     elif chosen_on_held_out(recipe):
         counts[held_out_split(recipe)] = len(measured_images(recipe, splits.validation))
-    tested = {} if splits.test is None else {"test": len(measured_images(recipe, splits.test))}
-    return counts | tested
+    if splits.test is not None:
+        counts["test"] = len(measured_images(recipe, splits.test))
+    return counts
 
 
 def measured_images(recipe: Recipe, source: Source) -> Source:
-    """Return the images of a split that are measured: the labelled images if measures need
-    labels.
-    """
-    by_labels = uses_labels(recipe) and not measures_masks(recipe)
-    return labelled_images(source) if by_labels else source
+    """Return the images of a split that are measured: only labelled images if labels are needed."""
+    needs_labels = uses_labels(recipe) and not measures_masks(recipe)
+    return labelled_images(source) if needs_labels else source

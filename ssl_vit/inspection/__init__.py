@@ -14,16 +14,23 @@ SHOWN = 8  # number of images in this figure
 
 
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write predictions.svg and predictions.png, which show images next to what the objective
-    predicts.
+    """Write predictions.svg and predictions.png: the first images of a batch with predictions.
 
-    A line above says which channels are shown if the images are not RGB.
+    Nothing is written if the objective has no pictures of predictions. If images are not RGB, a
+    line above the images names the channels that are shown.
+
+    Args:
+        objective: Objective that predicts.
+        batch: Batch on the objective's device.
+        folder: Folder to write to.
     """
-    from . import drawing  # matplotlib, which training does without until its end
+    from . import drawing  # imports matplotlib, which training needs only at its end
 
-    few = batch.map(lambda x: x[:SHOWN])
-    if columns := predictions(objective, few):
-        drawn = (module.drawn for module in objective.modules() if isinstance(module, Target))
-        note = "; ".join(filter(None, [shown_note(objective.encoder.channels), *drawn]))
-        group = drawing.PanelGroup("", columns)
-        drawing.write(folder, SAVED, partial(drawing.panels, [group], note))
+    columns = predictions(objective, batch.map(lambda x: x[:SHOWN]))
+    if columns:
+        targets = [module for module in objective.modules() if isinstance(module, Target)]
+        notes = [shown_note(objective.encoder.channels), *(target.drawn for target in targets)]
+        draw = partial(
+            drawing.panels, [drawing.PanelGroup("", columns)], "; ".join(filter(None, notes))
+        )
+        drawing.write(folder, SAVED, draw)

@@ -23,14 +23,18 @@ KINDS = (Attention, QueryAttention, AttentionRope, EvaAttention)
 
 @torch.no_grad()
 def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
-    """Yield each block's attention, float32 (B, H, T, T).
+    """Yield the attention weights of each block, float32 (B, H, T, T).
 
-    Row t holds the weights with which token t reads all tokens. The forward pass is the encoder's,
-    including fused kernels. Temporary hooks record queries and keys of each attention, from which
-    the weights are computed a second time.
+    Row t holds the weights with which token t reads all tokens. The encoder's forward pass itself
+    is unchanged and may use fused kernels, which do not return weights. Therefore temporary hooks
+    record the queries and keys of each block, from which the weights are computed a second time.
+
+    Args:
+        encoder: Encoder in evaluation mode.
+        image_B3HW: Images in uint8.
 
     Raises:
-        UnavailableError: a block's attention is none of KINDS.
+        UnavailableError: A block's attention is none of KINDS.
     """
     x_BTD = encoder.embed(encoder.patch(image_B3HW))
     arguments = encoder.block_arguments()
@@ -41,12 +45,13 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
             kind = type(attention).__name__
             raise UnavailableError(f"the attention of block {number} cannot be read ({kind})")
         query_and_key: list[Tensor] = []
+
+        def record(*hook_arguments: Any, outputs: list[Tensor] = query_and_key) -> None:
+            outputs.append(hook_arguments[-1])
+
         # Queries and keys pass through norms, or through identities if there are no norms
         hooks = [
-            norm.register_forward_hook(
-                lambda *arguments, kept=query_and_key: kept.append(arguments[-1])
-            )
-            for norm in (attention.q_norm, attention.k_norm)
+            norm.register_forward_hook(record) for norm in (attention.q_norm, attention.k_norm)
         ]
         try:
             x_BTD = block(x_BTD, **arguments)
@@ -59,26 +64,28 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
 def attention_weights(
     attention: Any, query_BHTd: Tensor, key_BHTd: Tensor, rope: Tensor | None = None
 ) -> Tensor:
-    """Return the softmax of scaled products of queries and keys, (B, H, T, T) (paper, equation 6).
+    """Compute attention weights, the softmax of scaled products of queries and keys.
 
-    Rotary positions are applied.
+    Source: paper, equation 6.
 
     Args:
-        attention: a module of KINDS.
-        query_BHTd, key_BHTd: queries and keys of the module.
-        rope: angles of rotary positions of the patches, (N, 2d). None: no rotary positions.
+        attention: Module of KINDS.
+        query_BHTd: Queries of the module.
+        key_BHTd: Keys of the module.
+        rope: Angles of rotary positions of the patches, (N, 2d). None: no rotary positions.
+
+    Returns:
+        Weights, float32 (B, H, T, T).
     """
     if rope is not None:
         half = getattr(attention, "rotate_half", False)
-        query_BHTd, key_BHTd = (
-            _rotated(projected_BHTd, rope, half) for projected_BHTd in (query_BHTd, key_BHTd)
-        )
+        query_BHTd, key_BHTd = _rotated(query_BHTd, rope, half), _rotated(key_BHTd, rope, half)
     logit_BHTT = (query_BHTd * attention.scale) @ key_BHTd.transpose(-2, -1)
     return logit_BHTT.float().softmax(-1)
 
 
 def _rotated(x_BHTd: Tensor, angle_Nd: Tensor, half: bool) -> Tensor:
-    """Rotate the patches, which follow the prefix tokens."""
+    """Apply rotary positions to the patches, which follow the prefix tokens."""
     prefix = x_BHTd.shape[2] - len(angle_Nd)
     patch_BHNd = apply_rot_embed_cat(x_BHTd[:, :, prefix:], angle_Nd, half=half)
     return torch.cat([x_BHTd[:, :, :prefix], patch_BHNd], 2).type_as(x_BHTd)
@@ -87,29 +94,37 @@ def _rotated(x_BHTd: Tensor, angle_Nd: Tensor, half: bool) -> Tensor:
 def patch_distances(grid: tuple[int, int], patch: int) -> Tensor:
     """Return the distance in pixels between the centres of all pairs of patches, (N, N)."""
     rows, columns = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
-    place_N2 = patch * torch.stack([rows.flatten(), columns.flatten()], 1).double()
-    return torch.cdist(place_N2, place_N2).float()
+    centre_N2 = patch * torch.stack([rows.flatten(), columns.flatten()], 1).double()
+    return torch.cdist(centre_N2, centre_N2).float()
 
 
 def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
-    """Return the mean distance in pixels over which each head reads in each image, (B, H).
+    """Return the mean distance in pixels over which each head attends in each image, (B, H).
 
-    The distance between a patch and all patches is weighted by attention and averaged over patches
-    (paper, D.7). Other tokens have no place in the image, so weights are normalised over patches.
-    NaN if no patch reads any patch.
+    For each patch, the distances to all patches are averaged with the attention as weights. The
+    result is the mean over patches (paper, D.7). Attention to other tokens is ignored, because they
+    have no position in the image. The result is NaN if no patch attends to any patch.
+
+    Args:
+        attention_BHTT: Attention weights of a block.
+        distance_NN: Result of `patch_distances`.
     """
     prefix = attention_BHTT.shape[-1] - len(distance_NN)
-    among_BHNN = attention_BHTT[:, :, prefix:, prefix:]
-    weighted_BHN = (among_BHNN * distance_NN).sum(-1) / among_BHNN.sum(-1)
-    return weighted_BHN.nanmean(-1)
+    patch_attention_BHNN = attention_BHTT[:, :, prefix:, prefix:]
+    weighted_BHN = (patch_attention_BHNN * distance_NN).sum(-1)
+    mean_BHN = weighted_BHN / patch_attention_BHNN.sum(-1)  # 0 / 0 is NaN
+    return mean_BHN.nanmean(-1)
 
 
 def rollout(attention_maps: Iterable[Tensor]) -> Tensor:
-    """Return how much of each input token is in each output token, (B, T, T). Rows sum to 1.
+    """Return the attention rollout: the share of each input token in each output token, (B, T, T).
 
     Each block's attention is averaged over heads, the identity is added for the residual
-    connection, rows are normalised, and the matrices of all blocks are multiplied (paper, D.8;
-    Abnar and Zuidema, 2020, section 3.1).
+    connection, and rows are normalised to sum 1. The result is the product of the matrices of all
+    blocks (paper, D.8; Abnar and Zuidema, 2020, section 3.1).
+
+    Args:
+        attention_maps: Attention weights (B, H, T, T) of each block, from the first to the last.
     """
     rolled_BTT: Tensor | None = None
     for attention_BHTT in attention_maps:
@@ -125,9 +140,9 @@ def feature_rollout(rolled_BTT: Tensor, prefix: int, pool: str) -> Tensor:
     """Return the share of each patch in an image's feature, (B, N).
 
     Args:
-        rolled_BTT: result of `rollout`.
-        prefix: number of prefix tokens.
-        pool: the feature: "token" for the class token, "avg" for the mean of the patches.
+        rolled_BTT: Result of `rollout`.
+        prefix: Number of prefix tokens.
+        pool: Which feature: "token" for the class token, "avg" for the mean of the patches.
     """
     if pool == "token":
         return rolled_BTT[:, 0, prefix:]

@@ -15,16 +15,15 @@ Arrays = Mapping[str, np.ndarray]  # the data of a figure, by name
 
 
 class UnavailableError(Exception):
-    """Error that an encoder lacks what a figure shows. The message says what the encoder lacks."""
+    """Error for a figure that an encoder cannot have. The message says what the encoder lacks."""
 
 
 @torch.no_grad()
 def predictions(objective: Objective, batch: Batch) -> Arrays:
     """Return pictures of what an objective predicts for images, {title: uint8 (B, H, W, 3)}."""
-    panel_items = objective.panels(batch).items()
     return {
-        title: rearrange(panel_BCHW, "b c h w -> b h w c").cpu().numpy()
-        for title, panel_BCHW in panel_items
+        title: rearrange(panel_B3HW, "b c h w -> b h w c").cpu().numpy()
+        for title, panel_B3HW in objective.panels(batch).items()
     }
 
 
@@ -32,14 +31,14 @@ class Subject(NamedTuple):
     """Encoder in evaluation mode and preprocessed images on the same device.
 
     Attributes:
-        encoder: the network.
-        pool: how the feature that training used is pooled: "token" or "avg".
-        batches: the images for statistics.
-        shown: the first of these images, which figures show.
-        objective: the objective that trained the encoder, if its declaration has a figure. The
-            encoder is part of the objective.
-        classes: names of the images' classes, if any.
-        unknown: why an objective that may have a figure could not be loaded.
+        encoder: Network to draw.
+        pool: How training pooled tokens into a feature: "token" or "avg".
+        batches: Images for statistics.
+        shown: The first of these images, which figures show.
+        objective: Objective that trained the encoder, with the encoder as a part. None if the
+            objective has no figure or could not be loaded.
+        classes: Names of the images' classes, if any.
+        unknown: Why the objective could not be loaded, if it may have a figure.
     """
 
     encoder: Encoder

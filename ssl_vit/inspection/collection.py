@@ -6,6 +6,7 @@ FIGURES.
 Legend: B images, L blocks, H heads, N patches, D width.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -44,9 +45,9 @@ class FigureKind(NamedTuple):
     """Kind of figure.
 
     Attributes:
-        compute: returns the data of an encoder, or raises UnavailableError. The entry `drawn`
+        compute: Returns the data of an encoder, or raises UnavailableError. The entry `drawn`
             explains the figure where the explanation differs between encoders.
-        draw: draws the data of fresh weights and of the encoder.
+        draw: Draws the data of fresh weights and of the encoder.
     """
 
     compute: Callable[[Subject], Arrays]
@@ -54,20 +55,28 @@ class FigureKind(NamedTuple):
 
 
 def usual(objective: Objective | None) -> list[str]:
-    """Return the names of all figures that suit an objective.
+    """Return the names of the figures that suit an objective.
 
-    Of the two figures that show predictions, an objective has only one.
+    Predictions are shown by "reconstruction" if the objective predicts patches, else by
+    "predicted".
     """
-    left_out = "predicted" if isinstance(objective, PatchPrediction) else "reconstruction"
-    return [name for name in FIGURES if name != left_out]
+    unsuitable = "predicted" if isinstance(objective, PatchPrediction) else "reconstruction"
+    return [name for name in FIGURES if name != unsuitable]
 
 
 def _beside(
     data: ByEncoder, notes: Sequence[str], height: float, **options: Any
 ) -> tuple[Figure, list[tuple[Any, Arrays]]]:
-    """Create a figure with a titled axis for each encoder, and return each axis with its data.
+    """Create a figure with an axis for each encoder, from left to right.
 
-    `options` are arguments of Figure.subplots.
+    Args:
+        data: Label and data of each encoder.
+        notes: Second line of each title.
+        height: Height of the figure in inches.
+        **options: Arguments of Figure.subplots.
+
+    Returns:
+        The figure, and each axis with the data of its encoder.
     """
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots(ncols=len(data), squeeze=False, **options)[0]
@@ -77,23 +86,25 @@ def _beside(
 
 
 def _images(subject: Subject) -> np.ndarray:
-    """Return the images that are shown, uint8 (B, H, W, 3)."""
+    """Return the images that the figure shows, uint8 (B, H, W, 3)."""
     image_B3HW = shown_image(subject.shown.image, subject.encoder.pixel_range)
     return rearrange(image_B3HW, "b c h w -> b h w c").cpu().numpy()
 
 
-def _first(subject: Subject, most: int) -> Iterator[Tensor]:
-    """Yield the first `most` images for statistics, in batches (B, 3, H, W)."""
+def _first(subject: Subject, images: int) -> Iterator[Tensor]:
+    """Yield the first `images` images for statistics, in batches (B, 3, H, W)."""
+    remaining = images
     for batch in subject.batches:
-        if most > 0:
-            yield batch.image[:most]
-        most -= len(batch.image)
+        if remaining > 0:
+            yield batch.image[:remaining]
+        remaining -= len(batch.image)
 
 
 # ---- the embedding of patches -------------------------------------------------------------------
 
 
 def _filters(subject: Subject) -> Arrays:
+    """Compute the principal components of the filters that embed patches."""
     component_KPP3, variance_K = embeddings.filter_components(subject.encoder)
     return {"components": component_KPP3.cpu().numpy(), "variance": variance_K.cpu().numpy()}
 
@@ -107,37 +118,41 @@ def _draw_filters(data: ByEncoder) -> Figure:
         f"{len(arrays['components'])} components, {arrays['variance'].sum():.0%} of the variance"
         for _, arrays in data
     ]
-    figure, parts = _beside(data, notes, 3.2)
-    for axis, arrays in parts:
-        component = arrays["components"]
-        image = 0.5 + component / np.abs(component).max((1, 2, 3), keepdims=True).clip(1e-12) / 2
-        opaque = np.concatenate([image, np.ones_like(image[..., :1])], -1)
-        missing = np.zeros((-len(image) % 7, *opaque.shape[1:]))
-        grid = np.concatenate([opaque, missing])
-        axis.imshow(tiled(grid.reshape(-1, 7, *grid.shape[1:]), 0), interpolation="none")
+    figure, axes = _beside(data, notes, 3.2)
+    for axis, arrays in axes:
+        component_KPP3 = arrays["components"]
+        largest_K = np.abs(component_KPP3).max((1, 2, 3), keepdims=True).clip(1e-12)
+        image_KPP3 = 0.5 + component_KPP3 / largest_K / 2
+        opaque_KPP4 = np.concatenate([image_KPP3, np.ones_like(image_KPP3[..., :1])], -1)
+        # Fill the last row of the grid with transparent tiles
+        transparent = np.zeros((-len(opaque_KPP4) % 7, *opaque_KPP4.shape[1:]))
+        tiles = np.concatenate([opaque_KPP4, transparent])
+        axis.imshow(tiled(tiles.reshape(-1, 7, *tiles.shape[1:]), 0), interpolation="none")
         axis.set_axis_off()
     return figure
 
 
 def _positions(subject: Subject) -> Arrays:
-    patch_NN = embeddings.position_similarity(subject.encoder)
-    return {"patches": patch_NN.cpu().numpy().reshape(2 * subject.encoder.grid)}
+    """Compute the similarities of position embeddings, as (rows, columns, rows, columns)."""
+    similarity_NN = embeddings.position_similarity(subject.encoder)
+    return {"patches": similarity_NN.cpu().numpy().reshape(2 * subject.encoder.grid)}
 
 
 def _draw_positions(data: ByEncoder) -> Figure:
-    """Draw a tile for each patch: the similarity of position embeddings with all patches.
+    """Draw a tile for each patch: how similar its position embedding is to that of every patch.
 
-    As in Figure 7 of the paper, centre. For large grids, only every second or third patch has a
-    tile.
+    The figure is that of the paper (Figure 7, centre). For large grids, only every second or third
+    patch has a tile.
     """
     notes = ["a tile for each patch"] * len(data)
-    figure, parts = _beside(data, notes, WIDTH / 2)
-    for axis, arrays in parts:
-        step = -(-len(arrays["patches"]) // MOST_TILES)
-        page = tiled(arrays["patches"][::step, ::step], np.nan)
-        shown = axis.imshow(page, vmin=-1, vmax=1, cmap=HEAT, interpolation="none")
+    figure, axes = _beside(data, notes, WIDTH / 2)
+    for axis, arrays in axes:
+        similarity = arrays["patches"]
+        step = math.ceil(len(similarity) / MOST_TILES)
+        page = tiled(similarity[::step, ::step], np.nan)
+        colours = axis.imshow(page, vmin=-1, vmax=1, cmap=HEAT, interpolation="none")
         axis.set_axis_off()
-    figure.colorbar(shown, ax=figure.axes, shrink=0.6, aspect=30, label="cosine similarity")
+    figure.colorbar(colours, ax=figure.axes, shrink=0.6, aspect=30, label="cosine similarity")
     return figure
 
 
@@ -145,6 +160,7 @@ def _draw_positions(data: ByEncoder) -> Figure:
 
 
 def _attention_distance(subject: Subject) -> Arrays:
+    """Compute the mean distance in pixels over which each head reads, averaged over images."""
     encoder = subject.encoder
     distance_NN = attention.patch_distances(encoder.grid, encoder.patch_size)
     distance_NN = distance_NN.to(subject.shown.image.device)
@@ -162,16 +178,16 @@ def _attention_distance(subject: Subject) -> Arrays:
 
 
 def _draw_attention_distance(data: ByEncoder) -> Figure:
-    """Draw a dot for each head, by depth (paper, Figures 7, right, and 11).
+    """Draw each head's attention distance as a dot, by block (paper, Figures 7, right, and 11).
 
-    The line shows the distance for equal attention to all patches.
+    A dashed line shows the distance for equal attention to all patches.
     """
     notes = [
         f"{arrays['distance'].shape[1]} heads, {arrays['images'].item():,} images"
         for _, arrays in data
     ]
-    figure, parts = _beside(data, notes, 3.4, sharey=True)
-    for axis, arrays in parts:
+    figure, axes = _beside(data, notes, 3.4, sharey=True)
+    for axis, arrays in axes:
         distance_LH = arrays["distance"]
         blocks, heads = distance_LH.shape
         axis.set_prop_cycle(color=matplotlib.colormaps[HEAT](np.linspace(*SEEN, heads)))
@@ -180,16 +196,17 @@ def _draw_attention_distance(data: ByEncoder) -> Figure:
         axis.set_xlabel("block")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid()
-    tallest = max(np.nanmax([*arrays["distance"].flat, arrays["uniform"]]) for _, arrays in data)
-    first = figure.axes[0]
-    first.set_ylim(0, 1.08 * tallest)
-    first.set_ylabel("mean attention distance (pixels)")
-    handle = Line2D([], [], color=INK, linestyle="--", label="equal attention to all patches")
-    figure.legend(handles=[handle], loc="outside lower center")
+    largest = max(np.nanmax([*arrays["distance"].flat, arrays["uniform"]]) for _, arrays in data)
+    first_axis = figure.axes[0]
+    first_axis.set_ylim(0, 1.08 * largest)
+    first_axis.set_ylabel("mean attention distance (pixels)")
+    line = Line2D([], [], color=INK, linestyle="--", label="equal attention to all patches")
+    figure.legend(handles=[line], loc="outside lower center")
     return figure
 
 
 def _attention_rollout(subject: Subject) -> Arrays:
+    """Compute the share of each patch in the feature of each shown image."""
     encoder = subject.encoder
     rolled_BTT = attention.rollout(attention.attention_maps(encoder, subject.shown.image))
     pool = subject.pool if encoder.has_class_token else "avg"
@@ -202,17 +219,18 @@ def _attention_rollout(subject: Subject) -> Arrays:
 
 
 def _draw_attention_rollout(data: ByEncoder) -> Figure:
-    """Draw images, and again multiplied by the rollout (paper, Figures 6 and 14).
+    """Draw each image, and again with brightness by the rollout (paper, Figures 6 and 14).
 
-    The rollout is divided by the largest value.
+    The rollout of an image is divided by its largest value.
     """
     groups = []
     for label, arrays in data:
         dimmed = []
-        for image, share in zip(arrays["images"], arrays["rollout"], strict=True):
-            smooth = Image.fromarray((share / share.max().clip(1e-12)).astype(np.float32))
-            mask = np.asarray(smooth.resize(image.shape[1::-1], Image.Resampling.BILINEAR))
-            dimmed.append((image * mask[..., None]).round().astype(np.uint8))
+        for image_HW3, share in zip(arrays["images"], arrays["rollout"], strict=True):
+            relative = Image.fromarray((share / share.max().clip(1e-12)).astype(np.float32))
+            height, width, _ = image_HW3.shape
+            mask_HW = np.asarray(relative.resize((width, height), Image.Resampling.BILINEAR))
+            dimmed.append((image_HW3 * mask_HW[..., None]).round().astype(np.uint8))
         feature = {"token": "class token", "avg": "mean of the patches"}[arrays["pool"].item()]
         columns = {"input": arrays["images"], "rollout": np.stack(dimmed)}
         groups.append(PanelGroup(label, columns, f"in the {feature}"))
@@ -220,14 +238,15 @@ def _draw_attention_rollout(data: ByEncoder) -> Figure:
 
 
 def _class_attention(subject: Subject) -> Arrays:
+    """Compute the class token's attention to patches in the last block, for each head."""
     encoder = subject.encoder
     if not encoder.has_class_token:
         raise UnavailableError("the encoder has no class token")
     *_, last_BHTT = attention.attention_maps(encoder, subject.shown.image)
-    read_BHN = last_BHTT[:, :, 0, encoder.prefix :]
+    class_BHN = last_BHTT[:, :, 0, encoder.prefix :]
     return {
         "images": _images(subject),
-        "attention": read_BHN.unflatten(2, encoder.grid).cpu().numpy(),
+        "attention": class_BHN.unflatten(2, encoder.grid).cpu().numpy(),
         "pool": np.array(subject.pool),
     }
 
@@ -253,13 +272,14 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
 
 @torch.no_grad()
 def _feature_map(subject: Subject) -> Arrays:
+    """Compute the features of the shown images' patches as colours."""
     encoder = subject.encoder
 
     def patches(image_B3HW: Tensor) -> Tensor:
         return encoder(encoder.patch(image_B3HW))[:, encoder.prefix :]
 
-    most = max(len(subject.shown.image), projections.FITTED // encoder.patches)
-    sample_BND = torch.cat([patches(image) for image in _first(subject, most)])
+    fitted_images = max(len(subject.shown.image), projections.FITTED // encoder.patches)
+    sample_BND = torch.cat([patches(image) for image in _first(subject, fitted_images)])
     check_finite(ENCODER, is_finite(sample_BND))
     color_BP3, variance_3 = projections.patch_colors(
         sample_BND.flatten(0, 1), patches(subject.shown.image)
@@ -286,6 +306,7 @@ def _draw_feature_map(data: ByEncoder) -> Figure:
 
 @torch.no_grad()
 def _image_map(subject: Subject) -> Arrays:
+    """Compute the positions of images by t-SNE of their features, with the images' classes."""
     pool = subject.pool if subject.encoder.has_class_token else "avg"
     parts = [subject.encoder.feature(batch.image, pool) for batch in subject.batches]
     feature_BD = torch.cat(parts)
@@ -299,20 +320,22 @@ def _image_map(subject: Subject) -> Arrays:
 
 def _draw_image_map(data: ByEncoder) -> Figure:
     """Draw images as points by t-SNE, coloured by class if classes are known."""
-    label_B, names = (data[-1][1][key] for key in ("label", "classes"))  # equal for all encoders
-    numbers = np.unique(label_B[label_B >= 0]).tolist()
-    classes = {
-        number: str(names[number]) if number < len(names) else str(number) for number in numbers
-    }
-    shades: Sequence[Any] = COLOURS
+    _, any_arrays = data[-1]  # labels and classes are the same for all encoders
+    label_B, names = any_arrays["label"], any_arrays["classes"]
+    classes = {}
+    for number in np.unique(label_B[label_B >= 0]).tolist():
+        classes[number] = str(names[number]) if number < len(names) else str(number)
+    palette: Sequence[Any] = COLOURS
     if len(classes) > len(COLOURS):
-        shades = [*matplotlib.colormaps["turbo"](np.linspace(0.1, 0.95, len(classes)))]
-    colours = dict(zip(classes, shades, strict=False))
-    ink = [colours.get(number, INK) for number in label_B.tolist()]
-    size = max(4, 14 - len(ink) // 100)
-    figure, parts = _beside(data, [f"t-SNE of {len(ink):,} images"] * len(data), WIDTH / 2)
-    for axis, arrays in parts:
-        axis.scatter(*arrays["tsne"].T, s=size, c=ink, linewidths=0, rasterized=True)
+        palette = [*matplotlib.colormaps["turbo"](np.linspace(0.1, 0.95, len(classes)))]
+    colours = dict(zip(classes, palette, strict=False))
+    point_colours = [colours.get(number, INK) for number in label_B.tolist()]
+    images = len(point_colours)
+    point_size = max(4, 14 - images // 100)
+    figure, axes = _beside(data, [f"t-SNE of {images:,} images"] * len(data), WIDTH / 2)
+    for axis, arrays in axes:
+        coordinates = arrays["tsne"].T
+        axis.scatter(*coordinates, s=point_size, c=point_colours, linewidths=0, rasterized=True)
         axis.set(xticks=[], yticks=[])
     if 0 < len(classes) <= MOST_CLASSES:
         handles = [
@@ -331,7 +354,7 @@ def _draw_image_map(data: ByEncoder) -> Figure:
 
 
 def _predicted(subject: Subject) -> Arrays:
-    """Compute the pictures of an objective whose figure is not a reconstruction."""
+    """Compute the pictures of predictions of an objective that does not predict patches."""
     if subject.objective is None:
         raise UnavailableError(subject.unknown or "the objective has no figure")
     if isinstance(subject.objective, PatchPrediction):
@@ -343,29 +366,31 @@ def _predicted(subject: Subject) -> Arrays:
 
 
 def _draw_predicted(data: ByEncoder) -> Figure:
-    """Draw the pictures of an objective for one encoder, because fresh weights have no pictures."""
+    """Draw the pictures of predictions of one encoder; fresh weights have no pictures."""
     ((label, arrays),) = data
     columns = {title: images for title, images in arrays.items() if title != "drawn"}
     return panels([PanelGroup(label, columns)], str(arrays["drawn"]))
 
 
 def _reconstruction(subject: Subject) -> Arrays:
+    """Compute reconstructions of the shown images, with error and certainty of each pixel."""
+    if subject.objective is None:
+        raise UnavailableError(subject.unknown or "the encoder has no heads that predict patches")
     if not isinstance(subject.objective, PatchPrediction):
-        lacking = subject.unknown or "the encoder has no heads that predict patches"
-        instead = "figures=predicted shows the predictions of this objective"
-        raise UnavailableError(lacking if subject.objective is None else instead)
+        raise UnavailableError("figures=predicted shows the predictions of this objective")
     reconstruction = reconstruct(subject.objective, subject.shown)
     arrays = {
         "panels": rearrange(reconstruction.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),
         "error": reconstruction.error_BHW.cpu().numpy(),
     }
-    target = subject.objective.target.drawn
-    drawn = [f"predicted and true: {target}"] if target else []
+    notes = []
     if reconstruction.certainty_BHW is not None:
         arrays["certainty"] = reconstruction.certainty_BHW.cpu().numpy()
-        text = "probability of the prediction, from 0 (dark) to 1 (bright)"
-        drawn.insert(0, f"certainty: {text}")
-    return arrays | {"drawn": np.array("; ".join(drawn))}
+        notes.append("certainty: probability of the prediction, from 0 (dark) to 1 (bright)")
+    target = subject.objective.target.drawn
+    if target:
+        notes.append(f"predicted and true: {target}")
+    return arrays | {"drawn": np.array("; ".join(notes))}
 
 
 def _draw_reconstruction(data: ByEncoder) -> Figure:
@@ -378,9 +403,9 @@ def _draw_reconstruction(data: ByEncoder) -> Figure:
     columns["error"] = [heat(error_HW, LARGEST_ERROR, ERROR_HEAT) for error_HW in arrays["error"]]
     if "certainty" in arrays:
         columns["certainty"] = [heat(certainty_HW, 1.0) for certainty_HW in arrays["certainty"]]
-    above = f"error: 0 (dark) to {LARGEST_ERROR} of the range (bright)"
-    texts = filter(None, [above, str(arrays["drawn"])])
-    return panels([PanelGroup(label, columns)], "; ".join(texts))
+    error_note = f"error: 0 (dark) to {LARGEST_ERROR} of the range (bright)"
+    notes = filter(None, [error_note, str(arrays["drawn"])])
+    return panels([PanelGroup(label, columns)], "; ".join(notes))
 
 
 # File name without suffix -> figure

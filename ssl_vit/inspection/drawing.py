@@ -6,6 +6,7 @@ Legend: B images, R rows, C columns of tiles, H W height and width of an image.
 """
 
 import io
+import math
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +37,9 @@ class PanelGroup(NamedTuple):
     """Panels of an encoder.
 
     Attributes:
-        label: title of the group.
+        label: Title of the group.
         columns: {title of a column: images}, uint8 (H, W, 3), or (H, W, 4) with opacity.
-        note: line below the label.
+        note: Line below the label.
     """
 
     label: str
@@ -47,43 +48,47 @@ class PanelGroup(NamedTuple):
 
 
 def write(folder: Path, name: str, draw: Callable[[], Figure]) -> None:
-    """Write a figure as NAME.svg and NAME.png."""
+    """Draw a figure and write it to `folder` as NAME.svg and NAME.png."""
     folder.mkdir(parents=True, exist_ok=True)
-    for form, content in rendered(draw).items():
-        write_atomically(folder / f"{name}.{form}", content)
+    for suffix, content in rendered(draw).items():
+        write_atomically(folder / f"{name}.{suffix}", content)
 
 
 def rendered(draw: Callable[[], Figure]) -> dict[str, bytes]:
-    """Return a figure as "svg" and "png" bytes.
+    """Draw a figure and return it as files: {"svg": bytes, "png": bytes}.
 
     The bytes are the same each time, because they contain no date and no version.
     """
-    facts = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}
+    # Metadata that matplotlib would write; None removes them
+    left_out = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}
     files = {}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # Characters that the font lacks are shown as boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = draw()
-        for form, names in facts.items():
+        for suffix, names in left_out.items():
             file = io.BytesIO()
-            figure.savefig(file, format=form, metadata=dict.fromkeys(names))
-            files[form] = file.getvalue()
+            figure.savefig(file, format=suffix, metadata=dict.fromkeys(names))
+            files[suffix] = file.getvalue()
     return files
 
 
 def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
-    """Draw groups of panels, stacked vertically, under a line of text.
+    """Draw groups of panels, one below the other.
 
-    All groups must have the same number of images. Each group is a raster on a single axis, because
-    an axis for each panel takes ten times as long.
+    Args:
+        groups: Groups to draw, each with the same number of images.
+        above: Text above the groups.
     """
-    first, *_ = groups[0].columns.values()
-    # Number of images, with all their columns, in a row
-    sets = min(max(1, FITTING // len(groups[0].columns)), len(first))
+    first_column, *_ = groups[0].columns.values()
+    # Number of images, with all their columns, in a row of panels
+    sets = min(max(1, FITTING // len(groups[0].columns)), len(first_column))
+    # Each group is a raster on a single axis: an axis for each panel takes ten times as long
     pages = [_montage(group, sets) for group in groups]
-    wide = max(page.shape[1] for page in pages)
-    high = sum(page.shape[0] for page in pages)
-    height = high * (WIDTH - 0.3) / wide + 0.6 * len(groups) + 0.2
+    page_width = max(page.shape[1] for page in pages)
+    page_heights = sum(page.shape[0] for page in pages)
+    # In inches, with room for the margins, the titles of the groups and the text above
+    height = page_heights * (WIDTH - 0.3) / page_width + 0.6 * len(groups) + 0.2
     figure = Figure(figsize=(WIDTH, height), layout="compressed")
     axes = figure.subplots(nrows=len(groups), squeeze=False).flat
     for axis, group, page in zip(axes, groups, pages, strict=True):
@@ -101,11 +106,20 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
 
 
 def _montage(group: PanelGroup, sets: int) -> np.ndarray:
-    """Join the panels of a group into an image, transparent between panels, uint8 (H, W, 4)."""
+    """Join the panels of a group into an image, transparent between panels.
+
+    Args:
+        group: Panels to join.
+        sets: Number of images, with all their columns, in a row.
+
+    Returns:
+        The image, uint8 (H, W, 4).
+    """
     columns = list(group.columns.values())
     side = max(max(image.shape[:2]) for images in columns for image in images)
-    cell = min(LARGEST_CELL, side * -(-CELL // side))
-    rows = -(-len(columns[0]) // sets)
+    # Small images are enlarged by a whole number, to at least CELL pixels
+    cell = min(LARGEST_CELL, side * math.ceil(CELL / side))
+    rows = math.ceil(len(columns[0]) / sets)
     panel_BCHW4 = np.zeros((rows * sets, len(columns), cell, cell, 4), np.uint8)
     for column, images in enumerate(columns):
         for number, image in enumerate(images):
@@ -116,21 +130,19 @@ def _montage(group: PanelGroup, sets: int) -> np.ndarray:
 
 
 def resized(image_HWC: np.ndarray, side: int) -> np.ndarray:
-    """Resize an image to a square.
-
-    Pixels are repeated where the image is enlarged, and averaged where the image is reduced.
-    """
+    """Resize an image to a square: repeat pixels to enlarge it, average pixels to reduce it."""
     shrinks = max(image_HWC.shape[:2]) > side
     method = Image.Resampling.BOX if shrinks else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(image_HWC).resize((side, side), method))
 
 
 def title_of(label: str, note: str, width: float) -> str:
-    """Return the title of an encoder's part of a figure.
+    """Return the title of an axis: the wrapped label, and the note on a line below.
 
     Args:
-        label, note: see PanelGroup.
-        width: width of the part in inches.
+        label: Name of the encoder.
+        note: Note, may be empty.
+        width: Width of the axis in inches.
     """
     return "\n".join(filter(None, [wrapped(label, width), figure_label(note)]))
 
@@ -144,9 +156,14 @@ def wrapped(text: str, width: float) -> str:
 
 
 def heat(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np.ndarray:
-    """Show values from 0 to `largest` as colours, uint8 (H, W, 4).
+    """Convert values from 0 to `largest` to colours, uint8 (H, W, 4).
 
-    NaN is a transparent grey, which looks light or dark on the page's ground.
+    NaN becomes a transparent grey, which suits light and dark pages.
+
+    Args:
+        value_HW: Values.
+        largest: Value of the last colour.
+        colours: Name of matplotlib's colour map.
     """
     shades = matplotlib.colormaps[colours].with_extremes(bad=(0.5, 0.5, 0.5, 0.2))
     share_HW = Normalize(0, max(largest, 1e-12))(np.ma.masked_invalid(value_HW))
@@ -154,7 +171,14 @@ def heat(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np.ndarra
 
 
 def tiled(tile_RCHW: np.ndarray, fill: float, gap: int = 1) -> np.ndarray:
-    """Join tiles (R, C, H, W, ...) into an image with `gap` pixels of `fill` between tiles."""
-    edges = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tile_RCHW.ndim - 4)]
-    padded = np.pad(tile_RCHW, edges, constant_values=fill)
+    """Join tiles into an image with R rows and C columns of tiles.
+
+    Args:
+        tile_RCHW: Tiles, (R, C, H, W) or (R, C, H, W, channels).
+        fill: Value between tiles.
+        gap: Pixels between tiles.
+    """
+    # Pad each tile below and on the right, and cut off the padding of the last row and column
+    padding = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tile_RCHW.ndim - 4)]
+    padded = np.pad(tile_RCHW, padding, constant_values=fill)
     return rearrange(padded, "r c h w ... -> (r h) (c w) ...")[:-gap, :-gap]

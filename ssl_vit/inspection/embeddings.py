@@ -19,14 +19,14 @@ COMPONENTS = 28  # paper, Figure 7 (left)
 
 
 def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
-    """Return the first principal components of the D filters that embed patches of pixels.
+    """Compute principal components of the encoder's D filters, which embed patches of pixels.
 
     Returns:
-        The components, of unit norm, as images of the channels that are shown, (K, P, P, 3), and
-        the share of the filters' variance along each component, (K,).
+        The first COMPONENTS components, of unit norm, as images (K, P, P, 3) of the channels that
+        figures show; and the share of the filters' variance along each component, (K,).
 
     Raises:
-        UnavailableError: patches are not cut from pixels.
+        UnavailableError: Patches are not cut from pixels.
     """
     projection = getattr(encoder.backbone.patch_embed, "proj", None)
     if not isinstance(projection, nn.Conv2d) or projection.in_channels != encoder.channels:
@@ -34,8 +34,8 @@ def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
     filter_DX = rearrange(projection.weight.detach(), "d c p q -> d (p q c)")
     components = principal_components(filter_DX, COMPONENTS)
     side = projection.kernel_size[0]
-    images = rearrange(components.direction_KD, "k (p q c) -> k p q c", p=side, q=side)
-    return shown_channels(images, -1), components.variance_K
+    image_KPPC = rearrange(components.direction_KD, "k (p q c) -> k p q c", p=side, q=side)
+    return shown_channels(image_KPPC, -1), components.variance_K
 
 
 def position_similarity(encoder: Encoder) -> Tensor:
@@ -44,12 +44,14 @@ def position_similarity(encoder: Encoder) -> Tensor:
     Patches are in row order, at the encoder's image size.
 
     Raises:
-        UnavailableError: the encoder has no position embeddings.
+        UnavailableError: The encoder has no position embeddings.
     """
     backbone = encoder.backbone
     table_ND = encoder.positions.table()
     if table_ND is None and getattr(backbone, "pos_embed", None) is not None:
-        table_ND = backbone.pos_embed[0, 0 if backbone.no_embed_class else encoder.prefix :]
+        # timm's table may begin with the positions of the prefix tokens
+        first_patch = 0 if backbone.no_embed_class else encoder.prefix
+        table_ND = backbone.pos_embed[0, first_patch:]
     if table_ND is None:
         kind = encoder.positions.kind
         raise UnavailableError(f"the encoder has no position embeddings (model.positions={kind})")

@@ -20,9 +20,9 @@ class Components(NamedTuple):
     """Principal components in float64, largest variance first.
 
     Attributes:
-        mean_D: mean of the rows.
-        direction_KD: unit vectors.
-        variance_K: share of the variance along each direction.
+        mean_D: Mean of the rows.
+        direction_KD: Unit vectors.
+        variance_K: Share of the variance along each direction.
     """
 
     mean_D: Tensor
@@ -35,7 +35,7 @@ class Components(NamedTuple):
 
 
 def principal_components(x_ND: Tensor, count: int) -> Components:
-    """Return the first `count` principal components of the rows, or fewer if there are fewer.
+    """Return the first `count` principal components of the rows, or all if there are fewer.
 
     The entry of largest magnitude of each component is positive, so that the sign does not depend
     on the library.
@@ -44,13 +44,13 @@ def principal_components(x_ND: Tensor, count: int) -> Components:
     x_ND = x_ND.double()
     mean_D = x_ND.mean(0)
     centred_ND = x_ND - mean_D
-    value_D, vector_DD = torch.linalg.eigh(centred_ND.T @ centred_ND)
-    square_K = value_D.flip(0).clamp(min=0)
-    kept = max(1, min(count, rows - 1, width))
-    direction_KD = vector_DD.T.flip(0)[:kept]
+    eigenvalue_D, eigenvector_DD = torch.linalg.eigh(centred_ND.T @ centred_ND)  # ascending
+    variance_D = eigenvalue_D.flip(0).clamp(min=0)
+    components = max(1, min(count, rows - 1, width))
+    direction_KD = eigenvector_DD.T.flip(0)[:components]
     largest_K1 = direction_KD.gather(1, direction_KD.abs().argmax(1, keepdim=True))
-    total = square_K.sum().clamp(min=torch.finfo(torch.float64).tiny)
-    return Components(mean_D, direction_KD * largest_K1.sign(), square_K[:kept] / total)
+    total = variance_D.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    return Components(mean_D, direction_KD * largest_K1.sign(), variance_D[:components] / total)
 
 
 def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,12 +59,16 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor
     The components are fitted to a sample of patches. All images share one projection and one range,
     so that the same colour is the same feature in every image.
 
+    Args:
+        sample_ND: Features of the sample.
+        feature_BPD: Features of the patches to show.
+
     Returns:
         Patches as colours, uint8 (B, P, 3), and the share of the variance that each channel shows,
         (3,).
 
     Raises:
-        UnavailableError: features have fewer than three dimensions, or there are fewer than 4
+        UnavailableError: Features have fewer than three dimensions, or there are fewer than 4
             patches.
     """
     components = principal_components(sample_ND, 3)
@@ -72,16 +76,18 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor
         raise UnavailableError(
             "the figure needs features of at least 3 dimensions, and at least 4 patches"
         )
-    ends = torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=sample_ND.device)
-    low_3, high_3 = torch.quantile(components.project(sample_ND), ends, dim=0)
-    span_3 = (high_3 - low_3).clamp(min=1e-12)
+    limits = torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=sample_ND.device)
+    low_3, high_3 = torch.quantile(components.project(sample_ND), limits, dim=0)
+    range_3 = (high_3 - low_3).clamp(min=1e-12)
     # Project image by image, because float64 copies of all features would take much memory
-    share_BP3 = torch.stack([(components.project(x_PD) - low_3) / span_3 for x_PD in feature_BPD])
-    return (255 * share_BP3).round().clamp(0, 255).to(torch.uint8), components.variance_K
+    color_BP3 = torch.stack([(components.project(x_PD) - low_3) / range_3 for x_PD in feature_BPD])
+    return (255 * color_BP3).round().clamp(0, 255).to(torch.uint8), components.variance_K
 
 
 def image_map(feature_BD: Tensor) -> Tensor:
-    """Return coordinates (B, 2) of images by t-SNE of their features, the same each time.
+    """Place images in a plane by t-SNE of their features, and return the coordinates (B, 2).
+
+    The result is the same each time.
 
     Raises:
         UnavailableError: scikit-learn is not installed, there are too few images, or features are

@@ -40,7 +40,7 @@ def resolve(options: Options = (), /, **keywords: Any) -> Recipe:
     The images need not be on this machine.
 
     Raises:
-        UserError: a key, preset or recipe is unknown, or a value has the wrong type or is out of
+        UserError: A key, preset or recipe is unknown, or a value has the wrong type or is out of
             bounds.
     """
     return load.resolve(words.from_python(options, keywords, {}), here=False)
@@ -57,11 +57,11 @@ def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | 
         several processes train together, the result is None on all processes except rank 0.
 
     Raises:
-        UserError: the options, the images, the weights or the run folder do not fit together, or
+        UserError: The options, the images, the weights or the run folder do not fit together, or
             another call in this process has not ended.
-        SystemExit: a signal stopped the run, and the same call resumes the run. docs/runs.md
+        SystemExit: A signal stopped the run, and the same call resumes the run. docs/runs.md
             explains the exit statuses.
-        KeyboardInterrupt: a signal stopped the run in an interactive shell or a notebook, or Ctrl-C
+        KeyboardInterrupt: A signal stopped the run in an interactive shell or a notebook, or Ctrl-C
             came after the last step.
     """
     return _run(options, keywords, cli.PRETRAIN)
@@ -90,7 +90,7 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
     images that are most similar to the query image.
 
     Raises:
-        UserError: the options, the encoder, the images or the folder do not fit together.
+        UserError: The options, the encoder, the images or the folder do not fit together.
     """
     # before the imports, which would disturb a job that is importing the same modules
     with hold_process("embed"):
@@ -104,7 +104,7 @@ def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
     """Draw figures of what an encoder has learned, next to the same model with fresh weights.
 
     Raises:
-        UserError: an option, an encoder or the images are unsuitable, no figure can be made, or the
+        UserError: An option, an encoder or the images are unsuitable, no figure can be made, or the
             folder holds something else.
     """
     from . import draw_figures
@@ -119,7 +119,7 @@ def export(options: Options = (), /, **keywords: Any) -> Path:
         The folder or file `out=` with the converted encoder.
 
     Raises:
-        UserError: the run has no export, the model does not fit the format, or `out` exists.
+        UserError: The run has no export, the model does not fit the format, or `out` exists.
     """
     tool_options = parse(ExportOptions, from_python(ExportOptions, options, keywords))
     with hold_process(f"init={tool_options.init}", nested=True):
@@ -136,7 +136,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     the encoder of the run.
 
     Raises:
-        UserError: the folder has no recipe.yaml, or the file cannot be read.
+        UserError: The folder has no recipe.yaml, or the file cannot be read.
     """
     return open_run(Path(folder))
 
@@ -171,7 +171,7 @@ def load_encoder(
         keywords: More options.
 
     Raises:
-        UserError: the weights do not exist, or belong to another model.
+        UserError: The weights do not exist, or belong to another model.
     """
     texts, place = words.parse(words.from_python(options, keywords, {})), os.fspath(init)
     with _LOADING, hold_process(f"init={place}", nested=True):

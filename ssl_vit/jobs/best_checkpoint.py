@@ -50,7 +50,7 @@ def reconcile(job: Job) -> None:
     A new run gets an empty record. The record of a resumed run is checked.
 
     Raises:
-        UserError: the run does not measure the metric, the run was trained without checkpoint.best
+        UserError: The run does not measure the metric, the run was trained without checkpoint.best
             so far, the loaded record belongs to another metric or to another number of images, or
             the best weights so far are damaged or gone.
     """
@@ -92,7 +92,7 @@ def _check_best(job: Job) -> None:
     """Check that the checkpoint of the best evaluation so far is intact.
 
     Raises:
-        UserError: the checkpoint is damaged or gone.
+        UserError: The checkpoint is damaged or gone.
     """
     assert job.state.best is not None
     step = job.state.best["step"]
@@ -125,7 +125,7 @@ class BestSoFar:
         is never better. Call this method on all processes.
 
         Raises:
-            UserError: too many saves have failed.
+            UserError: Too many saves have failed.
         """
         if self.job.recipe.checkpoint.best is None:
             return False
@@ -150,7 +150,7 @@ class BestSoFar:
         Call this method on rank 0, before the next checkpoint is written.
 
         Raises:
-            UserError: too many saves have failed.
+            UserError: Too many saves have failed.
         """
         record = self.job.state.best
         if record is None or record["step"] in (None, self.job.state.step):
@@ -169,7 +169,7 @@ def restore(job: Job) -> Best | None:
         step and the value of the entry are None.
 
     Raises:
-        UserError: the checkpoint of the best evaluation is damaged.
+        UserError: The checkpoint of the best evaluation is damaged.
     """
     metric = job.recipe.checkpoint.best
     if metric is None:

@@ -94,7 +94,7 @@ def open_job(options: list[str], job: JobKind) -> tuple[Run, Result | None]:
         The run, and the run's result if the run has finished, else None.
 
     Raises:
-        UserError: as for `resolve` and `open_run`, or the recipe does not suit the tool.
+        UserError: As for `resolve` and `open_run`, or the recipe does not suit the tool.
     """
     recipe = resolve(options, here=False)
     job.check(recipe, options)
@@ -114,7 +114,7 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
         None.
 
     Raises:
-        UserError: the folder holds another run, or the images are not where the recipe says.
+        UserError: The folder holds another run, or the images are not where the recipe says.
     """
     run = Run(recipe)
     taken = None  # notice which images are used because the options name none

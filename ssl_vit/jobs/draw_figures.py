@@ -84,7 +84,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
     """Compute the figures, write them and the page, and print what was done.
 
     Raises:
-        UserError: an option, an encoder or the images are unsuitable, no figure can be made, or the
+        UserError: An option, an encoder or the images are unsuitable, no figure can be made, or the
             folder holds something else or cannot be written.
     """
     start = time.perf_counter()
@@ -128,7 +128,7 @@ def draw_predictions(run: Path) -> None:
         run: Folder of the run.
 
     Raises:
-        UserError: the weights or the images cannot be read.
+        UserError: The weights or the images cannot be read.
     """
     folder = run / "figures"
     values = read_run(run).values
@@ -164,7 +164,7 @@ def _compute(
         labels say which channels are shown.
 
     Raises:
-        UserError: none of the figures can be made, or as for `encoders.load_subject`.
+        UserError: None of the figures can be made, or as for `encoders.load_subject`.
     """
     from ..data.pixel_values import shown_note
     from ..inspection import collection
@@ -213,7 +213,7 @@ def _known(folder: OutputFolder[FigureRecord], named_encoder: "NamedEncoder") ->
     figures/ folder of a run is always accepted.
 
     Raises:
-        UserError: the folder holds figures of another encoder or of other weights, or holds
+        UserError: The folder holds figures of another encoder or of other weights, or holds
             something else.
     """
     folder.check()
@@ -253,7 +253,7 @@ def _write_all(
         The path of the page.
 
     Raises:
-        OSError: a file cannot be written.
+        OSError: A file cannot be written.
     """
     with folder.hold():
         known = {

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
         arguments: Words of the command line.
 
     Raises:
-        UserError: an option, the encoder, the images or the folder are unsuitable.
+        UserError: An option, the encoder, the images or the folder are unsuitable.
     """
     prepared = prepare(parse(EmbedOptions, arguments))
     with report_errors(everywhere=True):
@@ -56,7 +56,7 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
         give the folder of the features, and `data` says where the images are.
 
     Raises:
-        UserError: the encoder does not exist, the images are not on this machine, `top=` is given
+        UserError: The encoder does not exist, the images are not on this machine, `top=` is given
             without `query=`, or the folder would lie among the images.
     """
     if options.top is not None and options.query is None:
@@ -85,7 +85,7 @@ def embed(options: EmbedOptions, named: "NamedEncoder", data: "Data") -> Embedde
     Call this function on all processes, with the results of `prepare`.
 
     Raises:
-        UserError: the weights, the images or the folder are unsuitable.
+        UserError: The weights, the images or the folder are unsuitable.
     """
     from ..runs.folder import Run
     from .feature_folder import FeatureFolder

@@ -74,7 +74,7 @@ class NamedEncoder:
             The network, and the hash of the weights.
 
         Raises:
-            UserError: the weights are missing, damaged or belong to another model.
+            UserError: The weights are missing, damaged or belong to another model.
         """
         recipe = self.recipe
         if self.source.is_scratch:
@@ -91,19 +91,18 @@ class NamedEncoder:
 
 
 def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncoder]:
-    """Return the encoder that a place names, preceded by the same model with fresh weights.
+    """Return an encoder to draw, and before it the same model with fresh weights for comparison.
 
-    If a run that began from scratch trained the encoder, the fresh weights are the initial weights
-    of that run, fitted to the image size of the encoder here. Otherwise the weights are drawn with
-    the seed of the encoder's recipe. The place `scratch` has fresh weights already, so the list
-    has a single entry.
+    If the run that trained the encoder is known, the fresh weights are those that the run began
+    with. Otherwise they are drawn with the seed of the encoder's recipe. For `scratch`, the list
+    has one entry, because the encoder itself has fresh weights.
 
     Args:
         place: Value of `init=`.
         texts: Options of recipes, {key: text}.
 
     Raises:
-        UserError: as for `resolve_one`, or the network is no Vision Transformer.
+        UserError: See `resolve_one`; or the network is no Vision Transformer.
     """
     named = resolve_one(place, texts)
     if named.recipe.model.convolutional:
@@ -113,11 +112,11 @@ def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncode
 
 
 def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
-    """Return the encoder that a place names, without loading the weights.
+    """Describe the encoder that a value of `init=` names, without loading the weights.
 
     The recipe of the encoder has the image size, the normalisation and the preprocessing that the
-    weights describe. The place `scratch,PLACE` names the model of PLACE with fresh weights, drawn
-    with the seed of that encoder.
+    weights describe. The place `scratch,PLACE` means the model of the encoder at PLACE with fresh
+    weights, drawn with that encoder's seed.
 
     Args:
         place: Value of `init=`.
@@ -125,7 +124,7 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
             their model.
 
     Raises:
-        UserError: the encoder does not exist, or an option is wrong or has no effect.
+        UserError: The encoder does not exist, or an option is wrong or has no effect.
     """
     trained_place = place.removeprefix(BESIDE)
     if trained_place != place and not parsing.exists(place):
@@ -137,23 +136,23 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     source = InitSource(place)
     if source.is_scratch:
         return _scratch(None, texts)
-    of_model = next((key for key in texts if key.split(".")[0] == "model" and key != ADAPTED), None)
+    model_keys = [key for key in texts if key.split(".")[0] == "model" and key != ADAPTED]
     try:
         described = source.described_values()
     except UserError:
-        if of_model is None:
+        if not model_keys:
             raise
         # a network without patches, whose model cannot be described
         described = source.described_values(model=False)
-    # Options about the normalisation are only for encoders that do not describe their own
-    brought = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
-    own_texts = {key: text for key, text in texts.items() if key not in brought}
-    if of_model and "model.width" in described:
+    # Options about the normalisation are only for encoders that do not describe theirs
+    described_pixels = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
+    encoder_texts = {key: text for key, text in texts.items() if key not in described_pixels}
+    if model_keys and "model.width" in described:
         text = f"the weights of init={place} describe the model. Leave out options of the model"
-        raise UserError(f"{of_model}={texts[of_model]}: {text}.")
-    own_texts.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
-    name = own_texts.pop("model.name", None)  # only model= sets this key
-    recipe = resolve_encoder(place, own_texts)
+        raise UserError(f"{model_keys[0]}={texts[model_keys[0]]}: {text}.")
+    encoder_texts.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
+    name = encoder_texts.pop("model.name", None)  # only model= sets this key
+    recipe = resolve_encoder(place, encoder_texts)
     recipe.model.name = name or recipe.model.name
     located = source.locate()
     identity = label = place
@@ -164,9 +163,12 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
 
 
 def _scratch(owner: NamedEncoder | None, texts: Mapping[str, str]) -> NamedEncoder:
-    """Return an encoder with fresh weights.
+    """Describe an encoder with fresh weights.
 
-    If there is an owner, the fresh weights have the model, the images and the seed of the owner.
+    Args:
+        owner: Trained encoder whose model, images and seed the fresh weights have, if any.
+        texts: Options of recipes, {key: text}, which describe the encoder without an owner. If they
+            give a seed, the fresh weights are not those of the owner's run.
     """
     if owner is None:
         recipe = resolve_encoder("scratch", texts)
@@ -192,19 +194,17 @@ class ImageSet(NamedTuple):
 def find_images(
     named: NamedEncoder, texts: Mapping[str, str], split: str | None = None
 ) -> ImageSet:
-    """Open the images to show to an encoder, and print what their labels are.
-
-    The options name the images. Without such options, the images that the encoder was trained on
-    are used.
+    """Open the images from which figures of an encoder are drawn, and print what their labels are.
 
     Args:
-        named: The encoder.
-        texts: Options of recipes, {key: text}.
-        split: Name of the split. By default, the test images, or the held-out images if there is no
-            test split.
+        named: Encoder.
+        texts: Options of recipes, {key: text}. If they name no images, the data set that the
+            encoder was trained on is used.
+        split: Name of the split. None: the test images, or the held-out images if there is no test
+            split.
 
     Raises:
-        UserError: the images are not on this machine or cannot be read, or the split does not
+        UserError: The images are not on this machine or cannot be read, or the split does not
             exist.
     """
     data = data_of(named, texts)
@@ -215,8 +215,8 @@ def find_images(
         raise UserError(f"split={split}: {text}")
     else:
         opened = open_splits(data)
-        chosen = named_split(split, opened.splits)
-        source, name, guesses = opened.splits[chosen], f"split {chosen}", opened.guesses
+        split_name = named_split(split, opened.splits)
+        source, name, guesses = opened.splits[split_name], f"split {split_name}", opened.guesses
         if not data.labels:
             source = source.without_labels()
     warnings = check_pixels.check({data.name: source}, data, check_pixels.OF_ENCODER)
@@ -246,18 +246,21 @@ def _tested(data: Data) -> tuple[Source, str, Sequence[str]]:
 def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     """Return the name of the split that `split=` means, among the splits that have images.
 
-    If no split has the role of a test split, `test` means the validation split, as for runs.
+    Args:
+        name: Value of `split=`. If no split is a test split, `test` means the validation split, as
+            in runs.
+        splits: {name: images}.
 
     Raises:
-        UserError: no such split has images.
+        UserError: No such split has images.
     """
-    filled = [each for each, source in splits.items() if len(source)]
+    filled = [split for split, source in splits.items() if len(source)]
     chosen = layout.choose(name, filled)
     if chosen is None and layout.role(name) == "test":
         chosen = layout.choose("validation", filled)
     if chosen is None:
         text = f"split={name}: no split with images has this name, {suggest(name, filled)}"
-        roles = {layout.role(name) for name in filled}
+        roles = {layout.role(split) for split in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
             text += ". Without this split, a run holds out a share of train."
         raise UserError(text)
@@ -265,23 +268,25 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
 
 
 def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
-    """Return the data set that the options name.
+    """Return the data set that the options name, or else the one that the encoder was trained on.
 
-    Without such options, return the data set that the encoder's run was trained on, with the data
-    options changed as asked, and print a line that says so.
+    In the second case, a line that says so is printed.
+
+    Args:
+        named: Encoder.
+        texts: Options of recipes, {key: text}. Options of `data` that do not name images change the
+            encoder's data set.
 
     Raises:
-        UserError: the images are not on this machine.
+        UserError: The images are not on this machine.
     """
     data = named.recipe.data
     if not gives_images(texts):
         if named.run:
             data = recipe_files.read(named.run / "recipe.yaml").data
-            data_values = words.typed(
-                {k: text for k, text in texts.items() if k.startswith("data.")}
-            )
-            changed = {f"data.{key}": value for key, value in data} | data_values
-            data = schema.build(changed).data
+            data_texts = {key: text for key, text in texts.items() if key.startswith("data.")}
+            values = {f"data.{key}": value for key, value in data} | words.typed(data_texts)
+            data = schema.build(values).data
         notice = images_taken(named.source, data)
         if named.source.is_scratch:
             text = f"the options name no images, so data={data.name} is used"
@@ -293,19 +298,20 @@ def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
 
 
 def load_subject(named: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:
-    """Load an encoder and images, on the GPU if there is one, for computing figures.
+    """Load an encoder and images for computing figures, on the GPU if there is one.
 
-    The encoder is loaded within the objective that trained it, if that objective has a figure.
+    If the objective that trained the encoder has a figure, the objective is loaded, too.
 
     Args:
-        named: The encoder.
-        images: The images.
+        named: Encoder.
+        images: Images.
         count: Number of images to load.
         shown: Number of these images that figures show.
 
     Raises:
-        UserError: as for `NamedEncoder.load`, too many images cannot be read, or features are not
-            finite.
+        UserError: The weights are missing, damaged or belong to another model; or too many images
+            cannot be read.
+        NonFiniteError: Features are not finite.
     """
     recipe = named.recipe
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -314,14 +320,14 @@ def load_subject(named: NamedEncoder, images: ImageSet, count: int, shown: int) 
     assert isinstance(network, Encoder)  # with_fresh_weights refuses others
     objective, unknown = load_trained(named.source, network, lambda part: bool(part.figure))
     tokens = network.patches + network.prefix
-    fitting = ATTENTION_BYTES // (4 * recipe.model.heads * tokens**2)
-    size = max(shown, min(LARGEST_BATCH, fitting))
+    attention_bytes = 4 * recipe.model.heads * tokens**2  # of an image in a block, in float32
+    size = max(shown, min(LARGEST_BATCH, ATTENTION_BYTES // attention_bytes))
     batch_layout = BatchLayout(size, size, 0, 1)
     batches = loaders.held_out_batches(images.source, recipe.data, batch_layout, count)
     unreadable = [text for batch in batches for text in batch.unreadable]
     batches = [batch.map(lambda values: values.to(device)) for batch in batches if len(batch.key)]
-    seen = sum(len(batch.key) for batch in batches) + len(unreadable)
-    check_unreadable(len(unreadable), seen, recipe.data, unreadable)
+    total = sum(len(batch.key) for batch in batches) + len(unreadable)
+    check_unreadable(len(unreadable), total, recipe.data, unreadable)
     for text in unreadable:
         print(f"warning: an image is left out: {text}", flush=True)
     network.to(device).eval()

@@ -50,7 +50,7 @@ def evaluate(run: Run) -> Result | None:
         finished the run meanwhile, the result of that process.
 
     Raises:
-        UserError: the images, the weights or the folder do not suit the recipe.
+        UserError: The images, the weights or the folder do not suit the recipe.
     """
     with session(run) as current:
         splits = current.load_splits(test=True)
@@ -80,8 +80,9 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
         if ATTENTIVE in recipe.probe.measures:
             console.table([("attentive", attentive.describe(network, images))])
 
-    paired = not (recipe.data.group or _chose_here(recipe, facts["data"]))
-    tell = run.warn if accelerator.is_main_process else None
+    is_independent = not recipe.data.group  # images of a group are no independent cases
+    paired = is_independent and not _chose_here(recipe, facts["data"])
+    warn = run.warn if accelerator.is_main_process else None
     files: dict[str, SharedFile] = {}
     if accelerator.is_main_process:  # the other processes do not know all fingerprints
         measured_networks = {name: networks.get(name) for name in readers}
@@ -91,7 +92,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     if ATTENTIVE in recipe.probe.measures:
         for name, measured_network in networks.items():
-            with features.failing_left_out(name, UserError, tell):
+            with features.failing_left_out(name, UserError, warn):
                 classified, commonest, copies = attentive.measure(
                     measured_network, images_of[name], name
                 )
@@ -103,7 +104,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     if measures_masks(recipe):
         counts = {}
         for name, measured_network in networks.items():
-            with features.failing_left_out(name, UserError, tell):
+            with features.failing_left_out(name, UserError, warn):
                 counts[name] = dense.measure(measured_network, images_of[name], name)
         metrics |= dense.compared(counts, paired)
     result = None
@@ -128,13 +129,13 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 def _open_images(
     run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits
 ) -> tuple[Images, dict[str, Any]]:
-    """Prepare the images for all processes, and collect facts for environment.json.
+    """Check the images of an evaluation, and prepare to read them on all processes. Collective.
 
     Returns:
-        The images, and the facts about the machine and the splits.
+        The images, and the facts about machine and splits that environment.json records.
 
     Raises:
-        UserError: the labels or masks are unsuitable, or the processes see different images.
+        UserError: The labels or masks are unsuitable, or the processes see different images.
     """
     recipe = run.recipe
     resources.check_memory(recipe)
@@ -159,7 +160,7 @@ def _probes(recipe: Recipe) -> set[str]:
 
 
 def _made(source: InitSource) -> Recipe | None:
-    """Return the recipe of the run that made the weights, or None if no run made the weights."""
+    """Return the recipe of the run that trained the weights, or None if the run is unknown."""
     run = source.locate().run
     return recipe_files.read(run / "recipe.yaml") if run else None
 
@@ -195,30 +196,31 @@ def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Re
 
 
 def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, str]:
-    """Return a reader of the features that probe.feature asks for, and the pooling.
+    """Return a reader of the features that probe.feature names, and how it pools tokens.
 
-    The features come from the encoder or, with probe.feature=hidden, from the tanh layer in the
-    head that the run has learned. For fresh weights, the tanh layer is drawn after the encoder from
-    the seed of the run, as at the start of the run.
+    The features come from the encoder or, with probe.feature=hidden, from the tanh layer of the
+    run's head.
 
     Args:
-        net: The network to read features from.
+        net: Network to read features from.
         name: ENCODER or FRESH.
-        recipe: The recipe of the evaluation.
+        recipe: Recipe of the evaluation.
 
     Raises:
-        UserError: the run's head has no tanh layer.
+        UserError: The run's head has no tanh layer.
     """
     init = recipe.init_source
     if recipe.probe.feature == "encoder":
         pool = recipe.probe.pool or init.pooling()
         return features.feature_reader(net, pool, recipe.probe.layer), pool
     with torch.random.fork_rng(devices=[]):
-        if name == FRESH and (made := _made(init)) is not None:
-            torch.default_generator.manual_seed(made.seed)
-            encoder.build_backbone(made.model, made.data)
-        trained = name == ENCODER
-        objective = heads.load_classifier(init, net, "probe.feature=hidden", trained)
+        trained_by = _made(init)
+        if name == FRESH and trained_by is not None:
+            # Draw the encoder first and then the tanh layer, as the run did at its start
+            torch.default_generator.manual_seed(trained_by.seed)
+            encoder.build_backbone(trained_by.model, trained_by.data)
+        is_trained = name == ENCODER
+        objective = heads.load_classifier(init, net, "probe.feature=hidden", is_trained)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
         text = f"init={init.place} was trained with supervised.hidden=false"
         raise UserError(f"probe.feature=hidden: {text}. Use probe.feature=encoder.")
@@ -227,25 +229,26 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
     return lambda image_B3HW: hidden(net.feature(image_B3HW, pool)), pool
 
 
-def _chose_here(recipe: Recipe, prints: dict[str, str]) -> bool:
-    """Return whether checkpoint.best chose the weights on the split that the evaluation tests on.
+def _chose_here(recipe: Recipe, fingerprints_here: dict[str, str]) -> bool:
+    """Return whether a run chose its best checkpoint on the test images of this evaluation.
 
-    All runs that the weights come from are examined, if they are on this machine. A share that a
-    run held out of its training split does not count: shares have the fingerprint of the whole
-    split, although they have no image in common.
+    All runs that the weights come from are examined, if they are on this machine. Only runs with a
+    separate held-out split count. Held-out images that were cut from the training split have the
+    fingerprint of the whole split, which does not tell whether they are among the test images.
 
     Args:
-        recipe: The recipe of the evaluation.
-        prints: Fingerprints of the splits of the evaluation, known on rank 0.
+        recipe: Recipe of the evaluation.
+        fingerprints_here: {split: fingerprint} of the evaluation, complete on rank 0.
     """
     with suppress(UserError, OSError, ValueError):
-        for run, before in runs_before(recipe):
-            if before is None:
+        for run, run_recipe in runs_before(recipe):
+            if run_recipe is None:
                 continue
-            known = records.read(run / "environment.json", Environment).data
-            chosen = known.get("validation")
-            split = chosen is not None and chosen != known.get("train")
-            if before.checkpoint.best and split and chosen == prints.get("test"):
+            fingerprints_there = records.read(run / "environment.json", Environment).data
+            held_out = fingerprints_there.get("validation")
+            is_separate = held_out is not None and held_out != fingerprints_there.get("train")
+            is_test_split = held_out == fingerprints_here.get("test")
+            if run_recipe.checkpoint.best and is_separate and is_test_split:
                 return True
     return False
 
@@ -257,29 +260,31 @@ def _shared_files(
     probe: Probe,
     facts: Mapping[str, Any],
 ) -> dict[str, SharedFile]:
-    """Return {baseline: file through which the tasks of a study share the baseline's results}.
+    """Return for each baseline the file in which tasks of a study share the baseline's results.
 
-    The results of a baseline say which test images each probe classifies right. Two tasks share
-    results only if everything that decides the results is equal. The mapping is empty outside of a
-    study and with probe.feature=hidden.
+    The results say which test images each probe classifies right. Two tasks have the same file only
+    if everything that decides the results is equal.
 
     Args:
-        run: The evaluation.
-        networks: {reader: network}, with None for the pixels.
-        images: The images that are measured.
-        probe: The options of the probes.
-        facts: The content of environment.json, with the fingerprints of the splits.
+        run: Evaluation.
+        networks: {ENCODER or baseline: network}, with None for the pixels.
+        images: Images that are measured.
+        probe: Options of the probes.
+        facts: Content of environment.json, with the fingerprints of the splits.
+
+    Returns:
+        {baseline: file}. Empty outside of a study, and with probe.feature=hidden.
     """
     # The hidden layer is not among the encoder's weights, so their fingerprint would not cover it
     if probe.feature == "hidden" or not shared.is_task(run.folder):
         return {}
     recipe, splits = run.recipe, images.splits
-    known = facts["data"]
-    # the fingerprint of the test split depends on its rows already
-    parts = {"train": splits.train, "validation": splits.validation}
+    # The fingerprints of these two splits do not depend on which rows are used
+    hashes = dict(facts["data"])
+    for name, source in {"train": splits.train, "validation": splits.validation}.items():
+        hashes[name] = fingerprints.of_part(source, hashes[name])
     depends_on = {
-        "images": known
-        | {name: fingerprints.of_part(part, known[name]) for name, part in parts.items()},
+        "images": hashes,
         "data": recipe.data.model_dump(),
         "model": recipe.model.model_dump(),
         "probe": probe.model_dump(),
@@ -289,58 +294,66 @@ def _shared_files(
         **{name: facts[name] for name in ("device", "device_batch", "precision", "threads")},
         "processes": facts["processes"],
     }
-    return {
-        name: shared.shared_file(
-            run.folder,
-            depends_on
-            | {"reader": name, "weights": network and weights.fingerprint(network.state_dict())},
-        )
-        for name, network in networks.items()
-        if name != ENCODER
-    }
+    files = {}
+    for name, network in networks.items():
+        if name != ENCODER:
+            weights_hash = None if network is None else weights.fingerprint(network.state_dict())
+            depends_on |= {"reader": name, "weights": weights_hash}
+            files[name] = shared.shared_file(run.folder, depends_on)
+    return files
 
 
 def _of_features(
     readers: features.Readers, images: Images, probe: Probe, files: Mapping[str, SharedFile]
 ) -> tuple[dict[str, features.Right], Copies | None]:
-    """Run the probes of features, except for readers whose results a file of `files` holds.
+    """Run the probes on features of the encoder and of the baselines. Collective.
 
-    All processes must call this function.
+    A baseline whose file has results is read from the file. The results of all other baselines are
+    written to their files.
+
+    Args:
+        readers: {ENCODER or baseline: reader}.
+        images: Images that are measured.
+        probe: Options of the probes.
+        files: {baseline: file of its results}, on rank 0.
 
     Returns:
-        {reader: which test images each probe classifies right}, and the copies among these images.
-        On processes other than rank 0, and if the recipe asks for no such probe, the mapping is
+        {ENCODER or baseline: {measure: bool (T, M), right or wrong}}, and the copies among the test
+        images. On processes other than rank 0, and if the recipe has no such probe, the mapping is
         empty and the copies are None.
     """
     splits = images.splits
     probed = _probes(images.recipe) - TOKENS
     if not probed:
         return {}, None
-    named = {"train": splits.train, "validation": splits.validation, "test": images.test}
-    if probed.isdisjoint(CHOSEN):
-        del named["validation"]
-    stored = broadcast_from_main(
+    sources = {"train": splits.train, "validation": splits.validation, "test": images.test}
+    if probed.isdisjoint(CHOSEN):  # no probe chooses a learning rate
+        del sources["validation"]
+    arrays_of_name = broadcast_from_main(
         images.accelerator, lambda: {name: file.read() for name, file in files.items()}
     )
-    known = {name: of_torch(arrays) for name, arrays in stored.items() if arrays is not None}
-    readers = {name: read for name, read in readers.items() if name not in known}
+    stored = {
+        name: of_torch(arrays) for name, arrays in arrays_of_name.items() if arrays is not None
+    }
+    readers = {name: read for name, read in readers.items() if name not in stored}
     picks = None
-    seen: dict[str, dict[str, features.Features]] = {}
+    features_of_split: dict[str, dict[str, features.Features]] = {}
+    copies: dict[str, Copies | None] = {}
     with images.autocast():
         if probed == {"few_shot"}:
-            del named["train"]
-            seen["train"], picks = features.sample_few_shot(readers, images, probe)
-        copies: dict[str, Copies | None] = {}
-        for name, source in named.items():
+            del sources["train"]
+            features_of_split["train"], picks = features.sample_few_shot(readers, images, probe)
+        for split, source in sources.items():
             batches = images.batches(source)
-            seen[name], copies[name] = features.extract(readers, batches, images.accelerator)
+            extracted = features.extract(readers, batches, images.accelerator)
+            features_of_split[split], copies[split] = extracted
     if not images.accelerator.is_main_process:
         return {}, None
     names = splits.train.classes
-    right = features.all_right(seen, probe, images.classes, images.warn, picks, names)
+    right = features.all_right(features_of_split, probe, images.classes, images.warn, picks, names)
     for name in files.keys() & right.keys():
         files[name].write(of_numpy(right[name]))
-    return right | known, copies["test"]
+    return right | stored, copies["test"]
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:
@@ -370,5 +383,5 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
 
 def _counted(source: Source) -> str:
     """Return the number of images and, if some have no label, the number of labelled images."""
-    count, labelled = len(source), len(labelled_images(source))
-    return f"{count:,}" + (f" ({labelled:,} labelled)" if labelled < count else "")
+    images, labelled = len(source), len(labelled_images(source))
+    return f"{images:,} ({labelled:,} labelled)" if labelled < images else f"{images:,}"

@@ -83,10 +83,10 @@ class FeatureFolder:
     """Folder of features that all processes write together.
 
     Attributes:
-        options: The options of the tool.
-        one: The encoder. `out` and `name` of its recipe give the folder.
-        data: Where the images are.
-        session: The session of the processes.
+        options: Options of the tool.
+        one: Encoder. `out` and `name` of its recipe give the folder.
+        data: Data set of the images.
+        session: Session of the processes.
     """
 
     options: EmbedOptions
@@ -108,7 +108,7 @@ class FeatureFolder:
             empty without a query, and on processes other than rank 0.
 
         Raises:
-            UserError: the weights, the images or the folder are unsuitable, or too many images
+            UserError: The weights, the images or the folder are unsuitable, or too many images
                 cannot be read.
         """
         accelerator = self.accelerator
@@ -143,28 +143,29 @@ class FeatureFolder:
         """
         opened = run_splits.every_part(self.data)
         filled = {name: source for name, source in opened.splits.items() if len(source)}
-        chosen = [named_split(name, filled) for name in self.options.split or filled]
-        splits = {name: without_lists(filled[name], f"the features of {name}") for name in chosen}
+        names = [named_split(name, filled) for name in self.options.split or filled]
+        splits = {name: without_lists(filled[name], f"the features of {name}") for name in names}
         if self.accelerator.is_main_process:
             warnings = check_pixels.check(splits, self.data, check_pixels.OF_ENCODER)
-            for text in (*opened.guesses, *warnings):
-                print(f"warning: {text_line(text)}", flush=True)
-            about = run_splits.describe_labels(next(iter(splits.values())), self.data)
-            print(f"labels      {text_line(about)}", flush=True)
+            for warning in (*opened.guesses, *warnings):
+                print(f"warning: {text_line(warning)}", flush=True)
+            first_split = next(iter(splits.values()))
+            labels_text = run_splits.describe_labels(first_split, self.data)
+            print(f"labels      {text_line(labels_text)}", flush=True)
         return splits
 
     @cached_property
     def shards(self) -> list[FeatureShard]:
         """Return all shards of the splits. Files are named as on the Hugging Face Hub."""
         rows = self.options.shard_rows
-        made = []
+        shards = []
         for split, source in self.splits.items():
-            count = math.ceil(len(source) / rows)
-            for number in range(count):
-                name = f"{split}-{number:05d}-of-{count:05d}.parquet"
+            shards_of_split = math.ceil(len(source) / rows)
+            for number in range(shards_of_split):
+                name = f"{split}-{number:05d}-of-{shards_of_split:05d}.parquet"
                 last = min((number + 1) * rows, len(source))
-                made.append(FeatureShard(split, number * rows, last, self.folder / name))
-        return made
+                shards.append(FeatureShard(split, number * rows, last, self.folder / name))
+        return shards
 
     def _network(self) -> tuple[Backbone, str]:
         """Load the encoder, and set how the encoder's tokens are pooled.
@@ -173,7 +174,7 @@ class FeatureFolder:
             The network on the device, and a hash of the weights.
 
         Raises:
-            UserError: the weights are unsuitable, or the options ask for patches or a class token
+            UserError: The weights are unsuitable, or the options ask for patches or a class token
                 that the encoder does not have.
         """
         init, named = self.options.init, self.one
@@ -193,17 +194,20 @@ class FeatureFolder:
         return network.to(self.accelerator.device), digest
 
     def _open(self, weights_hash: str) -> tuple[list[int], Precision]:
-        """Check that an existing embed.json describes these features, and write embed.json.
+        """Check that an existing embed.json describes the same features, and write embed.json.
 
-        Rank 0 calls this method. The method also prints the encoder, the splits and how many shards
-        exist.
+        The method also prints the encoder, the splits and how many shards exist. It is called on
+        rank 0.
+
+        Args:
+            weights_hash: Hash of the encoder's weights.
 
         Returns:
             The numbers of the missing shards, and the precision. If the options give no precision,
             the precision is the one that the folder was begun with.
 
         Raises:
-            UserError: the folder holds features that differ in a key or in the images, which the
+            UserError: The folder holds features that differ in a key or in the images, which the
                 message names, or a shard was replaced by another file.
         """
         record = self.output.read()
@@ -211,42 +215,42 @@ class FeatureFolder:
         if record and "compute.precision" not in self.options.overrides:
             compute.precision = record.settings.get("compute.precision", compute.precision)
         settings = self._settings(weights_hash)
-        made = {
+        splits = {
             name: {"images": len(source), "data": fingerprints.fingerprint(source)}
             for name, source in self.splits.items()
         }
-        recorded = {}
+        class_lists = {name: ClassList.of(source) for name, source in self.splits.items()}
+        recorded_shards = {}
         if record:
-            was = record.settings | facts("data", record.splits)
-            for difference in differences(was, settings | facts("data", made)):
+            recorded_facts = record.settings | facts("data", record.splits)
+            for difference in differences(recorded_facts, settings | facts("data", splits)):
                 self._refuse(difference)
-            made = record.splits | made
-            recorded = record.shards
+            splits = record.splits | splits
+            class_lists |= {str(self.folder): ClassList(record.label_names)}
+            recorded_shards = record.shards
         missing = [number for number, shard in enumerate(self.shards) if not shard.file.exists()]
-        kept = self.output.intact(recorded, [shard.file.name for shard in self.shards])
-        lists = {name: ClassList.of(source) for name, source in self.splits.items()}
-        if record:
-            lists |= {str(self.folder): ClassList(record.label_names)}
-        names = shared_names(lists, self.recipe.data.location)
+        intact = self.output.intact(recorded_shards, [shard.file.name for shard in self.shards])
         self.output.write(
             Embedded(
                 encoder=self.one.identity,
-                label_names=names,
+                label_names=shared_names(class_lists, self.recipe.data.location),
                 settings=settings,
-                splits=made,
-                shards=kept,
+                splits=splits,
+                shards=intact,
             )
         )
         print(f"encoder     {self._describe()}")
         for name, source in self.splits.items():
             print(f"split       {name}: {count_of_images(len(source))}", flush=True)
-        if done := len(self.shards) - len(missing):
-            print(f"shards      {done} of {len(self.shards)} exist already", flush=True)
+        existing = len(self.shards) - len(missing)
+        if existing:
+            print(f"shards      {existing} of {len(self.shards)} exist already", flush=True)
         return missing, compute.precision
 
     def _settings(self, weights_hash: str) -> dict[str, Any]:
+        """Return {key: value} of everything that the features depend on, except the images."""
         values = self.recipe.values()
-        model = [key for key in values if key.startswith("model.") and key != "model.name"]
+        model_keys = [key for key in values if key.startswith("model.") and key != "model.name"]
         return {
             **{key: values[key] for key in SETTINGS},
             "probe.pool": self.one.pool,
@@ -255,33 +259,33 @@ class FeatureFolder:
             # after data.size: another size resizes positions and thus changes this hash, too, but
             # the error should name data.size
             "init": weights_hash,
-            **{key: values[key] for key in model},
+            **{key: values[key] for key in model_keys},
             "model_args": self.one.source.feature_values().get("model_args"),
         }
 
     def _refuse(self, difference: Difference) -> None:
         """Raise a UserError that says how the features of the folder differ from these features."""
         if difference.kind:
-            option, others = (
-                f"data={self.data.place}",
-                f"of other images of split {difference.name}",
-            )
+            option = f"data={self.data.place}"
+            of_what = f"of other images of split {difference.name}"
         elif difference.key == "init":
-            option, others = f"init={self.options.init}", "of other weights"
+            option = f"init={self.options.init}"
+            of_what = "of other weights"
         else:
-            here, was = (
+            here, there = (
                 json.dumps(value).strip('"') for value in (difference.here, difference.there)
             )
-            option, others = f"{difference.key}={here}", f"made with {difference.key}={was}"
-        raise UserError(f"{option}: {self.folder} holds features {others}. Use another name=.")
+            option = f"{difference.key}={here}"
+            of_what = f"made with {difference.key}={there}"
+        raise UserError(f"{option}: {self.folder} holds features {of_what}. Use another name=.")
 
     def _describe(self) -> str:
         """Describe the encoder and how the features are computed, in words."""
         data = self.recipe.data
-        cut = crop_text(data.eval_mode, data.eval_crop)
-        text = f"{self.one.label}: {self.one.describe()}, {cut}; "
-        text += feature_text(self.one.pool, self.recipe.probe.layer)
-        return f"{text}, computed in {self.recipe.compute.precision}"
+        network = f"{self.one.label}: {self.one.describe()}"
+        crop = crop_text(data.eval_mode, data.eval_crop)
+        feature = feature_text(self.one.pool, self.recipe.probe.layer)
+        return f"{network}, {crop}; {feature}, computed in {self.recipe.compute.precision}"
 
     def _write(self, shard: FeatureShard, read: TokenReader) -> None:
         """Compute the features of a shard, and write the file atomically."""
@@ -291,13 +295,19 @@ class FeatureFolder:
         print(f"shard       {shard.file.name}: {len(content) / 1e6:.1f} MB", flush=True)
 
     def _content(self, split: str, rows: np.ndarray, read: TokenReader, workers: int) -> bytes:
-        """Compute the features of some rows of a split.
+        """Compute the features of some rows of a split, on this process alone.
+
+        Args:
+            split: Name of the split.
+            rows: Rows to compute.
+            read: Reader of features.
+            workers: Number of data loading processes.
 
         Returns:
             The content of a parquet file with these features.
 
         Raises:
-            NonFiniteError: some of the features are not finite.
+            NonFiniteError: Some of the features are not finite.
         """
         recipe, source = self.recipe, self.splits[split]
         size = resources.device_batch(recipe, self.accelerator)
@@ -314,19 +324,19 @@ class FeatureFolder:
         """Record the hashes of new shards, and print which images were left out.
 
         Raises:
-            UserError: more images are unreadable than data.unreadable allows.
+            UserError: More images are unreadable than data.unreadable allows.
         """
         summaries = [embedding.summary(shard.file) for shard in self.shards]
         images = sum(count for count, _ in summaries)
-        unreadable = [text for _, texts in summaries for text in texts]
+        unreadable = [name for _, names in summaries for name in names]
         record = self.output.read()
         assert record is not None
-        names = [shard.file.name for shard in self.shards]
-        new = [name for name in names if name not in record.shards]
-        record.shards |= {name: file_hash(self.folder / name) or "" for name in new}
+        files = [shard.file.name for shard in self.shards]
+        new_files = [file for file in files if file not in record.shards]
+        record.shards |= {file: file_hash(self.folder / file) or "" for file in new_files}
         self.output.write(record)
-        for text in unreadable:
-            print(f"warning: an image is left out: {text_line(text)}", flush=True)
+        for name in unreadable:
+            print(f"warning: an image is left out: {text_line(name)}", flush=True)
         total = images + len(unreadable)
         check_unreadable(len(unreadable), total, self.recipe.data, unreadable)
         print(f"finished    features of {images:,} of {total:,} images: {self.folder}", flush=True)
@@ -346,15 +356,15 @@ class FeatureFolder:
         ]
         command = "" if self.one.source.is_scratch else nearest_images.comparison(self.options)
         images = sum(embedding.summary(shard.file)[0] for shard in self.shards)
-        among = Gathered(self.splits, images, self.recipe.data, pairs, self._describe(), command)
-        nearest_images.show(list(zip(queries, nearest, strict=True)), among, self.folder)
+        searched = Gathered(self.splits, images, self.recipe.data, pairs, self._describe(), command)
+        nearest_images.show(list(zip(queries, nearest, strict=True)), searched, self.folder)
         return [neighbour for near_query in nearest for neighbour in near_query]
 
     def _feature(self, query: Query, read: TokenReader) -> np.ndarray:
         """Compute the feature (D,) of a query.
 
         Raises:
-            NonFiniteError: the feature is not finite.
+            NonFiniteError: The feature is not finite.
         """
         data = self.recipe.data
         image_B3HW = transforms.eval_transform(

@@ -39,14 +39,14 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
 
     Args:
         job: The training job after the last step.
-        consensus: Tells whether a signal has arrived.
+        consensus: Returns whether a signal has arrived.
 
     Returns:
         The content of result.json, or None on processes other than rank 0.
 
     Raises:
-        Interrupted: a signal ended the wait for test images.
-        UserError: as for `best_checkpoint.restore`.
+        Interrupted: A signal ended the wait for test images.
+        UserError: As for `best_checkpoint.restore`.
     """
     best = best_checkpoint.restore(job)
     # no probe has run with these weights if the run was resumed after the last step, or if the
@@ -79,11 +79,11 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> dict
     Args:
         job: The training job.
         trained: The objective, in evaluation mode.
-        should_stop: Tells whether to give up waiting for images.
+        should_stop: Returns whether to give up waiting for images.
 
     Returns:
-        {name: metric}. Empty if eval.test is off, or if predictions are not finite, which is only a
-        warning.
+        {name: metric}. Empty if eval.test is off. Also empty, with a warning, if predictions are
+        not finite.
     """
     source = job.splits.test
     recipe = job.recipe
@@ -137,9 +137,9 @@ def _write(
             _failures_as_warnings(run, "figures"),
             loop.autocast(recipe.compute.precision, job.accelerator),
         ):
-            few = (job.held_out.batches or [job.held_out.example])[0]
-            few = loop.to_device(few, job.accelerator.device)
-            inspection.save_figures(trained, few, run.figures)
+            batch = job.held_out.batches[0] if job.held_out.batches else job.held_out.example
+            batch = loop.to_device(batch, job.accelerator.device)
+            inspection.save_figures(trained, batch, run.figures)
     if job.trackers:
         values = {name: entry.value for name, entry in tested.items()}
         job.trackers.finish(state.step, values)
@@ -175,15 +175,18 @@ def _write(
 def export(job: Job, trained: Objective, folder: Path) -> None:
     """Write the encoder in timm's format, and the heads of the objective, into a folder.
 
-    The exported names of classes start with the names of the training split. If the head has more
-    outputs, the names of the further classes are their numbers.
+    Args:
+        job: Training job.
+        trained: Objective to export.
+        folder: Folder to write to.
     """
     recipe, heads = job.recipe, trained.heads()
     classes: list[str] = []
     if getattr(trained, "has_linear_head", False):
-        count = len(heads["head.bias"])
-        names = job.splits.train.classes[:count]
-        classes = [*names, *map(str, range(len(names), count))]
+        outputs = len(heads["head.bias"])
+        names = job.splits.train.classes[:outputs]
+        # Outputs without a class of the training split are named by their numbers
+        classes = [*names, *map(str, range(len(names), outputs))]
     weights.export(folder, trained.exported, heads, recipe.model, recipe.data, recipe.pool, classes)
 
 
@@ -200,7 +203,7 @@ def write_result(
     steps: int = 0,
     forwarded_before: int = 0,
     held_out: int | None = None,
-    **known: Any,
+    **fields: Any,
 ) -> Result:
     """Write result.json and report.html of a run.
 
@@ -208,18 +211,19 @@ def write_result(
         run: The run.
         splits: The images of the run.
         metrics: {name: metric}.
-        seen: How many of the measured images earlier training has seen: the training of this run
-            and the runs that the initial weights come from.
+        seen: How many of the measured images were trained on, by this run and by the runs that the
+            initial weights come from.
         images: Number of images that passed through the encoder, including `forwarded_before`.
-        seconds: Duration of the run.
+        seconds: Duration of the run in seconds.
         device_seconds: Duration times number of processes.
-        before: Cost, as exaflop and device_hours, of the runs that the initial weights come from
-            and of the steps that were trained before this run went on from another run.
+        before: {"exaflop": ..., "device_hours": ...}, the cost of all training before this run: of
+            the runs that the initial weights come from and, with resume=RUN@STEP, of the steps of
+            that run.
         steps: Number of optimiser steps.
-        forwarded_before: Number of images that passed through the encoder in the run that this run
-            went on from (`resume=`).
-        held_out: As for `split_images.measured_on`.
-        known: More fields of the result. Fields whose value is empty, zero or None are left out.
+        forwarded_before: With resume=RUN@STEP, number of images that passed through the encoder in
+            that run.
+        held_out: See `split_images.measured_on`.
+        **fields: Further fields of the result. Fields that are empty, zero or None are left out.
 
     Returns:
         The content of result.json.
@@ -227,11 +231,12 @@ def write_result(
     recipe, hours = run.recipe, device_seconds / 3600
     # None if operations were not counted, and then the sum with earlier runs is None as well
     exaflop = costs.exaflop(recipe, images - forwarded_before)
-    known["seen"] = seen_images.without_paths(seen)
+    fields["seen"] = seen_images.without_paths(seen)
     counts = split_images.measured_on(recipe, splits, held_out)
     # unreadable images are not measured, so metrics may count fewer images than the split has
-    if tested := [entry.n for entry in metrics.values() if entry.split == "test" and entry.n]:
-        counts["test"] = min(counts["test"], max(tested))
+    test_counts = [entry.n for entry in metrics.values() if entry.split == "test" and entry.n]
+    if test_counts:
+        counts["test"] = min(counts["test"], max(test_counts))
     result = Result(
         steps=steps,
         images=images,
@@ -244,7 +249,7 @@ def write_result(
         measured_on=counts,
         recipe=recipe_hash(recipe),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        **{field: value for field, value in known.items() if value},
+        **{field: value for field, value in fields.items() if value},
     )
     run.finish(result)
     write_page(run, result)
@@ -283,14 +288,14 @@ def _held_out(job: Job) -> dict[str, Measured]:
     labelled = count_images(batches, accelerator, labelled=True)
     copies_of_labelled = copies_in(batches, accelerator, labelled=True)
     split = split_images.held_out_split(job.recipe)
-    return {
+    metrics = {}
+    for name, (value, n) in job.held_out.latest.items():
         # metrics that need labels are measured on labelled images only
-        name: Measured(value=value, n=n, split=split).with_copies(
-            copies_of_labelled if n == labelled else copies
-        )
-        for name, (value, n) in job.held_out.latest.items()
-    }
+        metric_copies = copies_of_labelled if n == labelled else copies
+        metrics[name] = Measured(value=value, n=n, split=split).with_copies(metric_copies)
+    return metrics
 
 
 def _added(a: float | None, b: float | None) -> float | None:
+    """Return the sum, or None if a number is unknown."""
     return None if a is None or b is None else a + b

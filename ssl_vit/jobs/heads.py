@@ -38,16 +38,16 @@ LABELS = "supervised"
 def load_classifier(
     source: InitSource, network: Backbone, option: str, trained: bool = True
 ) -> Objective:
-    """Load the objective that learned labels in the run that made the weights.
+    """Load the classifier of the run that trained an encoder, as an objective.
 
     Args:
-        source: the place of the weights.
-        network: the encoder with these weights.
-        option: the option that needs a classifier, for the error.
-        trained: whether to load the trained heads, see `load_trained`.
+        source: Place of the weights (`init=`).
+        network: Encoder with these weights.
+        option: Option that needs a classifier, for the error.
+        trained: Whether to load the trained heads, see `load_trained`.
 
     Raises:
-        UserError: the run or export has no classifier, or the heads are damaged.
+        UserError: The run or export has no classifier, or the heads are damaged.
     """
     objective, unknown = load_trained(source, network, lambda part: part.labels, trained)
     if objective is None:
@@ -62,26 +62,23 @@ def load_trained(
     wanted: Callable[[ObjectiveDeclaration], bool],
     trained: bool = True,
 ) -> tuple[Objective | None, str]:
-    """Build the objective of the run that made the weights, around the network.
+    """Build the objective that trained an encoder, with its trained heads.
 
-    For an export without the run, the objective is the linear head on labels, if the export has
-    one.
+    For an export whose run is not known, the objective is the linear classifier of the export.
 
     Args:
-        source: the place of the weights.
-        network: the encoder with these weights.
-        wanted: whether a declaration is wanted. In a sum of objectives, the first wanted part that
-            was trained is built.
-        trained: whether to load the trained heads of a run. If False, the heads keep the first
-            drawn weights.
+        source: Place of the weights (`init=`).
+        network: Encoder with these weights, which becomes part of the objective.
+        wanted: Takes the declaration of an objective and returns whether to build it. In a sum of
+            objectives, the first wanted part that was trained is built.
+        trained: Whether to load the trained heads. If False, the heads keep freshly drawn weights.
 
     Returns:
-        The objective and an empty text. If there is no such objective, None and the reason, such as
-        a missing plugin. The reason is empty if no run made the encoder, or if the run has no such
-        part.
+        The objective and an empty text; or None and the reason why the objective cannot be built,
+        such as a missing plugin. The reason is empty if nothing wanted was trained.
 
     Raises:
-        UserError: the heads are damaged.
+        UserError: The heads are damaged.
     """
     export, run = source.locate()
     if run is None:
@@ -90,43 +87,48 @@ def load_trained(
     if path is None or not path.exists():
         return None, ""
     export_files.check_digest(path.parent, path.name, f"init={source.place}")
-    made = recipe_files.read(run / "recipe.yaml")
-    if made.objective not in declaration.objectives():
-        return None, f"objective={made.objective} comes from a plugin. Add plugin=FILE.py."
-    part = next((candidate for candidate in made.declared.trained(made) if wanted(candidate)), None)
+    recipe = recipe_files.read(run / "recipe.yaml")
+    if recipe.objective not in declaration.objectives():
+        return None, f"objective={recipe.objective} comes from a plugin. Add plugin=FILE.py."
+    part = next(filter(wanted, recipe.declared.trained(recipe)), None)
     if part is None:
         return None, ""
-    if part.predicts_patches and made.target not in declaration.targets():
-        return None, f"target={made.target} comes from a plugin. Add plugin=FILE.py."
-    now = {
-        content_of(type(candidate))
-        for candidate in (made.declared, declaration.targets().get(made.target))
-    }
-    was = (read(run / "environment.json", Environment).plugin or {}).get("file")
-    if was and now - {"", was}:
+    if part.predicts_patches and recipe.target not in declaration.targets():
+        return None, f"target={recipe.target} comes from a plugin. Add plugin=FILE.py."
+    # Compare the plugin's file with the file that the run has recorded. "" is not a plugin
+    declared = (recipe.declared, declaration.targets().get(recipe.target))
+    files_now = {content_of(type(declaration_now)) for declaration_now in declared}
+    recorded_file = (read(run / "environment.json", Environment).plugin or {}).get("file")
+    if recorded_file and files_now - {"", recorded_file}:
         return None, "the plugin's file has changed since the run began. Restore the file."
     with _damaged(f"init={source.place}: {path}"):
         heads = _of_part(_finite(load_file(path)), part.name)
-        classes = made.data.classes
+        classes = recipe.data.classes
         if not classes:
-            named = read(run / "environment.json", Environment).classes
+            class_names = read(run / "environment.json", Environment).classes
             # a plugin's classifier may have a head of another name
-            classes = len(named) if named else len(heads.get("head.bias", ()))
-        built = building.build(building.Settings.of(made), network, classes, part.name)
+            classes = len(class_names) if class_names else len(heads.get("head.bias", ()))
+        objective = building.build(building.Settings.of(recipe), network, classes, part.name)
         if trained:
-            built.load_heads(heads)
-    return built, ""
+            objective.load_heads(heads)
+    return objective, ""
 
 
 def _of_export(
     source: InitSource, network: Backbone, wanted: Callable[[ObjectiveDeclaration], bool]
 ) -> Objective | None:
-    """Build the linear head on labels of an export of this project, around the network.
+    """Build the linear classifier of an export of this project, with its weights.
 
-    Return None if another program made the export, or if the export has no such head.
+    Args:
+        source: Place of the export.
+        network: Encoder of the export, which becomes part of the objective.
+        wanted: See `load_trained`.
+
+    Returns:
+        The objective, or None if another program wrote the export, or if it has no classifier.
 
     Raises:
-        UserError: the export is damaged.
+        UserError: The export is damaged.
     """
     folder = source.fetch_export("config.json", "model.safetensors")
     if folder is None:
@@ -138,12 +140,13 @@ def _of_export(
     if not config["num_classes"] or not wanted(declaration.objective(LABELS)):
         return None
     pool = config["global_pool"]
-    made = build({"objective": LABELS, f"{LABELS}.hidden": False, f"{LABELS}.pool": pool})
+    recipe = build({"objective": LABELS, f"{LABELS}.hidden": False, f"{LABELS}.pool": pool})
     state = load_file(folder / "model.safetensors")
     with _damaged(f"init={source.place}: the classifier in {folder}"):
-        built = building.build(building.Settings.of(made), network, config["num_classes"])
-        built.load_heads(_finite({name: state[name] for name in ("head.weight", "head.bias")}))
-    return built
+        objective = building.build(building.Settings.of(recipe), network, config["num_classes"])
+        head = {name: state[name] for name in ("head.weight", "head.bias")}
+        objective.load_heads(_finite(head))
+    return objective
 
 
 @contextmanager
@@ -160,7 +163,7 @@ def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights unchanged after a check.
 
     Raises:
-        ValueError: a weight is not finite.
+        ValueError: A weight is not finite.
     """
     if name := export_files.first_nonfinite(state.items()):
         raise ValueError(f"{name} {NOT_FINITE}")
@@ -181,9 +184,9 @@ class Head(NamedTuple):
     """Trained classifier.
 
     Attributes:
-        objective: the objective with the trained head.
-        number_C: for each class of the images, the number of the output. None if labels are output
-            numbers already.
+        objective: Objective with the trained head.
+        number_C: For each class of the images, the number of the head's output. None if labels are
+            output numbers already.
     """
 
     objective: Objective
@@ -194,13 +197,13 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head
     """Load the classifier of the run or export that made the weights.
 
     Args:
-        net: the encoder with these weights.
-        init: the place of the weights.
-        test: the images that the classifier is to classify.
-        data: the recipe's keys of these images.
+        net: The encoder with these weights.
+        init: The place of the weights.
+        test: The images that the classifier is to classify.
+        data: The recipe's keys of these images.
 
     Raises:
-        UserError: the run or export has no classifier, or `pair_classes` cannot match the classes.
+        UserError: The run or export has no classifier, or `pair_classes` cannot match the classes.
     """
     objective = load_classifier(init, net, "probe.measures=top1")
     outputs = getattr(objective, "classes", 0)
@@ -212,12 +215,12 @@ def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured
     """Measure top-1, top-5 and, with eval.real, ReaL accuracy of a classifier.
 
     Args:
-        head: the classifier.
-        images: the test images, with the recipe and the processes that read them.
-        paired: whether to measure differences, see `beside.compared`.
+        head: The classifier.
+        images: The test images, with the recipe and the processes that read them.
+        paired: Whether to measure differences, see `beside.compared`.
 
     Raises:
-        UserError: labels are output numbers, and a label is larger than the last output.
+        UserError: Labels are output numbers, and a label is larger than the last output.
     """
     recipe, test, accelerator = images.recipe, images.test, images.accelerator
     objective = head.objective.to(accelerator.device).eval()
@@ -240,12 +243,15 @@ def names_of_head(init: InitSource) -> list[str]:
     The list is empty if the labels had no names.
 
     Raises:
-        UserError: the run's environment.json is missing or damaged.
+        UserError: The run's environment.json is missing or damaged.
     """
     located = init.locate()
     if located.run is not None:
         return read_record(located.run / "environment.json", Environment).classes or []
     folder = located.export if init.is_local else init.fetch_export("config.json")
-    names = (folder and export_files.read(folder).get("label_names")) or []
+    if not folder:
+        return []
+    names = export_files.read(folder).get("label_names") or []
     # an export writes numbers as the names of classes without names
-    return [] if names == [str(number) for number in range(len(names))] else names
+    has_names = names != [str(number) for number in range(len(names))]
+    return names if has_names else []

@@ -31,9 +31,9 @@ class Query(NamedTuple):
     """Query image.
 
     Attributes:
-        text: the name as the user wrote it.
-        path: the image file.
-        pixels_CHW: pixels, integers (C, H, W).
+        text: The name as the user wrote it.
+        path: The image file.
+        pixels_CHW: Pixels, integers (C, H, W).
     """
 
     text: str
@@ -45,12 +45,12 @@ class Gathered(NamedTuple):
     """Images that the queries are compared with.
 
     Attributes:
-        splits: the splits by name.
-        images: the number of images with a feature.
-        data: how pixels are read.
-        pairs: how similar two images are. None if there is a single image.
-        about: a sentence that says where the features come from.
-        command: the command that makes the same page with random weights. Empty if these features
+        splits: The splits by name.
+        images: The number of images with a feature.
+        data: How pixels are read.
+        pairs: How similar two images are. None if there is a single image.
+        about: A sentence that says where the features come from.
+        command: The command that makes the same page with random weights. Empty if these features
             are made with random weights.
     """
 
@@ -66,7 +66,7 @@ def read_query(text: str, data: Data) -> Query:
     """Read a query image: a file, or an image below data.path, named as embed names images.
 
     Raises:
-        UserError: the image cannot be read.
+        UserError: The image cannot be read.
     """
     path = Path(text)
     if data.path and not parsing.exists(path) and parsing.exists(Path(data.path) / text):
@@ -103,12 +103,12 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
     """Print the nearest images of each query, best first, and write nearest.html into the folder.
 
     Args:
-        answers: each query with the nearest images.
-        among: the images that the queries were compared with.
-        folder: the folder of the page.
+        answers: Each query with the nearest images.
+        among: The images that the queries were compared with.
+        folder: The folder of the page.
 
     Raises:
-        OSError: the page cannot be written.
+        OSError: The page cannot be written.
     """
     if among.pairs:
         print(f"any two     {_typical(among.pairs, among.images)}")

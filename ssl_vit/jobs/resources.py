@@ -35,7 +35,7 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     single label for each image.
 
     Raises:
-        UserError: an objective or a probe of the recipe cannot use lists.
+        UserError: An objective or a probe of the recipe cannot use lists.
     """
     loaded = [source for source in splits[:3] if source is not None]
     lists = [source.labels.lists for source in loaded if source.labels.lists is not None]
@@ -75,7 +75,7 @@ def check_memory(recipe: Recipe) -> None:
     Without this check the system would kill the process without a message while weights are drawn.
 
     Raises:
-        UserError: the weights do not fit.
+        UserError: The weights do not fit.
     """
     needed, memory = 4 * costs.work(recipe).parameters, host_memory()
     if needed > memory:
@@ -119,10 +119,10 @@ def resident_images(
     at least twice from `step` on, and if decoded images take at most AUTO_RESIDENT of the memory.
 
     Args:
-        recipe: the run's recipe.
-        train: the training images.
-        step: the step from which training goes on.
-        images: the number of training images, if `train` is only a sample.
+        recipe: The run's recipe.
+        train: The training images.
+        step: The step from which training goes on.
+        images: The number of training images, if `train` is only a sample.
 
     Returns:
         The decoded images, or None if images are decoded when read.

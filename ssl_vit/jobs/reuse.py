@@ -29,7 +29,7 @@ def check(run: Run) -> list[str]:
         Warnings about images and weights that are missing on this machine, and so were not checked.
 
     Raises:
-        UserError: the run has other images, weights or files, which the message names, or the run
+        UserError: The run has other images, weights or files, which the message names, or the run
             began at another step or run than the recipe says.
     """
     recipe, folder, result = run.recipe, run.folder, run.result()
@@ -54,12 +54,12 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
     Runs are compared by the name of the folder, because the folder may have been moved or removed.
 
     Args:
-        recipe: the recipe of the run.
-        began: the `run` and the `step` that the run began at, or None for a run that began at step
+        recipe: The recipe of the run.
+        began: The `run` and the `step` that the run began at, or None for a run that began at step
             0. A run from step 0 gives the same weights to the bit, so any resume= is accepted.
 
     Raises:
-        UserError: the run began at another step or run.
+        UserError: The run began at another step or run.
     """
     began_at, here = (began["run"], began["step"]) if began else None, recipe.trunk
     if began_at and here and began_at != (here.folder.name, here.step):
@@ -73,7 +73,7 @@ def check_unfinished(run: Run) -> None:
     Images and initial weights are compared when they are read.
 
     Raises:
-        UserError: the plugin differs.
+        UserError: The plugin differs.
     """
     if identity.is_begun(run.folder):
         plugin = identity.file_hashes(run.recipe).get("plugin") or {}
@@ -110,7 +110,7 @@ def finished(run: Run) -> Result | None:
     If the run is to be measured again, result.json is removed and None is returned.
 
     Raises:
-        UserError: the folder now holds another run, or the result is for other images.
+        UserError: The folder now holds another run, or the result is for other images.
     """
     run.reconcile()
     result = run.result()
@@ -127,7 +127,7 @@ def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
     """Return the fingerprints of the images that a recipe names, or why there are none.
 
     Raises:
-        UserError: the images exist on this machine and cannot be read.
+        UserError: The images exist on this machine and cannot be read.
     """
     data = recipe.data
     if data.hub and not data.path:

@@ -26,27 +26,27 @@ class RunResult(Result):
     stands for the folder.
 
     Attributes:
-        folder: the run's folder.
+        folder: The run's folder.
         metrics: {name: Measured}, with the number in `value`, the split of the images in `split`
             (test, train, or validation for held-out images) and the number of images, patches or
             labels in `n`.
-        steps: steps of the optimiser, 0 for an evaluation.
-        images: the number of forward passes of images. An image counts each time.
-        seconds: duration of the run.
-        exaflop: the work, None if the work was not counted. `total_exaflop` includes the runs that
+        steps: Steps of the optimiser, 0 for an evaluation.
+        images: The number of forward passes of images. An image counts each time.
+        seconds: Duration of the run.
+        exaflop: The work, None if the work was not counted. `total_exaflop` includes the runs that
             made the initial weights.
-        device_hours: seconds times processes, in hours. `total_device_hours` includes the runs that
+        device_hours: Seconds times processes, in hours. `total_device_hours` includes the runs that
             made the initial weights.
         measured_on: {split: images}.
-        best: the evaluation that chose the weights (checkpoint.best), else None.
-        pool: for an evaluation, how features were pooled.
-        classes: for the probes of an evaluation, the number of classes to choose from.
-        trunk: for resume=RUN@STEP, the run and the step. The totals include the steps up to there.
-        not_compared: for a training run, why features were not compared with fresh weights.
-        seen: which of the measured images the run, and the runs that made the initial weights, have
+        best: The evaluation that chose the weights (checkpoint.best), else None.
+        pool: For an evaluation, how features were pooled.
+        classes: For the probes of an evaluation, the number of classes to choose from.
+        trunk: For resume=RUN@STEP, the run and the step. The totals include the steps up to there.
+        not_compared: For a training run, why features were not compared with fresh weights.
+        seen: Which of the measured images the run, and the runs that made the initial weights, have
             trained on.
-        finished: time of the end, as ISO 8601 in UTC.
-        recipe: the recipe's hash.
+        finished: Time of the end, as ISO 8601 in UTC.
+        recipe: The recipe's hash.
     """
 
     folder: Path
@@ -67,11 +67,11 @@ class RunResult(Result):
     def _lines(self) -> Iterator[str]:
         recipe = recipe_files.read(self.folder / "recipe.yaml")
         page = self.folder / "report.html"
-        began = f"(step {self.trunk.step:,} by run {self.trunk.run}) " if self.trunk else ""
-        took = f"{began}in {duration(self.seconds)}, {self.finished}: "
-        took += str(page if page.exists() else self.folder)
-        trained = f"{count_of(self.steps, 'steps')} " if self.steps else ""
-        yield f"finished    {trained}{took}{self._chosen()}"
+        place = page if page.exists() else self.folder
+        steps = f"{count_of(self.steps, 'steps')} " if self.steps else ""
+        start = f"(step {self.trunk.step:,} by run {self.trunk.run}) " if self.trunk else ""
+        took = f"in {duration(self.seconds)}, {self.finished}"
+        yield f"finished    {steps}{start}{took}: {place}{self._chosen()}"
         if self.steps:
             yield from self._of_training()
         readings = metric_tables.readings(self.metrics, self.measured_on)
@@ -79,16 +79,19 @@ class RunResult(Result):
             if not self.steps or reading.name.startswith(PROBED):
                 yield f"{reading.row.words:<11} {metric_tables.beside_text(reading)}"
         if recipe.fine_tunes:
-            said, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
-            yield f"scratch     {said}{'. To measure this, type ' if command else ''}{command}"
+            comparison, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
+            hint = f". To measure this, type {command}" if command else ""
+            yield f"scratch     {comparison}{hint}"
         if self.not_compared:
             command = next_steps.evaluation(self.folder, self.folder.parent, recipe, self._labelled)
             text = "not compared with fresh weights. To compare on images with labels, type"
             yield f"features    {text} {command}"
         yield from self._seen()
-        if recipe.fine_tunes and (said := metric_tables.classifier_verdict(readings)):
-            yield f"verdict     {said}"
-        if not recipe.fine_tunes:
+        if recipe.fine_tunes:
+            verdict = metric_tables.classifier_verdict(readings)
+            if verdict:
+                yield f"verdict     {verdict}"
+        else:
             yield from self._verdict(recipe, metric_tables.verdict(readings))
 
     @property
@@ -104,29 +107,28 @@ class RunResult(Result):
         return f" (weights of step {best.step:,}, the best by {value})"
 
     def _of_training(self) -> Iterator[str]:
-        """Yield a line for each split, with the run's metrics next to the best baselines.
+        """Yield a line for each split, with the objective's metrics next to the best baselines.
 
         Metrics of probes are left out.
         """
-        splits: dict[str, dict[str, float]] = {}
+        values_by_split: dict[str, dict[str, float]] = {}
         for name, entry in self.metrics.items():
-            splits.setdefault(entry.split, {})[name] = entry.value
-        counts: dict[str, tuple[int, str]] = {}  # readable images of each split
+            values = values_by_split.setdefault(entry.split, {})
+            if not name.startswith(PROBED) and not metric_tables.probe_place(name):
+                values[name] = entry.value
+        # {split: (readable images, note about copies)}, from the metric with the most images
+        images_by_split: dict[str, tuple[int, str]] = {}
         for reading in metric_tables.readings(self.metrics, self.measured_on):
-            count = reading.images, copies_text(self.metrics[reading.name].copies)
-            counts[reading.split] = max(count, counts.get(reading.split, (0, "")))
-        for split, values in splits.items():
+            images = reading.images, copies_text(self.metrics[reading.name].copies)
+            most = images_by_split.get(reading.split, (0, ""))
+            images_by_split[reading.split] = max(images, most)
+        for split, values in values_by_split.items():
             name = "held out" if split == "validation" else split
-            images, distinct = counts.get(split, (0, ""))
-            of = f" (n = {count_of_images(images)}{distinct})" if images else ""
+            number, copies = images_by_split.get(split, (0, ""))
+            note = f" (n = {count_of_images(number)}{copies})" if number else ""
             if split == "test":
-                of += self._test_interval()
-            task_metrics = {
-                each: value
-                for each, value in values.items()
-                if not each.startswith(PROBED) and not metric_tables.probe_place(each)
-            }
-            yield f"{name:<11} {format_metrics(task_metrics, task_metrics)}{of}"
+                note += self._test_interval()
+            yield f"{name:<11} {format_metrics(values, values)}{note}"
 
     def _test_interval(self) -> str:
         """Describe the interval of the first test metric with an interval, such as top-1."""
@@ -136,39 +138,48 @@ class RunResult(Result):
         return ""
 
     def _seen(self) -> Iterator[str]:
+        """Yield a line for each run that has trained on measured images, or may have."""
         for seen_images in self.seen or ():
             if caution := seen_text.cautions([seen_images]):
                 yield f"caution     {caution[0]}"
             elif any(seen_images.images.values()) or seen_images.unknown:
                 yield f"seen        {seen_text.sentence(seen_images)}"
 
-    def _verdict(self, recipe: Recipe, said: str) -> Iterator[str]:
-        """Yield the line that says what the measurements say about the features.
+    def _verdict(self, recipe: Recipe, verdict: str) -> Iterator[str]:
+        """Yield a line with what was measured about the features, and what was not.
 
-        The line ends with what was not measured, and the command to measure it.
+        Args:
+            recipe: Recipe of the run or evaluation.
+            verdict: What the measurements say. Empty: nothing.
         """
-        if said:
-            why = self.not_compared
-            unknown = f"The features were not compared: {why}. " if why else ""
-            said = f"verdict     {unknown}{said} "
-        learned = recipe.trains and all(part.labels for part in recipe.declared.trained(recipe))
-        if not learned and (recipe.trains or not recipe.init_source.is_scratch):
+        line = ""
+        if verdict:
+            reason = self.not_compared
+            unknown = f"The features were not compared: {reason}. " if reason else ""
+            line = f"verdict     {unknown}{verdict} "
+        learned_labels = recipe.trains and all(
+            part.labels for part in recipe.declared.trained(recipe)
+        )
+        has_pre_training = recipe.trains or not recipe.init_source.is_scratch
+        if not learned_labels and has_pre_training:
             init = self.folder if recipe.trains else recipe.init
             worth = self._worth(recipe)
             how = f"To compare, type {worth}"
             if not worth:
                 how = f"To only fine-tune, type {next_steps.fine_tuning(init, recipe)}"
-            said = f"{said}Fine-tuning was not compared with training from scratch. {how}"
-        if said:
-            yield said.rstrip()
+            line += f"Fine-tuning was not compared with training from scratch. {how}"
+        if line:
+            yield line.rstrip()
 
     def _worth(self, recipe: Recipe) -> str:
         """Return the command that measures whether this pre-training helps fine-tuning.
 
         Empty if no such command exists, for example if the encoder was made elsewhere.
         """
-        made = scratch.made_by(recipe)
-        return next_steps.worth(made, recipe if self._labelled else None) if made else ""
+        pre_training = scratch.made_by(recipe)
+        if not pre_training:
+            return ""
+        return next_steps.worth(pre_training, recipe if self._labelled else None)
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

@@ -31,11 +31,11 @@ class Neighbour(NamedTuple):
     """Finished run in the same folder of runs.
 
     Attributes:
-        folder: the folder of the finished run.
-        recipe: the recipe of the finished run.
-        result: the result of the finished run.
-        images: the fingerprints of the splits.
-        differ: the keys at which the recipe differs from the fine-tuned run's recipe.
+        folder: The folder of the finished run.
+        recipe: The recipe of the finished run.
+        result: The result of the finished run.
+        images: The fingerprints of the splits.
+        differ: The keys at which the recipe differs from the fine-tuned run's recipe.
     """
 
     folder: Path
@@ -54,9 +54,9 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     POOL, or the command that trains from scratch if no study can compare this pre-training.
 
     Args:
-        folder: the folder of the fine-tuned run.
-        recipe: the recipe of the fine-tuned run.
-        result: the result of the fine-tuned run.
+        folder: The folder of the fine-tuned run.
+        recipe: The recipe of the fine-tuned run.
+        result: The result of the fine-tuned run.
     """
     neighbours, images = list(_neighbours(folder, recipe)), _images(folder)
     alike = [

@@ -38,9 +38,9 @@ class Record(NamedTuple):
     """Images that a run has trained on.
 
     Attributes:
-        images: hashes of the images, int64, sorted and without repetition as from `distinct`.
-        labels: hashes of the images whose labels the run has learned.
-        complete: whether the record has all images of the run.
+        images: Hashes of the images, int64, sorted and without repetition as from `distinct`.
+        labels: Hashes of the images whose labels the run has learned, in the same form.
+        complete: Whether the record has all images of the run.
     """
 
     images: np.ndarray = NO_HASHES
@@ -65,8 +65,8 @@ class TrainedOn:
     """Collector of the images that all processes train on.
 
     Args:
-        folder: the run's folder.
-        learns_labels: whether the run learns the labels of labelled images.
+        folder: The run's folder.
+        learns_labels: Whether the run learns the labels of labelled images.
     """
 
     folder: Path
@@ -103,19 +103,22 @@ class TrainedOn:
     def gather(self, accelerator: WatchedAccelerator) -> bool:
         """Add the images that all processes have trained on since the last call. Collective.
 
+        The record holds at most LIMIT images.
+
         Returns:
             Whether the record has just become full, so that later images are not recorded.
         """
         before = self.record
         new = [_new(self.images, before.images), _new(self.labels, before.labels)]
         self.images, self.labels = [], []
-        parts = accelerator.gather_parts([new])
-        images = distinct(np.concatenate([before.images, *(part[0] for part in parts)]))
-        labels = distinct(np.concatenate([before.labels, *(part[1] for part in parts)]))
+        new_images, new_labels = zip(*accelerator.gather_parts([new]), strict=True)
+        images = distinct(np.concatenate([before.images, *new_images]))
+        labels = distinct(np.concatenate([before.labels, *new_labels]))
         is_over = len(images) > LIMIT
         if is_over:
             room = LIMIT - len(before.images)
-            images = distinct(np.concatenate([before.images, _new([images], before.images)[:room]]))
+            fitting = _new([images], before.images)[:room]
+            images = distinct(np.concatenate([before.images, fitting]))
             labels = labels[is_among(labels, images)]
         self.record = Record(images, labels, before.complete and not is_over)
         return before.complete and is_over
@@ -124,7 +127,7 @@ class TrainedOn:
         """Write the record if the record has changed.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: The file cannot be written.
         """
         if self._size() != self.written:
             images, labels, complete = self.record
@@ -136,93 +139,107 @@ class TrainedOn:
         return len(self.record.images), len(self.record.labels), self.record.complete
 
 
-def _new(hashes: list[np.ndarray], known: np.ndarray) -> np.ndarray:
-    """Return the hashes that are not known, without repetition.
+def _new(hashes: list[np.ndarray], recorded: np.ndarray) -> np.ndarray:
+    """Return the hashes that are not in `recorded`, sorted and without repetition.
 
     At most LIMIT + 1 hashes are returned, which is enough to notice that the record is full.
     """
-    hashes_now = distinct(np.concatenate([NO_HASHES, *hashes]))
-    return hashes_now[~is_among(hashes_now, known)][: LIMIT + 1]
+    distinct_hashes = distinct(np.concatenate([NO_HASHES, *hashes]))
+    return distinct_hashes[~is_among(distinct_hashes, recorded)][: LIMIT + 1]
 
 
 class MeasuredImages:
-    """Test images of a run, and held-out images that the run is measured on.
+    """Test images of a run, and the held-out images that the run is measured on.
 
     Args:
-        recipe: the recipe of the run.
-        splits: the images of the run.
+        recipe: Recipe of the run.
+        splits: Images of the run.
+
+    Attributes:
+        parts: {split: (images, rows that are measured)}.
     """
 
     def __init__(self, recipe: Recipe, splits: Splits) -> None:
-        self.parts: dict[str, tuple[Source, np.ndarray]] = {}  # {split: (images, measured rows)}
+        self.parts: dict[str, tuple[Source, np.ndarray]] = {}
         if splits.test is not None:
-            tested = split_images.measured_images(recipe, splits.test)
-            self.parts["test"] = tested, np.arange(len(tested))
-        apart = split_images.held_out_split(recipe) == "validation"
-        if apart and (recipe.trains or chosen_on_held_out(recipe)):
+            test = split_images.measured_images(recipe, splits.test)
+            self.parts["test"] = test, np.arange(len(test))
+        has_held_out = split_images.held_out_split(recipe) == "validation"
+        if has_held_out and (recipe.trains or chosen_on_held_out(recipe)):
             held_out = splits.validation
             if not recipe.trains:
                 held_out = split_images.measured_images(recipe, held_out)
-            most = recipe.eval.images if recipe.trains else len(held_out)
-            if recipe.checkpoint.best:  # k-NN uses further images (online.prepare)
-                most *= 2
-            self.parts["validation"] = held_out, loaders.held_out_rows(held_out, most)
+            images = recipe.eval.images if recipe.trains else len(held_out)
+            if recipe.checkpoint.best:  # k-NN uses as many further images (online.prepare)
+                images *= 2
+            self.parts["validation"] = held_out, loaders.held_out_rows(held_out, images)
 
     @cached_property
     def hashes(self) -> dict[str, np.ndarray]:
-        """Hashes of the images, {split: hash of each image}, read from the images at first use."""
+        """Return {split: hash of each measured image}, read from the images at first use."""
         return {split: hashes_of(*part) for split, part in self.parts.items()}
 
     def seen_by(self, run: str, record: Record | None) -> list[SeenImages]:
-        """Count how many of the measured images are in a run's record.
+        """Count how many of the measured images another run has trained on.
 
         Args:
-            run: the run's folder.
-            record: the images that the run has trained on, or None if the run has no record.
+            run: Folder of the other run.
+            record: Images that the other run has trained on. None: the run has no record.
 
         Returns:
-            A list with the counts of the run, empty if there are no measured images.
+            A list with one entry, the counts for the run. Empty if no images are measured.
         """
         if not self.parts:
             return []
         if record is None:
             return [SeenImages(run=run, unknown=NO_RECORD)]
-        of = {split: len(rows) for split, (_, rows) in self.parts.items()}
-        images, labels = (
-            {
-                split: int(is_among(split_hashes, known).sum())
-                for split, split_hashes in self.hashes.items()
+
+        def counts(recorded: np.ndarray) -> dict[str, int]:
+            return {
+                split: int(is_among(hashes, recorded).sum())
+                for split, hashes in self.hashes.items()
             }
-            for known in (record.images, record.labels)
-        )
+
         unknown = "" if record.complete else FIRST_STEPS
         if len(record.images) >= LIMIT and not record.complete:
             unknown = f": the record ends after {LIMIT:,} images"
-        return [SeenImages(run=run, of=of, images=images, labels=labels, unknown=unknown)]
+        return [
+            SeenImages(
+                run=run,
+                of={split: len(rows) for split, (_, rows) in self.parts.items()},
+                images=counts(record.images),
+                labels=counts(record.labels),
+                unknown=unknown,
+            )
+        ]
 
 
 def seen_before(
     run: Run, measured: MeasuredImages, facts: dict[str, Any], accelerator: WatchedAccelerator
 ) -> list[SeenImages]:
-    """Return the counts of `seen_images` on rank 0, which writes and prints the counts.
+    """Count the measured images that earlier runs have trained on, and add the counts to `facts`.
 
-    Other processes get an empty list. For a run that has begun, the counts come from
-    environment.json, because the folders of initial weights may be gone. If test images were added
-    since (eval.test), the images are counted again.
+    For a run that has begun, the counts are read from environment.json, because the folders of the
+    earlier runs may be gone. If test images were added since then (eval.test), the images are
+    counted again. Collective.
 
     Args:
-        run: the run that is measured.
-        measured: the images that the run is measured on.
-        facts: the facts for environment.json, with the fingerprints of the splits. The counts are
-            added as `seen`.
-        accelerator: the processes of the run.
+        run: Run that is measured.
+        measured: Images that the run is measured on.
+        facts: Facts for environment.json, with the fingerprints of the splits. The counts are added
+            as `seen`.
+        accelerator: Processes of the run.
+
+    Returns:
+        The counts of `seen_images` on rank 0, which prints them. Empty on other processes.
     """
 
     def find() -> list[SeenImages]:
         if identity.is_begun(run.folder) and (run.folder / "environment.json").exists():
-            known = run.environment()
-            if known.seen is not None and facts["data"].keys() <= known.data.keys():
-                return known.seen
+            recorded = run.environment()
+            has_all_splits = facts["data"].keys() <= recorded.data.keys()
+            if recorded.seen is not None and has_all_splits:
+                return recorded.seen
         return seen_images(run.recipe, measured)
 
     seen = on_main(accelerator, find) or []
@@ -238,17 +255,20 @@ def without_paths(seen: list[SeenImages]) -> list[SeenImages]:
 def seen_images(recipe: Recipe, measured: MeasuredImages) -> list[SeenImages]:
     """Count the measured images that earlier runs have trained on.
 
-    Earlier runs are the runs that made a run's initial weights and teachers. The latest comes
-    first.
+    Earlier runs are those that trained a run's initial weights and teachers, and the runs before
+    them.
 
     Args:
-        recipe: the recipe of the run.
-        measured: the images that the run is measured on.
+        recipe: Recipe of the run.
+        measured: Images that the run is measured on.
+
+    Returns:
+        An entry for each earlier run, the latest first.
     """
-    result: list[SeenImages] = []
-    for run, before in identity.runs_before(recipe):
-        if before:
-            result += measured.seen_by(str(run), read(run))
+    counts: list[SeenImages] = []
+    for run, run_recipe in identity.runs_before(recipe):
+        if run_recipe:
+            counts += measured.seen_by(str(run), read(run))
         else:  # a run that is missing, or that needs a plugin, must not stop this run
-            result.append(SeenImages(run=str(run), unknown=NOT_HERE))
-    return result
+            counts.append(SeenImages(run=str(run), unknown=NOT_HERE))
+    return counts

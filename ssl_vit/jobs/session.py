@@ -30,10 +30,10 @@ class Session:
     """Resources that a job has while it runs.
 
     Attributes:
-        run: the run.
-        accelerator: the processes of the run.
-        watchdog: the time-out of the processes.
-        stack: contexts that close when the session ends.
+        run: The run.
+        accelerator: The processes of the run.
+        watchdog: The time-out of the processes.
+        stack: Contexts that close when the session ends.
     """
 
     run: Run
@@ -49,10 +49,10 @@ class Session:
         training images. Images that do not suit the recipe's values cause a warning or an error.
 
         Args:
-            test: whether to load the test images.
+            test: Whether to load the test images.
 
         Raises:
-            UserError: see `run_splits.load`. If test images are missing, the message says how to
+            UserError: See `run_splits.load`. If test images are missing, the message says how to
                 run without test images.
         """
         recipe = self.run.recipe
@@ -79,7 +79,7 @@ class Session:
         """Take a lock on rank 0 until the session ends.
 
         Raises:
-            UserError: another process holds the lock.
+            UserError: Another process holds the lock.
         """
         distributed.on_main(self.accelerator, lambda: self.stack.enter_context(lock))
 
@@ -87,10 +87,10 @@ class Session:
         """Take the run's lock, and return the result if another process has finished the run.
 
         Args:
-            signals: the caller's handler, which stops the run if the folder is moved or removed.
+            signals: The caller's handler, which stops the run if the folder is moved or removed.
 
         Raises:
-            UserError: another process holds the lock, or has made a different run in the folder.
+            UserError: Another process holds the lock, or has made a different run in the folder.
         """
         stop = (signals.request_stop,) if signals else ()
         self.hold(self.run.lock(*stop))
@@ -105,7 +105,7 @@ def session(run: Run) -> Iterator[Session]:
     compute.patience, all processes are ended.
 
     Raises:
-        UserError: the processes do not suit the recipe, a file cannot be read or written, or memory
+        UserError: The processes do not suit the recipe, a file cannot be read or written, or memory
             or open files are used up.
     """
     try:

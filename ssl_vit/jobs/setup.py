@@ -58,23 +58,23 @@ class Job:
     """Parts of a training run.
 
     Attributes:
-        run: the run.
-        accelerator: the processes of the run.
-        batch_layout: how a batch is divided among processes and passes.
-        splits: the images of the run.
-        state: the training state, with the objective.
-        sharding: how the weights are distributed, as environment.json records it.
-        trained_on: the record of the images that the run trains on.
-        measured: the images that the run is measured on.
-        seen: how many measured images were seen by the runs that made the initial weights.
-        workers: the number of data loading workers of this process.
-        held_out: the evaluator of the objective on held-out images.
-        collapse: the evaluator of collapse, None without eval.collapse.
-        online: the probes of the run, None if the run has none.
-        not_compared: why the features cannot be probed while the run trains, else empty.
-        pusher: the callback that uploads to the Hub, on rank 0 with hub.repo.
-        decoded: the decoded training images, None if images are decoded when read.
-        trackers: the experiment trackers, on rank 0.
+        run: The run.
+        accelerator: The processes of the run.
+        batch_layout: How a batch is divided among processes and passes.
+        splits: The images of the run.
+        state: The training state, with the objective.
+        sharding: How the weights are distributed, as environment.json records it.
+        trained_on: The record of the images that the run trains on.
+        measured: The images that the run is measured on.
+        seen: How many measured images were seen by the runs that made the initial weights.
+        workers: The number of data loading workers of this process.
+        held_out: The evaluator of the objective on held-out images.
+        collapse: The evaluator of collapse, None without eval.collapse.
+        online: The probes of the run, None if the run has none.
+        not_compared: Why the features cannot be probed while the run trains, else empty.
+        pusher: The callback that uploads to the Hub, on rank 0 with hub.repo.
+        decoded: The decoded training images, None if images are decoded when read.
+        trackers: The experiment trackers, on rank 0.
     """
 
     run: Run
@@ -125,12 +125,17 @@ class Job:
 
 
 def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_splits.Splits) -> Job:
-    """Build model, optimiser, strategy and evaluators, and open the run folder.
+    """Build model, optimiser, strategy and evaluators, and open the run folder. Collective.
 
-    The order is fixed, because the initial weights must be the first draw from the seed.
+    The order of the steps is fixed, because initial weights must be the first draw from the seed.
+
+    Args:
+        run: Run to set up.
+        accelerator: Processes of the run.
+        splits: Images of the run.
 
     Raises:
-        UserError: images, weights, folder or machine do not suit the recipe, or the processes have
+        UserError: Images, weights, folder or machine do not suit the recipe, or the processes have
             different recipes or images.
     """
     recipe = run.recipe
@@ -146,10 +151,10 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     split_images.check_held_out(recipe, splits, batch_layout.processes)
     resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
-    images = {f"images of {name}": text for name, text in facts["data"].items()}
-    free = (*MACHINE_KEYS, *recipe.sources())
+    image_hashes = {f"images of {name}": text for name, text in facts["data"].items()}
+    free = (*MACHINE_KEYS, *recipe.sources())  # keys that may differ between processes
     shared = {key: value for key, value in recipe.values().items() if not key.startswith(free)}
-    distributed.check_same(accelerator, shared | images)
+    distributed.check_same(accelerator, shared | image_hashes)
     group = min(COMPARED_IMAGES, recipe.optim.batch)
     read = partial(read_batches, splits.validation, recipe.data, batch_layout, accelerator)
     batches = read(recipe.eval.images, views=compared_views(recipe), group=group)
@@ -196,20 +201,21 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
 def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     """Check that the device batch suits the objective.
 
-    If an objective compares the images of a batch, a step must be a single pass. In several passes
+    If an objective compares the images of a batch, a step must be a single pass. In several passes,
     each image would be compared with fewer images, and the loss would be different.
 
     Raises:
-        UserError: a step has several passes, or the objective refuses the device batch.
+        UserError: The objective needs a single pass and a step has several, or the objective
+            refuses the device batch.
     """
     recipe.declared.check_pass(recipe, batch_layout.device_batch)
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
         return
-    each = recipe.optim.batch // batch_layout.processes
+    needed = recipe.optim.batch // batch_layout.processes
     text = f"objective={recipe.objective} needs all images of a step in a single pass"
     if recipe.compute.batch is None:
-        text += f", and an estimated {batch_layout.device_batch} of {each} images fit into memory"
-    remedy = f"Use compute.batch={each}, more processes or a smaller optim.batch=."
+        text += f", and an estimated {batch_layout.device_batch} of {needed} images fit into memory"
+    remedy = f"Use compute.batch={needed}, more processes or a smaller optim.batch=."
     raise recipe.error("compute.batch", f"{text}. {remedy}")
 
 
@@ -254,41 +260,39 @@ def loop_settings(recipe: Recipe) -> LoopSettings:
 
 
 def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]:
-    """Load the weights of `init=`.
-
-    A run with a checkpoint needs no initial weights. The files are then not loaded. If the files
-    still exist, the facts contain the present hashes, so that changed files are noticed.
+    """Load the weights of `init=` into the network, unless the run has a checkpoint.
 
     Returns:
-        The facts that environment.json records about the weights.
+        The facts that environment.json records about the weights. For a run with a checkpoint, they
+        have the present hashes of files that still exist, so that changed files are noticed.
     """
     if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_init(network, run.recipe.init_source)
     facts = initial_weights(run.folder)
     for source in run.recipe.sources().values():
-        if known := source.identity():
-            facts[source.kind] = facts.get(source.kind, {}) | known
+        hashes = source.identity()
+        if hashes:
+            facts[source.kind] = facts.get(source.kind, {}) | hashes
     return facts
 
 
 def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
-    """Load the weights of teachers, which keys other than `init` name.
-
-    A run with a checkpoint needs no such weights. `_load_initial_weights` then returns the hashes.
+    """Load the weights of the objective's teachers, unless the run has a checkpoint.
 
     Returns:
-        The facts that environment.json records about the weights.
+        The facts that environment.json records about the weights. Empty for a run with a
+        checkpoint, whose facts `_load_initial_weights` returns.
 
     Raises:
-        UserError: the weights belong to a different network than the recipe says.
+        UserError: The weights belong to a different network than the recipe says.
     """
     facts: dict[str, Any] = {}
     if checkpoint.list_checkpoints(run.checkpoints):
         return facts
     for key, network in objective.teachers().items():
         source = run.recipe.sources()[key]
-        known = run.recipe.value(source.network_key)
-        if known | source.network_values() != known:  # the recipe describes another network
+        network_options = run.recipe.value(source.network_key)
+        if network_options | source.network_values() != network_options:
             text = f"{source.option} describes another network. Leave out {source.network_key}."
             raise UserError(f"{source.network_key}: {text}")
         facts["before"] = upstream_cost(run.recipe)
@@ -298,13 +302,11 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
 
 
 def resume(job: Job) -> None:
-    """Load the newest intact checkpoint, if any, and truncate the metrics to the same step.
-
-    Rank 0 chooses the checkpoint.
+    """Load the newest intact checkpoint, if any, and cut later rows off the metrics. Collective.
 
     Raises:
-        UserError: all checkpoints are damaged, the checkpoint is another run's, a process does not
-            see the checkpoint, or `_begin_at_trunk` fails.
+        UserError: All checkpoints are damaged, the checkpoint is another run's, a process does not
+            see the checkpoint, or the checkpoint of resume=RUN@STEP is unsuitable.
     """
     distributed.on_main(job.accelerator, lambda: _begin_at_trunk(job))
     name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job))
@@ -320,13 +322,13 @@ def resume(job: Job) -> None:
 
 
 def _begin_at_trunk(job: Job) -> None:
-    """Copy the checkpoint of resume=RUN@STEP into a folder without a checkpoint.
+    """Copy the checkpoint of resume=RUN@STEP into the run's folder, if it has no checkpoint yet.
 
     The folder is then like the folder of a run that was stopped at this step. The copied record of
     trained images also has the images that the other run saw after the step.
 
     Raises:
-        UserError: the checkpoint is damaged or belongs to a third run, or the other run had other
+        UserError: The checkpoint is damaged or belongs to a third run, or the other run had other
             images, initial weights or another plugin.
     """
     run, trunk = job.run, job.recipe.trunk
@@ -335,17 +337,18 @@ def _begin_at_trunk(job: Job) -> None:
     path = checkpoint.folder(trunk.folder / run.checkpoints.name, trunk.step)
     if not checkpoint.is_intact(path):
         raise job.recipe.error("resume", f"{path} is damaged. Name another step.")
-    made = {kind: recorded(run.folder, kind) for kind in FACTS}
-    check_facts(job.recipe, trunk.folder, made)
+    facts = {kind: recorded(run.folder, kind) for kind in FACTS}
+    check_facts(job.recipe, trunk.folder, facts)
     saved = checkpoint.load(path)
     if saved["recipe"] != read_record(trunk.folder / "environment.json", RunEnvironment).recipe:
         raise job.recipe.error("resume", f"{path} belongs to another run. Name another step.")
     for name in (TRAINED_ON, COMPARED, run.metrics.name):
-        if (stored := trunk.folder / name).exists():
-            write_atomically(run.folder / name, stored.read_bytes())
-    began = {"run": trunk.folder.name}
-    began |= {key: saved[key] for key in ("step", "seconds", "device_seconds")}
-    saved |= {"recipe": recipe_hash(job.recipe), "best": None, "trunk": began}
+        file = trunk.folder / name
+        if file.exists():
+            write_atomically(run.folder / name, file.read_bytes())
+    start = {"run": trunk.folder.name}
+    start |= {key: saved[key] for key in ("step", "seconds", "device_seconds")}
+    saved |= {"recipe": recipe_hash(job.recipe), "best": None, "trunk": start}
     checkpoint.save(run.checkpoints, trunk.step, saved, job.recipe.checkpoint.keep)
     run.write_log(f"begins at step {trunk.step} of {trunk.folder}")
 
@@ -356,24 +359,28 @@ def _newest(job: Job) -> str | None:
     Return None if there is no checkpoint.
 
     Raises:
-        UserError: all checkpoints are damaged.
+        UserError: All checkpoints are damaged.
     """
-    known = checkpoint.list_checkpoints(job.run.checkpoints)
-    for path in reversed(known):
+    checkpoints = checkpoint.list_checkpoints(job.run.checkpoints)
+    for path in reversed(checkpoints):
         if checkpoint.is_intact(path):
             return path.name
         job.run.warn(f"the checkpoint {path} is damaged and is skipped")
-    if known:
+    if checkpoints:
         text = f"all checkpoints are damaged. To start again, remove {job.run.checkpoints}."
         raise UserError(f"name={job.recipe.name}: {text}")
     return None
 
 
 def _restore(job: Job, path: Path) -> None:
-    """Load an intact checkpoint.
+    """Load the state of training from an intact checkpoint.
+
+    Args:
+        job: Run with the state, changed in place.
+        path: Folder of the checkpoint.
 
     Raises:
-        UserError: the checkpoint is another run's or holds no training state of this model, or the
+        UserError: The checkpoint is another run's or holds no training state of this model, or the
             run began at another step or run than the recipe says.
     """
     prefix = f"name={job.recipe.name}: {path}"
@@ -385,7 +392,7 @@ def _restore(job: Job, path: Path) -> None:
         reuse.check_start(job.recipe, job.state.trunk)
     except UserError:
         raise
-    except Exception as error:  # torch, pickle and parts of the state raise many kinds
+    except Exception as error:  # torch, pickle and parts of the state raise many types of errors
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         text = f"holds no training state of this run ({why}). Remove the checkpoint."
         raise UserError(f"{prefix} {text}") from None

@@ -32,15 +32,15 @@ class StepTime:
     """Duration of a training step on this machine, and the conditions of the measurement.
 
     Attributes:
-        seconds: median over the steps.
-        least: seconds of the fastest step.
-        most: seconds of the slowest step.
-        steps: the number of measured steps.
-        device: the name of the GPU, or "cpu".
-        threads: the number of torch's threads.
-        precision: the precision of training.
-        device_batch: the number of images in a pass.
-        load: the average number of processes that were ready to run, over the minute before.
+        seconds: Median over the steps.
+        least: Seconds of the fastest step.
+        most: Seconds of the slowest step.
+        steps: The number of measured steps.
+        device: The name of the GPU, or "cpu".
+        threads: The number of torch's threads.
+        precision: The precision of training.
+        device_batch: The number of images in a pass.
+        load: The average number of processes that were ready to run, over the minute before.
     """
 
     seconds: float
@@ -62,7 +62,7 @@ def measure(recipe: Recipe) -> StepTime:
     does at logging steps. Nothing is evaluated or saved.
 
     Raises:
-        UserError: the recipe is an evaluation, which has no steps, or a run of the recipe would
+        UserError: The recipe is an evaluation, which has no steps, or a run of the recipe would
             fail.
     """
     if not recipe.trains:

@@ -43,24 +43,25 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
     """Train a run, from the last checkpoint if there is one, and finish the run folder.
 
     Args:
-        run: a run whose recipe `reconcile` has completed.
-        signals: an active handler, if the caller has one.
+        run: A run whose recipe `reconcile` has completed.
+        signals: An active handler, if the caller has one.
 
     Returns:
         The content of result.json. Processes other than rank 0 get None, unless another process had
         finished the run before.
 
     Raises:
-        UserError: the images, the folder or the machine do not suit the recipe.
-        SystemExit: with status preemption.STOPPED or NOT_SAVED after a signal.
+        UserError: The images, the folder or the machine do not suit the recipe.
+        SystemExit: With status preemption.STOPPED or NOT_SAVED after a signal.
     """
     with ExitStack() as stack:
         signals = signals or stack.enter_context(preemption.SignalHandler())
         session = stack.enter_context(sessions.session(run))
         accelerator, watchdog = session.accelerator, session.watchdog
         splits = session.load_splits(run.recipe.eval.test)
-        if done := session.hold_run(signals):
-            return done
+        finished = session.hold_run(signals)
+        if finished:
+            return finished
         accelerator.tick = watchdog.tick
         best_checkpoint.check_split(run.recipe)
         job = set_up(run, accelerator, splits)
@@ -93,12 +94,12 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 def _measure_baselines(job: Job) -> None:
     """Fit and measure the baselines of the objective, and probe the loaded initial weights.
 
-    The baselines are fitted on BASELINE_IMAGES training images, unless a checkpoint has fitted
-    baselines, and measured on the held-out images. Initial weights of `init=` are probed
-    before the first step changes the weights.
+    At step 0, the baselines are fitted to BASELINE_IMAGES training images; later, the checkpoint
+    holds fitted baselines. They are measured on the held-out images. Initial weights of `init=` are
+    probed here, before the first step changes them.
 
     Raises:
-        UserError: the baselines of a plugin are invalid.
+        UserError: The baselines of a plugin are invalid.
     """
     device = job.accelerator.device
     with job.state.strategy.full_weights() as whole, torch.no_grad():
@@ -107,20 +108,19 @@ def _measure_baselines(job: Job) -> None:
                 job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES
             )
             whole.fit_baselines(loop.to_device(batch, device) for batch in batches)
-            if whole is not job.objective:  # an unsharded copy of the objective
+            if whole is not job.objective:  # a copy of the objective with whole weights
                 for buffer, fitted in zip(job.objective.buffers(), whole.buffers(), strict=True):
                     buffer.copy_(fitted)
         # a baseline of a single image says nothing
         if job.held_out.images > 1:
-            measured = job.held_out.measure_baselines(whole)
+            baselines = job.held_out.measure_baselines(whole)
             declared = job.recipe.declared
-            rows = declared.metrics if is_plugins(type(declared)) else ()
-            for row in rows if job.accelerator.is_main_process else ():
-                if isinstance(row, Baseline) and row.name not in measured:
-                    text = "is declared, but baselines() did not return a value"
-                    job.run.warn(f"baseline {row.name} {text}")
-    # loaded weights are probed now, before the first step changes them; without loaded weights, the
-    # first evaluation measures the baselines
+            if is_plugins(type(declared)) and job.accelerator.is_main_process:
+                for metric in declared.metrics:
+                    if isinstance(metric, Baseline) and metric.name not in baselines:
+                        text = "is declared, but baselines() did not return a value"
+                        job.run.warn(f"baseline {metric.name} {text}")
+    # without loaded weights, the first evaluation measures the probes' baselines
     if job.online and not job.recipe.init_source.is_scratch:
         with job.state.evaluation_model() as model:
             job.online.compare(model.eval().exported, job.state.step)
@@ -128,42 +128,47 @@ def _measure_baselines(job: Job) -> None:
 
 
 def _try_plugin(job: Job) -> None:
-    """Try a plugin's loss and figure before the first step, so that mistakes show early.
+    """Compute a plugin's loss and figure before the first step, so that mistakes show early.
 
-    The figure is drawn again when the run ends. A warning says if the loss uses another feature
-    than the probes and the export, or if no weight of the encoder is trained.
+    Warn if the loss uses another feature than the probes and the export, or if no weight of the
+    encoder is trained.
 
     Raises:
-        UserError: the plugin's output or rendered patches are invalid.
+        UserError: The plugin's output or pictures are invalid.
     """
     recipe, accelerator = job.recipe, job.accelerator
     cast = loop.autocast(recipe.compute.precision, accelerator)
     with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
         model.start_step(0.0)  # in training, start_step also comes before forward
         pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
-        few = loop.to_device(job.held_out.example, accelerator.device)
-        predictions(model, few)
+        predictions(model, loop.to_device(job.held_out.example, accelerator.device))
         model.train()
-    unsaid = is_plugins(type(recipe.declared)) and not recipe.declared.says_pool
-    if recipe.pool not in pools and (pools or unsaid) and accelerator.is_main_process:
+    if not accelerator.is_main_process:
+        return
+    lacks_pool = is_plugins(type(recipe.declared)) and not recipe.declared.says_pool
+    if recipe.pool not in pools and (pools or lacks_pool):
         text = f"the loss uses encoder.feature with pool={', '.join(pools)}"
         if not pools:
             text = "the loss does not use encoder.feature, and the plugin declares no pool"
         job.run.warn(f"{text}. The probes and the export use pool={recipe.pool}")
-    trained = any(weight.requires_grad for weight in job.objective.encoder.parameters())
-    if not trained and accelerator.is_main_process:
+    if not any(weight.requires_grad for weight in job.objective.encoder.parameters()):
         job.run.warn(f"{own_place(job.objective)}: no weight of the encoder is trained")
 
 
 def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
-    """Return how `forward` pools the features of an encoder, as names of pools."""
+    """Call `forward`, and return how it pools the encoder's tokens: {"token"}, {"avg"}, both or {}.
+
+    Args:
+        encoder: Encoder that `forward` uses.
+        forward: Runs a forward pass.
+    """
     pools: set[str] = set()
 
     def pooled(h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
         pools.add(pool)
         return type(encoder).pooled(encoder, h_BTD, pool, layer)
 
-    vars(encoder)["pooled"] = pooled
+    vars(encoder)["pooled"] = pooled  # hides the method of the class
     forward()
     del vars(encoder)["pooled"]
     return pools
@@ -172,16 +177,22 @@ def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
 def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:
     """Run the training loop with evaluators, callbacks and checkpoints.
 
+    Args:
+        job: Run to train.
+        consensus: Tells before each step whether all processes stop.
+        watchdog: Watches the processes.
+
     Returns:
         The step of the newest checkpoint, 0 if there is none.
     """
     run, state, accelerator = job.run, job.state, job.accelerator
-    others = _callbacks(job) if accelerator.is_main_process else [WarningLog(run)]
-    callbacks = loop.Callbacks([watchdog, *others])
+    rank_callbacks = _callbacks(job) if accelerator.is_main_process else [WarningLog(run)]
+    callbacks = loop.Callbacks([watchdog, *rank_callbacks])
     if accelerator.is_main_process and job.collapse:
         callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
     _check_first_features(job, callbacks)
     held_out = [*job.held_out.batches, *(job.collapse.batches if job.collapse else ())]
+    # dict.fromkeys drops repetitions and keeps the order
     for name in dict.fromkeys(name for batch in held_out for name in batch.unreadable):
         callbacks.warn(f"a held-out image is left out: {name}")
     probed = (*job.online.train, *job.online.held_out) if job.online else ()
@@ -189,20 +200,20 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
         callbacks.warn(f"an image is left out of the probes: {name}")
     saver = checkpoint.Saver(run.checkpoints, job.recipe.checkpoint, run.write_log, callbacks.warn)
     best = best_checkpoint.BestSoFar(job, saver)
-    first = saved = state.step
+    first_step = saved_step = state.step
 
     def save() -> None:
-        nonlocal saved
-        if state.step == saved:
+        nonlocal saved_step
+        if state.step == saved_step:
             return
-        saved = state.step
+        saved_step = state.step
         if job.recipe.checkpoint.best:
             distributed.on_main(accelerator, best.drop_unsaved)
-        whole = state.save() | {"recipe": recipe_hash(job.recipe)}
+        content = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather(accelerator) and accelerator.is_main_process:
             text = f"this run has trained on more than {seen_images.LIMIT:,} images"
             callbacks.note(f"{text}. Evaluations do not know which later images were seen")
-        distributed.on_main(accelerator, lambda: _save(job, saver, whole, callbacks))
+        distributed.on_main(accelerator, lambda: _save(job, saver, content, callbacks))
 
     def finish_saving() -> None:
         saver.wait()
@@ -223,7 +234,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
                 _nonfinite_policy(job, callbacks),
             )
         distributed.on_main(accelerator, finish_saving)
-        return distributed.broadcast_from_main(accelerator, lambda: saver.kept or first)
+        return distributed.broadcast_from_main(accelerator, lambda: saver.kept or first_step)
     finally:
         saver.close()
         callbacks.close()
@@ -232,12 +243,18 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
 def _save(
     job: Job, saver: checkpoint.Saver, state: dict[str, Any], callbacks: loop.Callbacks
 ) -> None:
-    """Save a checkpoint, after the record of the images that the run has trained on.
+    """Write the record of trained images, then a checkpoint, on rank 0.
 
-    In this order, a kill in between leaves too many images in the record and not too few.
+    In this order, a run that is killed in between has too many images in the record, not too few.
+
+    Args:
+        job: Run that trains.
+        saver: Saver of the checkpoint.
+        state: Content of the checkpoint.
+        callbacks: Receive a warning if the record cannot be written.
 
     Raises:
-        UserError: the run's folder was moved or removed, or too many saves have failed.
+        UserError: The run's folder was moved or removed, or too many saves have failed.
     """
     job.run.check_not_moved()
     try:
@@ -251,32 +268,32 @@ def _stop(job: Job, where: str, saved: int) -> None:
     """Print what was saved, and exit after a signal.
 
     Args:
-        job: the run.
-        where: when and why the run stopped, in words.
-        saved: the step of the newest checkpoint, 0 if there is none.
+        job: Run that stops.
+        where: When and why the run stopped, in words.
+        saved: Step of the newest checkpoint, 0 if there is none.
 
     Raises:
-        SystemExit: with NOT_SAVED if the last steps were not saved, else with STOPPED.
+        SystemExit: With NOT_SAVED if the last steps were not saved, else with STOPPED.
     """
-    lost = saved < job.state.step
-    what = "saved" if saved else "nothing to save yet"
-    if lost:
-        what = f"saved only up to step {saved:,}" if saved else "not saved"
+    has_lost_steps = saved < job.state.step
+    if has_lost_steps:
+        outcome = f"saved only up to step {saved:,}" if saved else "not saved"
+    else:
+        outcome = "saved" if saved else "nothing to save yet"
     again = "resumes" if saved else "starts again"
-    job.accelerator.print(f"stopped     {where}, {what}. The same command {again} the run.")
-    raise SystemExit(preemption.NOT_SAVED if lost else preemption.STOPPED)
+    job.accelerator.print(f"stopped     {where}, {outcome}. The same command {again} the run.")
+    raise SystemExit(preemption.NOT_SAVED if has_lost_steps else preemption.STOPPED)
 
 
 def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
-    """Write a row with the collapse measures of the initial weights.
-
-    Later rows are compared with this row.
-    """
+    """Write a row with the collapse measures of the initial weights, for later comparison."""
     if job.collapse is None or job.state.step:
         return
     settings = loop_settings(job.recipe)
     metrics = loop.evaluate(job.collapse, job.state, {}, settings, callbacks)
-    if all(row["step"] for row in job.run.rows()):  # a run stopped before a checkpoint has this row
+    # A run that was stopped before its first checkpoint has this row already
+    has_row = any(row["step"] == 0 for row in job.run.rows())
+    if not has_row:
         callbacks.notify(methodcaller("on_row", {"step": 0} | metrics))
 
 

@@ -14,13 +14,12 @@ NEVER = 2**31 - 1  # bytes; a C int
 def keep_freed_memory() -> bool:
     """Let glibc's malloc keep freed memory instead of returning it to the kernel.
 
-    A step frees all its activations, and the next step needs as much memory again (docs/speed.md).
-    Nothing changes with another allocator or C library, or if an environment variable already sets
-    glibc's thresholds (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, MALLOC_MMAP_MAX_,
-    GLIBC_TUNABLES).
+    This saves time, because a step frees all its activations, and the next step needs as much
+    memory again (docs/speed.md). Nothing changes with another C library, or if the user has set
+    glibc's thresholds by an environment variable.
 
     Returns:
-        Whether the thresholds were set.
+        Whether malloc now keeps freed memory.
     """
     if platform.libc_ver()[0] != "glibc" or _chosen_by_user():
         return False
@@ -30,6 +29,7 @@ def keep_freed_memory() -> bool:
 
 
 def _chosen_by_user() -> bool:
+    """Return whether an environment variable sets glibc's thresholds."""
     names = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     return "glibc.malloc" in tunables or any(name in os.environ for name in names)

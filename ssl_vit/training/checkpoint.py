@@ -31,14 +31,16 @@ MAX_FAILED_SAVES = 3  # failures in a row after which the run ends
 
 
 def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
+    """Flush a file or a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
 def _facts(path: Path) -> dict[str, Any]:
+    """Return the size in bytes and the SHA-256 of a file, as in manifest.json."""
     with path.open("rb") as file:
         return {
             "bytes": path.stat().st_size,
@@ -49,19 +51,19 @@ def _facts(path: Path) -> dict[str, Any]:
 def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1) -> Path:
     """Write a checkpoint, then remove old checkpoints.
 
-    The newest `keep` checkpoints stay, and so do the best checkpoints that they name
-    (`state["best"]["step"]`): if the newest is damaged, the one before must still find its best
-    checkpoint. Checkpoints of later steps are removed too: they are damaged, or the run would not
-    be at this step.
+    Two kinds of checkpoints stay: the newest `keep`, and the best checkpoint that each of these
+    names (`state["best"]["step"]`). If the newest is damaged, the run thus resumes from the one
+    before, and still finds its best checkpoint. Checkpoints of later steps are removed: they must
+    be damaged, because the run has resumed from an earlier step.
 
     Args:
         root: The run's folder of checkpoints.
-        step: Optimiser step.
+        step: Optimiser step of the checkpoint.
         state: Tensors in plain containers.
-        keep: Number of checkpoints to keep.
-        every: Interval of checkpoints in steps. A checkpoint between multiples of the interval,
-            left by a run that was stopped, never replaces a checkpoint at a multiple, because
-            another run may begin there (resume=RUN@STEP).
+        keep: Number of checkpoints that stay.
+        every: Interval of checkpoints in steps. Checkpoints at multiples of it are preferred to
+            others, which runs leave when they are stopped, because another run may begin at a
+            multiple (resume=RUN@STEP).
 
     Returns:
         Path of the new checkpoint.
@@ -79,14 +81,17 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1
         remove(final)
     temporary.rename(final)
     _sync(root)
-    known = list_checkpoints(root)
-    index = known.index(final)
-    before = sorted(known[:index], key=lambda path: (step_of(path) % every == 0, path))
-    newest = [*before[max(0, index + 1 - keep) :], final]
-    kept = {*newest, *(folder(root, best) for best in map(_best_step, newest) if best is not None)}
-    for old in known:
-        if old not in kept:
-            remove(old)
+    checkpoints = list_checkpoints(root)
+    earlier = checkpoints[: checkpoints.index(final)]
+    # Checkpoints at multiples of the interval come last, so that they are removed last
+    earlier.sort(key=lambda path: (step_of(path) % every == 0, path))
+    surplus = max(0, len(earlier) + 1 - keep)
+    newest = [*earlier[surplus:], final]
+    best_steps = [best for best in map(_best_step, newest) if best is not None]
+    staying = {*newest, *(folder(root, best) for best in best_steps)}
+    for path in checkpoints:
+        if path not in staying:
+            remove(path)
     return final
 
 
@@ -96,8 +101,9 @@ def folder(root: Path, step: int) -> Path:
 
 
 def _best_step(path: Path) -> int | None:
-    """Return the best step that a checkpoint's manifest names, or None if there is none or the
-    manifest is damaged.
+    """Return the step of the best evaluation until a checkpoint, from the checkpoint's manifest.
+
+    Return None if the run chooses no best step or the manifest is damaged.
     """
     try:
         return read(path / MANIFEST, Manifest).best
@@ -106,8 +112,15 @@ def _best_step(path: Path) -> int | None:
 
 
 def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write and sync the files of a checkpoint, and remove the files after a failure to free a full
-    disk.
+    """Write the files of a checkpoint to the disk, or none of them.
+
+    Args:
+        folder: Folder to create.
+        step: Optimiser step of the checkpoint.
+        state: Tensors in plain containers.
+
+    Raises:
+        OSError, RuntimeError: The files cannot be written, and were removed to free a full disk.
     """
     folder.mkdir()
     try:
@@ -131,8 +144,10 @@ def is_intact(path: Path) -> bool:
     try:
         files = read(path / MANIFEST, Manifest).files
         # reading anything but a regular file, such as a device, might never end
-        regular = stat.S_ISREG((path / STATE).lstat().st_mode)
-        return set(files) == {STATE} and regular and _facts(path / STATE) == files[STATE].content()
+        is_regular = stat.S_ISREG((path / STATE).lstat().st_mode)
+        if set(files) != {STATE} or not is_regular:
+            return False
+        return _facts(path / STATE) == files[STATE].content()
     except (OSError, ValueError):
         return False
 
@@ -148,16 +163,16 @@ def load(path: Path) -> dict[str, Any]:
 
 @dataclass(eq=False, repr=False)
 class Saver:
-    """Saver of checkpoints, in a background thread or synchronously.
+    """Saver of a run's checkpoints, in a background thread or synchronously.
 
     A failed save is reported and leaves earlier checkpoints unchanged. Training continues until
     MAX_FAILED_SAVES saves in a row have failed.
 
     Args:
         root: The run's folder of checkpoints.
-        settings: The group `checkpoint` of the recipe.
-        note: Write a line to the log.
-        warn: Report a warning.
+        settings: Group `checkpoint` of the recipe.
+        note: Writes a line to the log.
+        warn: Reports a warning.
     """
 
     root: Path
@@ -165,13 +180,19 @@ class Saver:
     note: Callable[[str], None]
     warn: Callable[[str], None]
     failed: int = field(init=False, default=0)  # failed saves in a row
-    step: int = field(init=False, default=0)  # of the last attempt
+    step: int = field(init=False, default=0)  # step of the last attempt to save
     kept: int | None = field(init=False, default=None)  # step of the last checkpoint that was saved
-    error: Exception | None = field(init=False, default=None)  # of the last attempt
+    error: Exception | None = field(init=False, default=None)  # error of the last attempt
     thread: threading.Thread | None = field(init=False, default=None)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save the state of a step, after the previous save has ended.
+
+        In the background, a copy of the state is saved, so that training may change the state.
+
+        Args:
+            step: Optimiser step of the state.
+            state: Tensors in plain containers.
 
         Raises:
             UserError: Too many saves in a row have failed.
@@ -195,16 +216,17 @@ class Saver:
         """Wait for the running save, and report a failure.
 
         Raises:
-            UserError: As in `save`.
+            UserError: Too many saves in a row have failed.
         """
         self.close()
         if self.error is None:
             return
-        why = reason(self.error) or type(self.error).__name__
+        error_text = reason(self.error) or type(self.error).__name__
         self.error = None
         self.failed += 1
-        kept = ", ".join(path.name for path in list_checkpoints(self.root)) or "none"
-        text = f"step {self.step} could not be saved in {self.root}: {why}. Kept: {kept}"
+        checkpoints = ", ".join(path.name for path in list_checkpoints(self.root)) or "none"
+        where = f"step {self.step} could not be saved in {self.root}"
+        text = f"{where}: {error_text}. Kept: {checkpoints}"
         self.warn(text)
         if self.failed >= MAX_FAILED_SAVES:
             raise UserError(f"{self.failed} saves in a row failed: {text}")
@@ -216,11 +238,11 @@ class Saver:
         self.thread = None
 
     def _save(self, step: int, state: dict[str, Any]) -> None:
-        before = time.perf_counter()
+        start = time.perf_counter()
         try:
             path = save(self.root, step, state, self.settings.keep, self.settings.every)
             size = (path / STATE).stat().st_size / 2**20
-            self.note(f"saved {path.name}, {size:.1f} MiB, in {time.perf_counter() - before:.2f} s")
+            self.note(f"saved {path.name}, {size:.1f} MiB, in {time.perf_counter() - start:.2f} s")
             self.failed = 0
             self.kept = step
         except Exception as error:  # for example a full disk or no memory; `wait` reports the error
@@ -228,7 +250,7 @@ class Saver:
 
 
 def _copied(value: Any) -> Any:
-    """Return a deep copy with tensors on the CPU, which training does not change."""
+    """Return a deep copy of a state, with all tensors on the CPU."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

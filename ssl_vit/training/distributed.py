@@ -44,12 +44,15 @@ class FailedError(Exception):
 
 
 class WatchedAccelerator(Accelerator):
-    """Accelerator that a watchdog can follow: `tick` is called before each collective, and loaders
-    are iterated through `watch_loader`.
+    """Accelerator that reports progress to a watchdog.
+
+    Attributes:
+        tick: Called before each collective.
+        watch_loader: Wraps loaders, so that waiting for a batch is noticed.
+        is_together: Whether the body of `together` is running.
     """
 
-    is_together = False  # whether the body of `together` is running
-
+    is_together = False
     tick: Callable[[], None] = staticmethod(lambda: None)
     watch_loader: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(
         lambda batches: batches
@@ -66,13 +69,13 @@ class WatchedAccelerator(Accelerator):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Raise on all processes what the body raises on any process.
+        """Context that fails on all processes if its body raises an error on any process.
 
-        Before each collective in the body, and at its end, the processes tell each other whether
-        one has failed, so no process waits for a failed one.
+        Before each collective in the body, and at the end of the body, the processes tell each
+        other whether they have failed, so that no process waits for a failed process.
 
         Raises:
-            FailedError: A process failed; if several did, the first of them is named.
+            FailedError: A process failed. The message names the lowest rank that failed.
         """
         self.is_together = True
         try:
@@ -86,13 +89,16 @@ class WatchedAccelerator(Accelerator):
             self.is_together = False
 
     def _tell(self, failure: str) -> None:
-        """Tell all processes about a failure, and raise FailedError if any process has told a
-        failure.
+        """Exchange failures with all processes, and raise FailedError if any process has failed.
+
+        Args:
+            failure: Error of this process, empty if it has not failed.
         """
         self.tick()
-        for rank, text in enumerate(gather_object([failure])):
-            if text:
-                raise FailedError(f"{text} on process {rank}" if self.num_processes > 1 else text)
+        for rank, rank_failure in enumerate(gather_object([failure])):
+            if rank_failure:
+                where = f" on process {rank}" if self.num_processes > 1 else ""
+                raise FailedError(f"{rank_failure}{where}")
 
     def _begin(self) -> None:
         """Exchange failures and count progress, before a collective."""
@@ -103,12 +109,17 @@ class WatchedAccelerator(Accelerator):
 
 @contextmanager
 def accelerator_session(compute: Compute) -> Iterator[WatchedAccelerator]:
-    """Start the process group, and destroy the group when the body ends.
+    """Start the process group of a run, and destroy the group when the body ends.
 
-    A process can therefore hold several runs, one after the other.
+    A Python process can therefore hold several runs, one after the other.
+
+    Args:
+        compute: Group `compute` of the recipe. If its precision is "auto", the chosen precision is
+            written into it.
 
     Raises:
-        UserError: As in `_start`.
+        UserError: The launcher's configuration does not suit the machine or the recipe, or the
+            processes cannot connect.
     """
     accelerator = None
     try:
@@ -138,28 +149,25 @@ def _end(accelerator: Accelerator | None) -> None:
 
 
 def _start(compute: Compute) -> WatchedAccelerator:
-    """Set threads and allocator, and start the processes.
+    """Connect the processes, and set threads, allocator and precision.
 
-    If the precision is auto, rank 0 chooses and the choice is written into `compute`.
+    If the precision is "auto", rank 0 chooses it, and the choice is written into `compute`.
 
     Raises:
-        UserError: As in `_check_gpus`, `_check_processes`, `_check_precision` and
-            `_check_sharding`.
+        UserError: See `accelerator_session`.
     """
-    cpu = not torch.cuda.is_available()
-    if cpu:
+    on_cpu = not torch.cuda.is_available()
+    if on_cpu:
         keep_freed_memory()
-    sharded = _requested("DEEPSPEED")
+    uses_deepspeed = _requested("DEEPSPEED")
     _check_gpus()
-    if sharded:
-        _prepare_deepspeed(cpu)
+    if uses_deepspeed:
+        _prepare_deepspeed(on_cpu)
     # With cpu=True, Accelerate would silently run plain DDP instead of DeepSpeed.
+    cpu_argument = on_cpu and not uses_deepspeed
+    backend = {"backend": "gloo"} if on_cpu and uses_deepspeed else {}
     with _rendezvous():
-        state = PartialState(
-            cpu=cpu and not sharded,
-            timeout=RENDEZVOUS_TIMEOUT,
-            **({"backend": "gloo"} if cpu and sharded else {}),
-        )
+        state = PartialState(cpu=cpu_argument, timeout=RENDEZVOUS_TIMEOUT, **backend)
     # Not earlier: Accelerate sets the threads of several processes that have no OMP_NUM_THREADS.
     torch.set_num_threads(compute.threads or default_threads())
     _check_processes(state.num_processes)
@@ -168,17 +176,18 @@ def _start(compute: Compute) -> WatchedAccelerator:
         compute.precision = broadcast_object_list(native)[0]
     _check_precision(compute.precision)
     # "no": the training loop enters autocast itself
-    accelerator = WatchedAccelerator(cpu=cpu and not sharded, mixed_precision="no")
+    accelerator = WatchedAccelerator(cpu=cpu_argument, mixed_precision="no")
     _check_sharding(accelerator)
     return accelerator
 
 
 def _prepare_deepspeed(cpu: bool) -> None:
-    """Check that DeepSpeed is installed and that a launcher started this process.
+    """Check that DeepSpeed can run here, and on a CPU set it up for the CPU.
 
-    On a CPU, select the CPU backend before DeepSpeed is first imported, and keep DeepSpeed from
-    compiling an operator that only inference needs. The table of operators is private (0.19;
-    bounded in pyproject).
+    The CPU backend must be selected before DeepSpeed is first imported.
+
+    Args:
+        cpu: Whether the run uses the CPU.
 
     Raises:
         UserError: DeepSpeed is not installed, or no launcher started this process.
@@ -193,71 +202,81 @@ def _prepare_deepspeed(cpu: bool) -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         import deepspeed.ops
 
+        # Only inference needs this operator, so it need not be compiled. The table of operators
+        # is private (0.19; bounded in pyproject)
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 @contextmanager
 def _rendezvous() -> Iterator[None]:
-    """Surround the start of the process group: print where processes wait for more machines, and
-    lift the time-out at the end.
+    """Context in which the processes connect: report what they wait for, and explain failures.
+
+    After the processes have connected, collectives get the longer COLLECTIVE_TIMEOUT.
 
     Raises:
-        UserError: The processes cannot connect, not all arrive within RENDEZVOUS_TIMEOUT, or the
-            variables with the address are not set.
+        UserError: The processes cannot connect, not all arrive within RENDEZVOUS_TIMEOUT, or
+            MASTER_ADDR or MASTER_PORT is not set.
     """
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    place = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if count > here and os.environ.get("LOCAL_RANK", "0") == "0":  # one line for each machine
-        print(f"waiting for {count} processes at MASTER_ADDR:MASTER_PORT={place}", flush=True)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    address = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
+    is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
+    if processes > processes_here and is_first_here:  # one line for each machine
+        print(f"waiting for {processes} processes at MASTER_ADDR:MASTER_PORT={address}", flush=True)
     try:
         yield
     except (distributed.DistError, ValueError) as error:
         hint = "MASTER_ADDR must be the machine of process 0 and reachable from this machine, the"
         hint += " port must be free, and every process must be started"
-        raise UserError(f"MASTER_ADDR:MASTER_PORT={place}: {one_line(error)}. {hint}.") from None
+        raise UserError(f"MASTER_ADDR:MASTER_PORT={address}: {one_line(error)}. {hint}.") from None
     if distributed.is_initialized():
         c10d = distributed.distributed_c10d
         c10d._get_default_store().set_timeout(COLLECTIVE_TIMEOUT)
-        # torch 2.11 has it under a private name, which 2.14 deprecates
+        # torch 2.11 has the function under a private name, which 2.14 deprecates
         set_timeout = getattr(c10d, "set_timeout", None) or c10d._set_pg_timeout
         set_timeout(COLLECTIVE_TIMEOUT)
 
 
-def _requested(way: str) -> bool:
-    """Return whether the launcher's configuration requests DEEPSPEED or FSDP."""
-    return os.environ.get(f"ACCELERATE_USE_{way}", "false").lower() == "true"
+def _requested(library: str) -> bool:
+    """Return whether the launcher's configuration requests `library`: DEEPSPEED or FSDP."""
+    return os.environ.get(f"ACCELERATE_USE_{library}", "false").lower() == "true"
 
 
 def _check_gpus() -> None:
-    """Check that each process on this machine has a separate GPU, and that GPUs exist if any were
-    requested.
+    """Check that this machine has a GPU for each of its processes, if GPUs are used.
 
-    A machine without GPUs is fine, unless a scheduler, a launcher or the user named GPUs.
+    A machine without GPUs is fine, unless a scheduler, a launcher or the user named GPUs in
+    CUDA_VISIBLE_DEVICES.
 
     Raises:
         UserError: There are too few GPUs. All processes but the first on the machine raise
             ReportedError.
     """
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     gpus, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    reason, cpu = "", "CUDA_VISIBLE_DEVICES= for the CPU"
-    if torch.cuda.is_available() and here > gpus:
-        reason = f"LOCAL_WORLD_SIZE={here}: each process needs a GPU, and this machine has {gpus}."
-        reason += f" Use --num_processes {gpus}, or {cpu}."
+    text, for_cpu = "", "CUDA_VISIBLE_DEVICES= for the CPU"
     # "NoDevFiles" is SLURM's word for none
-    elif not gpus and visible.strip() not in ("", "-1", "NoDevFiles"):
-        reason = f"CUDA_VISIBLE_DEVICES={visible}: torch finds no GPU. Install a driver and a CUDA"
-        reason += f" build of torch, or use {cpu}."
-    if reason:
-        raise (UserError if os.environ.get("LOCAL_RANK", "0") == "0" else ReportedError)(reason)
+    names_gpus = visible.strip() not in ("", "-1", "NoDevFiles")
+    if torch.cuda.is_available() and processes_here > gpus:
+        wrong = f"each process needs a GPU, and this machine has {gpus}"
+        text = f"LOCAL_WORLD_SIZE={processes_here}: {wrong}."
+        text += f" Use --num_processes {gpus}, or {for_cpu}."
+    elif not gpus and names_gpus:
+        text = f"CUDA_VISIBLE_DEVICES={visible}: torch finds no GPU. Install a driver and a CUDA"
+        text += f" build of torch, or use {for_cpu}."
+    if text:
+        is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
+        raise UserError(text) if is_first_here else ReportedError(text)
 
 
 def _check_processes(processes: int) -> None:
-    """Check that all launched processes found each other.
+    """Check that as many processes are connected as were launched.
+
+    Args:
+        processes: Number of connected processes.
 
     Raises:
-        UserError: Fewer processes did.
+        UserError: Fewer processes are connected, or `accelerate launch` has started only one.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if processes != launched:
@@ -265,11 +284,10 @@ def _check_processes(processes: int) -> None:
             f"WORLD_SIZE={launched}: only {processes} of the launched processes could connect."
             " Check that the configuration does not request GPUs that this machine lacks."
         )
-    if (
-        "ACCELERATE_MIXED_PRECISION" in os.environ
-        and "MASTER_ADDR" in os.environ
-        and "WORLD_SIZE" not in os.environ
-    ):
+    # Without GPUs, `accelerate launch` sets these variables for a run on several processes, but
+    # starts a single process
+    variables = ("ACCELERATE_MIXED_PRECISION", "MASTER_ADDR")
+    if all(name in os.environ for name in variables) and "WORLD_SIZE" not in os.environ:
         raise UserError(
             "num_processes: without GPUs, `accelerate launch` has started a single process. Use"
             " --num_processes 1, or `torchrun --nproc_per_node N` instead of `accelerate launch`."
@@ -277,8 +295,7 @@ def _check_processes(processes: int) -> None:
 
 
 def _check_precision(precision: str) -> None:
-    """Check that the launcher requests no precision, or the precision of the recipe, which alone is
-    used.
+    """Check that the launcher's mixed_precision is "no" or equals the recipe's precision.
 
     Raises:
         UserError: The launcher requests another precision.
@@ -295,14 +312,14 @@ def _check_sharding(accelerator: Accelerator) -> None:
     Raises:
         UserError: Accelerate has fallen back to something else.
     """
-    for way in ("DEEPSPEED", "FSDP"):
-        if _requested(way) and accelerator.distributed_type.value != way:
-            got = f"{accelerator.distributed_type.value} on {accelerator.device.type}"
+    actual = accelerator.distributed_type.value
+    for library in ("DEEPSPEED", "FSDP"):
+        if _requested(library) and actual != library:
             choices = "launch/zero2.yaml or accelerate_config.yaml"
-            if way == "FSDP":
+            if library == "FSDP":
                 choices = f"{choices}, or GPUs"
-            text = f"the launcher set up {got} instead. Use {choices}"
-            raise UserError(f"distributed_type={way}: {text}.")
+            wrong = f"the launcher set up {actual} on {accelerator.device.type} instead"
+            raise UserError(f"distributed_type={library}: {wrong}. Use {choices}.")
     if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(
             "fsdp_version=1: the flat weights of this version cannot be saved by name. Use"
@@ -323,10 +340,10 @@ def _native_precision(device: torch.device) -> str:
 
 
 def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """Return the flags of the CPU on Linux, or an empty set elsewhere.
+    """Return the names of the CPU's instruction sets on Linux, or an empty set elsewhere.
 
-    torch's function for this is private in 2.11, and its oneDNN check is also true on CPUs that
-    only emulate bfloat16.
+    torch cannot say this: its function is private in 2.11, and its check of oneDNN is also true on
+    CPUs that only emulate bfloat16.
     """
     try:
         text = table.read_text()
@@ -337,45 +354,54 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
-    """Call `do` on rank 0 and return the value there, or None on all ranks above 0.
+    """Call `do` on rank 0 only, and wait for it on all ranks. Collective.
+
+    Returns:
+        The value of `do` on rank 0, None on all other ranks.
 
     Raises:
         UserError: `do` raised it. All other processes raise ReportedError.
     """
     messages: list[str | None] = [None]
-    done = None
+    value = None
     if accelerator.is_main_process:
         try:
-            done = do()
+            value = do()
         except UserError as error:
             messages = [str(error)]
     accelerator.tick()
-    if text := broadcast_object_list(messages)[0]:
-        raise (UserError if accelerator.is_main_process else ReportedError)(text)
-    return done
+    message = broadcast_object_list(messages)[0]
+    if message:
+        raise UserError(message) if accelerator.is_main_process else ReportedError(message)
+    return value
 
 
 def broadcast_from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) -> T:
-    """Call `find` on rank 0 and return the value on all ranks.
+    """Call `find` on rank 0 and return the value on all ranks. Collective.
 
     Raises:
-        UserError: As in `on_main`.
+        UserError: `find` raised it. All other processes raise ReportedError.
     """
     return broadcast_object_list([on_main(accelerator, find)])[0]
 
 
 def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
-    """Check that all ranks have the values of rank 0.
+    """Check that all ranks have the same values. Collective.
+
+    Args:
+        accelerator: Processes of the run.
+        mine: {key: value} of this process.
 
     Raises:
-        UserError: A rank has other values. The error names the process, its machine and the value.
+        UserError: A rank has another value than rank 0. The error names the process, its machine
+            and the value. All processes but rank 0 raise ReportedError.
     """
-    (_, wanted), *others = gather_object([(socket.gethostname(), mine)])
-    for rank, (host, theirs) in enumerate(others, 1):
-        for key, value in theirs.items():
-            if value != wanted[key]:
+    (_, main_values), *others = gather_object([(socket.gethostname(), mine)])
+    for rank, (host, values) in enumerate(others, 1):
+        for key, value in values.items():
+            if value != main_values[key]:
                 text = (
-                    f"{key}={value} on process {rank} ({host}), but {key}={wanted[key]} on"
+                    f"{key}={value} on process {rank} ({host}), but {key}={main_values[key]} on"
                     " process 0. All processes need the same value."
                 )
-                raise (UserError if accelerator.is_main_process else ReportedError)(text)
+                raise UserError(text) if accelerator.is_main_process else ReportedError(text)

@@ -57,17 +57,22 @@ class Peer(NamedTuple):
     stood: float = 0.0  # seconds since the ticks last changed
 
     def after_interval(self, heartbeat: Heartbeat) -> "Peer":
-        """Return the peer after one more interval."""
-        silent = 0.0 if heartbeat != self.heartbeat else self.silent + INTERVAL
-        stood = 0.0 if heartbeat.ticks != self.heartbeat.ticks else self.stood + INTERVAL
-        return Peer(heartbeat, silent, stood)
+        """Return the peer one INTERVAL later, when `heartbeat` has been read from the rank."""
+        is_silent = heartbeat == self.heartbeat
+        is_standing = heartbeat.ticks == self.heartbeat.ticks
+        return Peer(
+            heartbeat,
+            silent=self.silent + INTERVAL if is_silent else 0.0,
+            stood=self.stood + INTERVAL if is_standing else 0.0,
+        )
 
 
 class Watchdog(Callback):
-    """Context manager that watches the processes of a run while the body runs.
+    """Context manager that watches the processes of a run while its body runs.
 
-    With a single process, watch how long it waits for batches. The time before the first step is
-    not limited.
+    If a process is lost, the watchdog ends this process with an error that names the lost one. With
+    a single process, the watchdog limits how long it waits for batches. The time before the first
+    step is not limited.
 
     Args:
         rank: Rank of this process.
@@ -108,12 +113,10 @@ class Watchdog(Callback):
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        """Report how this rank ended.
-
-        A RuntimeError may come from a collective that failed because another process was lost. In
-        that case, wait until the watch has named the lost process and ended this process.
-        """
+        """Tell the other ranks how this rank ended, and stop watching."""
         if isinstance(error, RuntimeError) and self.processes > 1:
+            # A collective may have failed because another process was lost. Give the watch enough
+            # time to name that process and to end this one
             self.silence_limit = min(self.silence_limit, SILENT_AFTER_ERROR)
             time.sleep(self.silence_limit + 3 * INTERVAL)
         if error is not None and not isinstance(error, SystemExit | ReportedError):
@@ -128,9 +131,10 @@ class Watchdog(Callback):
         self.ticks += 1
 
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
-        """Yield the passes of the steps from `step` on.
+        """Yield the batches of training, from `step` on.
 
-        From the request of a pass until `on_step`, this rank counts as being within a step.
+        From the request of a batch until `on_step`, this rank is within a step, where it may lag
+        behind the other ranks by `patience` seconds.
         """
         self._enter(step, self.patience)
         for item in self.watch_loader(items):
@@ -160,9 +164,7 @@ class Watchdog(Callback):
         self.tick()
 
     def _exchange_loop(self) -> None:
-        """Write and read heartbeats until this rank ends, then write a last heartbeat that says
-        how.
-        """
+        """Exchange heartbeats until this rank ends, then write a last heartbeat with its end."""
         with suppress(distributed.DistError):
             self.store = self.store.clone()  # separate connection for this thread
         beats = 0
@@ -173,7 +175,8 @@ class Watchdog(Callback):
         if self.rank == 0 and self.end != FINISHED:
             # the store ends with this process, so the other ranks must first read how it ended
             for _ in range(20):
-                if all(heartbeat.end for rank, heartbeat in self.read.items() if rank):
+                ends = [heartbeat.end for rank, heartbeat in self.read.items() if rank != 0]
+                if all(ends):
                     return
                 time.sleep(INTERVAL / 10)
                 self._exchange(beats + 1, self.end)
@@ -207,7 +210,11 @@ class Watchdog(Callback):
                 exit_process(LOST, f"error: {verdict}")
 
     def _diagnose(self) -> str:
-        """Return the error that names a lost rank, or an empty string."""
+        """Return the error that names a lost rank, or an empty string if no rank is lost.
+
+        A rank is lost if it has ended with an error, if it has been silent for too long, or, as
+        rank 0 finds out, if it has not moved for too long.
+        """
         active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
         for rank, (heartbeat, silent, _) in active.items():
             where = f"process {rank} on {heartbeat.host}"
@@ -216,25 +223,31 @@ class Watchdog(Callback):
                 return f"{where} ended: {heartbeat.end}"
             if silent > self.silence_limit:
                 return f"{where} has been silent for {self.silence_limit:g} s. {RESUME_HINT}"
-        if self.rank or not active:
+        if self.rank != 0 or not active:
             return ""
         lowest = min(active, key=lambda rank: active[rank].heartbeat.ticks)
         heartbeat, _, stood = active[lowest]
-        if any(peer.heartbeat.ticks > heartbeat.ticks for peer in active.values()):
+        is_behind = any(peer.heartbeat.ticks > heartbeat.ticks for peer in active.values())
+        if is_behind:
             limit = heartbeat.allowed
-            what = f"process {lowest} on {heartbeat.host} has not moved for {limit:g} s"
-            return f"{what}, and all processes wait. {RESUME_HINT}" if stood > limit else ""
-        within = all(peer.heartbeat.allowed == self.patience for peer in active.values())
+            if stood <= limit:
+                return ""
+            stalled = f"process {lowest} on {heartbeat.host} has not moved for {limit:g} s"
+            return f"{stalled}, and all processes wait. {RESUME_HINT}"
+        # All ranks have reached the same collective. Only within a step must they move on
+        are_within_step = all(peer.heartbeat.allowed == self.patience for peer in active.values())
         limit = STALLED_FACTOR * self.patience
-        what = f"no process has moved for {limit:g} s, after step {self.step}"
-        return f"{what}. {RESUME_HINT}" if within and stood > limit else ""
+        if not are_within_step or stood <= limit:
+            return ""
+        return f"no process has moved for {limit:g} s, after step {self.step}. {RESUME_HINT}"
 
     def _watch_alone(self) -> None:
-        """End a single process that waits too long for a batch."""
+        """End a single process that waits more than `patience` seconds for a batch."""
         waited, batches = 0.0, 0
         while not self.done.wait(INTERVAL):
-            same = self.waits_for_batch and self.batches == batches
-            waited, batches = waited + INTERVAL if same else 0.0, self.batches
+            still_waits = self.waits_for_batch and self.batches == batches
+            waited = waited + INTERVAL if still_waits else 0.0
+            batches = self.batches
             if waited > self.patience:
                 option = f"compute.patience={self.patience:g}"
                 text = "no data arrived in this time. Check if shared memory (/dev/shm) is full."

@@ -59,9 +59,12 @@ class LoopSettings:
 
 
 class Clock:
-    """Clock of training since the last row: steps, seconds, and seconds spent waiting for data.
+    """Clock of the training steps since the last row, without evaluations and checkpoints.
 
-    Evaluation and checkpoints are not included.
+    Attributes:
+        steps: Number of steps.
+        spent: Seconds in steps.
+        waited: Seconds of `spent` in which this process waited for data.
     """
 
     def __init__(self) -> None:
@@ -71,15 +74,17 @@ class Clock:
 
     @contextmanager
     def running(self, state: State) -> Iterator[None]:
+        """Time the body, which is one step, for this clock and for the state."""
         start = time.perf_counter()
         yield
-        took = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         self.steps += 1
-        self.spent += took
-        state.seconds += took
-        state.device_seconds += took * state.accelerator.num_processes
+        self.spent += seconds
+        state.seconds += seconds
+        state.device_seconds += seconds * state.accelerator.num_processes
 
     def next_batch(self, batches: Iterator[Batch]) -> Batch:
+        """Return the next batch, and time how long it takes to arrive."""
         start = time.perf_counter()
         batch = next(batches)
         self.waited += time.perf_counter() - start
@@ -103,16 +108,16 @@ def train(
     the device.
 
     Args:
-        state: What is trained.
-        batches: Batches of this process from state.step on; each step takes as many as the batch
-            layout has accumulation steps.
+        state: State of training, changed in place.
+        batches: Batches of this process from state.step on. A step takes one batch for each of the
+            layout's accumulation steps.
         settings: Values of the recipe.
         evaluators: Evaluators to call at their intervals.
         callbacks: Receive steps, rows and warnings.
-        save: Write a checkpoint of `state`.
-        is_best: Return whether to save a step, given its row after the evaluators ran.
-        stop: Return whether all processes stop before a step.
-        on_nonfinite: Called with the skipped steps, before the next row.
+        save: Writes a checkpoint of `state`.
+        is_best: Takes the row of a step after the evaluators ran, and returns whether to save it.
+        stop: Takes a step, and returns whether all processes stop before it.
+        on_nonfinite: Receives the skipped steps, before the next row.
 
     Raises:
         UserError: Too many images cannot be read.
@@ -128,8 +133,8 @@ def train(
         try:
             with clock.running(state):
                 _update(state, batches, settings, clock, callbacks)
-                last = state.step == settings.steps
-                if last or state.step % settings.log_every == 0:
+                is_last = state.step == settings.steps
+                if is_last or state.step % settings.log_every == 0:
                     row = _read(state, clock, on_nonfinite)
         except Interrupted:  # interrupted while waiting for data: no part of the step was done
             stop(state.step)
@@ -139,17 +144,17 @@ def train(
             row = _row(row, state, settings, clock)
             clock = Clock()
         callbacks.notify(methodcaller("on_step", state.step))
-        scheduled = [
-            schedule.evaluator
-            for schedule in evaluators
-            if last or state.step % schedule.every == 0
+        due = [
+            scheduled.evaluator
+            for scheduled in evaluators
+            if is_last or state.step % scheduled.every == 0
         ]
-        for evaluator in scheduled:
+        for evaluator in due:
             row |= {"step": state.step} | evaluate(evaluator, state, row, settings, callbacks)
         if row:
             callbacks.notify(methodcaller("on_row", row))
-        best = bool(scheduled) and is_best(row)
-        if last or best or state.step % settings.checkpoint_every == 0:
+        saves_best = bool(due) and is_best(row)
+        if is_last or saves_best or state.step % settings.checkpoint_every == 0:
             save()
 
 
@@ -160,10 +165,10 @@ def _update(
     clock: Clock,
     callbacks: Callbacks,
 ) -> None:
-    """Do one optimiser step on the micro-batches of this process."""
+    """Do one optimiser step: load its micro-batches, compute the gradient, update the weights."""
     objective, strategy, accelerator = state.objective, state.strategy, state.accelerator
     layout = strategy.batch_layout
-    if not objective.training:
+    if not objective.training:  # after an evaluation
         objective.train()
     # Load all micro-batches before the first forward pass: an interruption while waiting for data
     # must not leave half a step behind, and the labels of the whole step are counted first.
@@ -181,18 +186,21 @@ def _update(
     if frozen:
         optim.hold(state.schedule.optimizer)
     outputs: list[Output] = []
+    last = len(micro_batches) - 1
     for i, batch in enumerate(micro_batches):
         # Dropout and drop path depend on the chunk of the global batch, not on the process.
-        torch.manual_seed(int(rng.key(settings.seed, state.step, layout.chunk_index(i))[0]))
+        seed = int(rng.key(settings.seed, state.step, layout.chunk_index(i))[0])
+        torch.manual_seed(seed)
         cast = autocast(settings.precision, accelerator)
-        outputs.append(strategy.run_pass(batch, cast, last=i == len(micro_batches) - 1))
+        outputs.append(strategy.run_pass(batch, cast, last=i == last))
     norm, found_inf = strategy.update()
     strategy.reset_moments(frozen)
     strategy.update_momentum((state.step + 1) / settings.steps, found_inf)
     _accumulate(state, outputs, norm, found_inf)
     state.lr = float(max(state.schedule.get_last_lr()))
     state.schedule.step()
-    if state.average and (decay := strategy.settings.average):
+    decay = strategy.settings.average
+    if state.average and decay:
         optim.update_average(state.average, objective, decay)
     state.step += 1
 
@@ -200,27 +208,28 @@ def _update(
 def _report_unreadable(
     state: State, micro_batches: list[Batch], data: Data, callbacks: Callbacks
 ) -> None:
-    """Count the images of this process that could not be read, and report each once.
+    """Count the images that this process read and could not read, and warn of each unreadable one.
+
+    An image that is unreadable in several epochs is counted each time, and reported once.
 
     Raises:
-        UserError: As in `check_unreadable`.
+        UserError: Too many images cannot be read (`check_unreadable`).
     """
-    # with mixing, the partner of each image is read as well
-    state.images_seen += sum(
-        len(batch.key) * (1 if batch.partner_label is None else 2) for batch in micro_batches
-    )
     for batch in micro_batches:
-        for text in batch.unreadable:
+        images_per_row = 1 if batch.partner_label is None else 2  # mixing reads a partner, too
+        state.images_seen += len(batch.key) * images_per_row
+    names = state.unreadable
+    for batch in micro_batches:
+        for name in batch.unreadable:
             state.images_unreadable += 1
-            if text not in state.unreadable:
-                callbacks.warn(f"an unreadable image was replaced by the next image: {text}")
-            state.unreadable[text] += 1
-            names = state.unreadable
+            if name not in names:
+                callbacks.warn(f"an unreadable image was replaced by the next image: {name}")
+            names[name] += 1
             check_unreadable(state.images_unreadable, state.images_seen, data, names, len(names))
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:
-    """Return a context for autocast to bfloat16, which does nothing for float32.
+    """Return a context that casts to bfloat16, or does nothing if `precision` is float32.
 
     Enter the context outside the objective, so that a compiled objective stays one graph.
     """
@@ -233,52 +242,65 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """Return the micro-batches of a step with `loss_denominator`: labelled images of the global
-    batch per micro-batch.
+    """Set `loss_denominator`, by which the loss of labels is divided, in the batches of a step.
+
+    It is the number of labelled images of the global batch, divided by the number of micro-batches
+    on all processes. All labelled images thus have the same weight, although micro-batches differ
+    in how many images have labels.
     """
-    local = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches]).sum().double()
-    total = accelerator.reduce(local, "sum")
-    per_pass = total / (len(micro_batches) * accelerator.num_processes)
-    return [batch._replace(loss_denominator=per_pass) for batch in micro_batches]
+    labelled = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches])
+    total = accelerator.reduce(labelled.sum().double(), "sum")
+    per_micro_batch = total / (len(micro_batches) * accelerator.num_processes)
+    return [batch._replace(loss_denominator=per_micro_batch) for batch in micro_batches]
 
 
 def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Tensor) -> None:
-    """Add the metrics and gradient norm of a step to the sums since the last row, unless the update
-    was skipped (`found_inf`).
+    """Add the metrics and gradient norm of a step to the sums since the last row.
+
+    A skipped update (`found_inf`, a bool on the device) adds 0 to all sums.
     """
     for output in outputs:
         add_metrics(state.sums, output.metrics, found_inf)
-    norms = torch.stack([norm, torch.ones_like(norm)]).masked_fill(found_inf, 0)
-    state.norms = norms if state.norms is None else state.norms + norms
+    norm_and_count = torch.stack([norm, torch.ones_like(norm)]).masked_fill(found_inf, 0)
+    state.norms = norm_and_count if state.norms is None else state.norms + norm_and_count
     state.skipped.append(found_inf)
 
 
 def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None]) -> Row:
-    """Return the means of metrics and gradient norm since the last row over all processes, the time
-    spent loading, and the memory used. Report skipped steps.
+    """Read the sums since the last row from the device, reset them, and return their means.
 
-    The host waits for the device only here and in evaluations.
+    The host waits for the device only here and in evaluations. Collective.
+
+    Args:
+        state: State of training. Its sums since the last row are set to 0.
+        clock: Time since the last row. Its time spent waiting for data is set to that of the
+            slowest process, because all processes wait for it in the step.
+        on_nonfinite: Receives the skipped steps, if there are any.
+
+    Returns:
+        Over all processes: means of metrics and of the gradient norm, number of unreadable images,
+        number of skipped steps, and peak memory in GiB.
 
     Raises:
-        UserError: A share is not between 0 and 1.
+        UserError: A metric that is a share is not between 0 and 1.
     """
     assert state.norms is not None
     row: Row = {}
     for name, (value, _) in means(state.objective, state.sums, state.accelerator).items():
         check_share(state.objective, name, value)
         row[name] = value
-    norm, count = state.norms.tolist()
-    flags = torch.stack(state.skipped).tolist()
-    skipped = [step for step, flag in enumerate(flags, state.step - len(flags)) if flag]
+    norm_sum, norm_count = state.norms.tolist()
+    is_skipped = torch.stack(state.skipped).tolist()
+    first_step = state.step - len(is_skipped)
+    skipped = [step for step, flag in enumerate(is_skipped, first_step) if flag]
     state.sums, state.norms, state.skipped = {}, None, []
     if skipped:
         on_nonfinite(skipped)
     used = (state.images_unreadable, clock.waited, _memory(state.accelerator.device))
     unreadable, waited, memory = zip(*state.accelerator.gather_parts([used]), strict=True)
-    # take the slowest loader, because all processes wait for it in the step
     clock.waited = max(waited)
-    if count:
-        row["grad_norm"] = norm / count
+    if norm_count:
+        row["grad_norm"] = norm_sum / norm_count
     if sum(unreadable):
         row["unreadable"] = sum(unreadable)
     if skipped:
@@ -287,7 +309,7 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
 
 
 def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row:
-    """Return a row of metrics.jsonl: the position, means since the last row, and throughput."""
+    """Return a row of metrics.jsonl: step and images so far, `values`, throughput and time."""
     return {
         "step": state.step,
         "images": state.step * settings.batch,
@@ -300,22 +322,28 @@ def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row
 
 
 def _memory(device: torch.device) -> float:
-    """Return the peak memory in GiB of the device, or of the process itself on a CPU."""
+    """Return the peak memory in GiB of the device, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    unit = 2**30 if sys.platform == "darwin" else 2**20  # bytes on macOS, else KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    units_per_gib = 2**30 if sys.platform == "darwin" else 2**20  # bytes on macOS, else KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / units_per_gib
 
 
 def evaluate(
     evaluator: Evaluator, state: State, row: Row, settings: LoopSettings, callbacks: Callbacks
 ) -> Row:
-    """Run an evaluator on the objective in evaluation mode and return {name: value}.
+    """Run an evaluator on the objective in evaluation mode and return {name: value}. Collective.
 
-    If the evaluator fails on any process, warn and return what was measured before. All processes
-    call this function.
+    If the evaluator fails on any process, warn and return the values that it yielded before.
+
+    Args:
+        evaluator: Evaluator to run.
+        state: State of training.
+        row: Row of the current step, which the evaluator may read.
+        settings: Values of the recipe.
+        callbacks: Receive the warning.
     """
-    found: Row = {}
+    values: Row = {}
     device = state.accelerator.device
     with state.evaluation_model() as model:
         try:
@@ -325,37 +353,43 @@ def evaluate(
                 torch.random.fork_rng([device] if device.type == "cuda" else []),
                 state.accelerator.together(),
             ):
-                found.update(evaluator(state.step, row, model.eval()))
+                values.update(evaluator(state.step, row, model.eval()))
         except distributed.FailedError as error:
             if state.accelerator.is_main_process:
                 callbacks.warn(f"{type(evaluator).__name__} failed at step {state.step}: {error}")
         finally:
             model.train()
-    return found
+    return values
 
 
 def seconds_per_step(state: State, batch: Batch, settings: LoopSettings) -> float:
-    """Measure the seconds of one step.
+    """Measure how many seconds a step takes, without changing the state.
 
-    Time the forward and backward pass of a batch (the second of two passes, because the first warms
-    up) and multiply by the accumulation steps. Buffers, such as running means, are restored.
+    The forward and backward pass of a batch is timed and multiplied by the accumulation steps. Of
+    two passes, the second is timed, because the first warms up. Buffers, such as running means, are
+    restored.
+
+    Args:
+        state: State of training.
+        batch: Batch of this process.
+        settings: Values of the recipe.
     """
     accelerator = state.accelerator
     batch = to_device(batch, accelerator.device)
     # Add every field of a training batch, so that torch.compile sees the same graph.
     if max(settings.data.mixup, settings.data.cutmix) > 0:
-        share = torch.ones(len(batch.key), device=accelerator.device)
-        batch = batch._replace(partner_label=batch.label.clone(), mix_lambda=share)
+        mix_lambda = torch.ones(len(batch.key), device=accelerator.device)
+        batch = batch._replace(partner_label=batch.label.clone(), mix_lambda=mix_lambda)
     if settings.learns_labels:
         (batch,) = _with_label_counts([batch], accelerator)
-    took = 0.0
-    kept = [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
+    seconds = 0.0
+    buffers = [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
     for _ in range(2):
         start = time.perf_counter()
         state.strategy.dry_run(batch, autocast(settings.precision, accelerator))
         if accelerator.device.type == "cuda":
             torch.cuda.synchronize(accelerator.device)
-        took = time.perf_counter() - start
-    for buffer, value in kept:
-        buffer.copy_(value)
-    return took * state.strategy.batch_layout.accumulation_steps
+        seconds = time.perf_counter() - start
+    for buffer, value_before in buffers:
+        buffer.copy_(value_before)
+    return seconds * state.strategy.batch_layout.accumulation_steps

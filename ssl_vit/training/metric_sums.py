@@ -9,8 +9,9 @@ from torch import Tensor
 from ..objectives.base import Means, Metrics, Objective
 from .distributed import WatchedAccelerator
 
-# Maps the rows, each named by (name of the metric, index among the values of the metric), to sums
-# and counts (rows, 2) on the device. Batches with different metrics have separate entries.
+# {names of rows: rows}. A row is (sum, count) of one value of a metric, and its name is (metric,
+# index of the value). Rows are float64 (rows, 2) on the device. Batches with different metrics have
+# separate entries.
 Sums = dict[tuple[tuple[str, int], ...], Tensor]
 
 
@@ -18,26 +19,27 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
     """Add the metrics of a batch to the sums, on the device.
 
     Args:
-        sums: Changed in place.
-        metrics: {name: (sums, count)}; the sums are a scalar or (C,).
-        skipped: Bool scalar; if true, the batch adds nothing.
+        sums: Sums so far, changed in place.
+        metrics: {name: (sum, count)}. The sum is a scalar, or (C,) for C values of the metric.
+        skipped: Bool scalar on the device. If true, the batch adds nothing.
     """
-    names = tuple((name, place) for name, (a, _) in metrics.items() for place in range(a.numel()))
+    names: list[tuple[str, int]] = []
+    parts = []
+    for name, (total, count) in metrics.items():
+        values = total.numel()
+        names += [(name, index) for index in range(values)]
+        parts.append(torch.stack([total.double().flatten(), count.double().expand(values)], 1))
     if not names:
         return
-    rows = torch.cat(
-        [
-            torch.stack([a.double().flatten(), count.double().expand(a.numel())], 1)
-            for a, count in metrics.values()
-        ]
-    )
+    rows = torch.cat(parts)
     if skipped is not None:
         rows = rows.masked_fill(skipped, 0)
-    sums[names] = sums[names] + rows if names in sums else rows
+    key = tuple(names)
+    sums[key] = sums[key] + rows if key in sums else rows
 
 
 def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
-    """Add up the sums of all processes on the CPU. Collective.
+    """Add up the sums of all processes, on the CPU of every process. Collective.
 
     Processes may have different metrics.
     """
@@ -49,19 +51,29 @@ def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
 
 
 def means(objective: Objective, sums: Sums, accelerator: WatchedAccelerator) -> Means:
-    """Return the means of an objective's metrics over all processes, except metrics with count 0.
+    """Return the mean of each metric over all processes, with its count. Collective.
 
-    A metric with several sums (C,) gets the largest of its means. Then the objective computes what
-    follows from the means of several metrics (`combine_means`). Collective; the host waits for the
-    device.
+    The mean of a metric with C values is the largest of the C means. Metrics with count 0 are left
+    out. The host waits for the device.
+
+    Args:
+        objective: Objective, which may compute further metrics from the means (`combine_means`).
+        sums: Sums of this process.
+        accelerator: Processes of the run.
+
+    Returns:
+        {metric: (mean, count)}.
     """
     totals: dict[tuple[str, int], tuple[float, float]] = {}
     for names, rows in add_processes(sums, accelerator).items():
-        for key, (a, count) in zip(names, rows.tolist(), strict=True):
-            known_sum, known_count = totals.get(key, (0.0, 0.0))
-            totals[key] = known_sum + a, known_count + count
+        for key, (row_sum, row_count) in zip(names, rows.tolist(), strict=True):
+            total, count = totals.get(key, (0.0, 0.0))
+            totals[key] = total + row_sum, count + row_count
     result: Means = {}
-    for (name, _), (a, count) in totals.items():
-        if count and (name not in result or a / count > result[name][0]):
-            result[name] = a / count, round(count)
+    for (name, _), (total, count) in totals.items():
+        if not count:
+            continue
+        mean = total / count
+        if name not in result or mean > result[name][0]:
+            result[name] = mean, round(count)
     return objective.combine_means(result)

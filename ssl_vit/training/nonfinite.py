@@ -18,22 +18,21 @@ UNTRAINED = "The network was not trained before: check the images, the initial w
 
 @dataclass(eq=False, repr=False)
 class NonFinitePolicy:
-    """Policy for steps with skipped updates: write the samples of the steps to `path`, then stop or
-    warn.
+    """Policy for steps whose loss or gradient is not finite: list their images, then stop or warn.
 
-    The policy is called on every process with the skipped steps. The file holds {"steps": {step:
-    indices of the samples in the training split}}, as in Batch.
+    Call the object on every process with the steps whose updates were skipped.
 
     Args:
-        action: optim.nonfinite: stop or skip.
-        path: not_finite.json in the run folder.
-        samples_of: Return the indices of a step's samples.
-        warn: Report a warning.
+        action: "stop" or "skip" (optim.nonfinite).
+        path: File not_finite.json in the run folder. The file holds {"steps": {step: indices of the
+            images in the training split}}.
+        samples_of: Takes a step and returns the indices of its images.
+        warn: Reports a warning.
         is_main: Whether this process writes and warns.
-        plugin: File and class of a plugin's loss; empty for a loss of this package.
+        plugin: File and class of a plugin's loss, empty for a loss of this package.
 
     Raises:
-        UserError: `action` is "stop".
+        UserError: When the object is called, if `action` is "stop".
     """
 
     action: str
@@ -61,15 +60,15 @@ class NonFinitePolicy:
             self.warn(text)
 
     def _dump(self, steps: list[int]) -> None:
-        """Add the samples of the steps to the file.
+        """Add the images of the steps to the file.
 
-        A damaged file is replaced, and a full disk is only a warning: neither may hide the failure
-        that is being reported.
+        A damaged file is replaced, and a full disk causes only a warning, because neither may hide
+        the failure that is being reported.
         """
-        steps_found = {str(step): self.samples_of(step) for step in steps}
+        images_of_step = {str(step): self.samples_of(step) for step in steps}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            steps_found = {**json.loads(self.path.read_text())["steps"], **steps_found}
+            images_of_step = {**json.loads(self.path.read_text())["steps"], **images_of_step}
         try:
-            write_atomically(self.path, json.dumps({"steps": steps_found}) + "\n")
+            write_atomically(self.path, json.dumps({"steps": images_of_step}) + "\n")
         except OSError as error:
             self.warn(f"{self.path} could not be written: {error.strerror}")

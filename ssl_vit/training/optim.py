@@ -24,55 +24,77 @@ HEAD = -1  # layer id of all modules above the blocks
 def groups(
     module: nn.Module, weight_decay: float, lr: float, layer_decay: float | None = None
 ) -> list[dict]:
-    """Return parameter groups with weight decay on the weights of linear and convolution layers
-    only.
+    """Divide the trained parameters into groups with a weight decay and a learning rate each.
 
-    Biases, norms, tokens and positions have no weight decay. With `layer_decay` (Clark et al.,
-    2020; as in BEiT and MAE), the learning rate is lr * layer_decay^k for a layer k layers below
-    the head: the head and the final norm have `lr`, the last block lr * layer_decay, and so on down
-    to the patch embedding. Weights that are frozen at first (`frozen_weights`) have separate
-    groups.
+    Only the weights of linear and convolution layers have weight decay; biases, norms, tokens and
+    positions have none. With `layer_decay` (Clark et al., 2020; as in BEiT and MAE), the learning
+    rate is lr * layer_decay^k for a layer k layers below the head: the head and the final norm have
+    `lr`, the last block lr * layer_decay, and so on down to the patch embedding.
+
+    Args:
+        module: Module to train.
+        weight_decay: Weight decay of linear and convolution layers.
+        lr: Learning rate of the head.
+        layer_decay: Factor from one layer to the layer below. None: `lr` for all layers.
+
+    Returns:
+        Parameter groups for a torch optimiser. Group entries `decayed` and `held` say whether its
+        parameters have weight decay and whether they are frozen at first (`frozen_weights`).
     """
-    kinds = (nn.Linear, nn.modules.conv._ConvNd)
-    decayed = {id(m.weight) for m in module.modules() if isinstance(m, kinds)}
+    decayed_layers = (nn.Linear, nn.modules.conv._ConvNd)
+    decayed = {id(m.weight) for m in module.modules() if isinstance(m, decayed_layers)}
     # Only trained weights count, because a frozen teacher may be deeper.
     layer = {name: _layer_id(name) for name, p in module.named_parameters() if p.requires_grad}
     head = max(layer.values()) + 1
     frozen = module.frozen_weights(0.0) if isinstance(module, Objective) else []
     held = {id(p) for p in frozen}
-    made: dict[tuple[int, bool, bool], dict] = {}
+    parameter_groups: dict[tuple[int, bool, bool], dict] = {}
     # decayed weights first, then all remaining weights, each in the module's order
     for name, p in sorted(module.named_parameters(), key=lambda pair: id(pair[1]) not in decayed):
         if not p.requires_grad:
             continue
-        is_decayed = id(p) in decayed
-        below = 0
+        is_decayed, is_held = id(p) in decayed, id(p) in held
+        layers_below_head = 0
         group: dict = {"params": [], "weight_decay": weight_decay if is_decayed else 0.0}
         group["decayed"] = is_decayed
-        group["held"] = id(p) in held
+        group["held"] = is_held
         if layer_decay is not None:
-            below = head - layer[name] if layer[name] != HEAD else 0
-            group["lr"] = lr * layer_decay**below
-        made.setdefault((below, is_decayed, id(p) in held), group)["params"].append(p)
-    return list(made.values())
+            if layer[name] != HEAD:
+                layers_below_head = head - layer[name]
+            group["lr"] = lr * layer_decay**layers_below_head
+        key = (layers_below_head, is_decayed, is_held)
+        parameter_groups.setdefault(key, group)["params"].append(p)
+    return list(parameter_groups.values())
 
 
 def _layer_id(name: str) -> int:
-    """Return the layer of a parameter as BEiT numbers layers: 0 for the embeddings, n + 1 for block
-    n, HEAD for the final norm and everything outside the encoder.
+    """Return the number of a parameter's layer, as BEiT numbers layers.
+
+    Args:
+        name: Full name of the parameter.
+
+    Returns:
+        0 for the embeddings, n + 1 for block n, and HEAD for the final norm and all parameters
+        outside the encoder.
     """
-    if block := re.search(r"encoder\.backbone\.blocks\.(\d+)\.", name):
+    block = re.search(r"encoder\.backbone\.blocks\.(\d+)\.", name)
+    if block:
         return int(block[1]) + 1
-    inside = "encoder.backbone." in name or "encoder.positions." in name
-    return 0 if inside and "encoder.backbone.norm." not in name else HEAD
+    in_encoder = "encoder.backbone." in name or "encoder.positions." in name
+    is_final_norm = "encoder.backbone.norm." in name
+    return 0 if in_encoder and not is_final_norm else HEAD
 
 
 def share_of_lr(optim: Optim, step: int) -> float:
-    """Return the learning rate at a step as a share of the peak: linear warm-up from 0, then the
-    schedule.
+    """Return the learning rate at a step as a share of optim.lr.
 
-    The formulas equal those of `transformers.optimization` to the last bit; importing that module
-    takes a quarter of a second.
+    The learning rate rises linearly from 0 during the warm-up, then follows optim.schedule (see
+    `build`). The results equal those of `transformers.optimization` to the last bit. That module is
+    not used because importing it takes a quarter of a second.
+
+    Args:
+        optim: Group `optim` of the recipe.
+        step: Optimiser step, from 0.
     """
     warmup, steps = optim.warmup, optim.steps
     if optim.schedule == "steps":  # Kolesnikov et al., 2020, section 3
@@ -90,22 +112,30 @@ def share_of_lr(optim: Optim, step: int) -> float:
             progress = float(step - optim.decay_from) / float(max(1, steps - optim.decay_from))
             return max(0.0, 1.0 - math.sqrt(progress)) if step < steps else 0.0
         case "linear":
-            end = min(LINEAR_END, optim.lr / 2)
+            last_lr = min(LINEAR_END, optim.lr / 2)
             if step > steps:
-                return end / optim.lr
-            left = 1 - (step - warmup) / (steps - warmup)
-            return ((optim.lr - end) * left + end) / optim.lr
+                return last_lr / optim.lr
+            remaining = 1 - (step - warmup) / (steps - warmup)
+            return ((optim.lr - last_lr) * remaining + last_lr) / optim.lr
         case _:
             assert_never(optim.schedule)
 
 
 def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
-    """Build the optimiser and the schedule, counted in optimiser steps.
+    """Build the optimiser and the schedule of the learning rate, which counts optimiser steps.
 
-    After a linear warm-up from 0, the learning rate follows a cosine to 0, falls linearly to
-    LINEAR_END, falls to a tenth after each share in optim.drops, or stays constant until the last
-    share optim.decay and then falls as 1 - sqrt to 0 (Hägele et al., 2024). Weight decay is
-    decoupled and scaled by the learning rate in "adamw", and an L2 term in "sgd".
+    After a linear warm-up from 0, optim.schedule decides how the learning rate falls:
+    - "cosine": along a cosine to 0;
+    - "linear": linearly to LINEAR_END;
+    - "steps": to a tenth after each share of the steps in optim.drops;
+    - "wsd": constant, then in the last share optim.decay of the steps as 1 - sqrt to 0 (Hägele et
+      al., 2024).
+
+    Weight decay is decoupled and scaled by the learning rate in "adamw", and an L2 term in "sgd".
+
+    Args:
+        module: Module to train.
+        optim: Group `optim` of the recipe.
     """
     params = groups(module, optim.weight_decay, optim.lr, optim.layer_decay)
     module_name, _, name = optim.optimiser.made_by.partition(":")
@@ -116,10 +146,13 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
 
 
 def weight_decay_at(optim: Optim, step: int) -> float:
-    """Return the weight decay of a step, counted from 0: half a cosine from optim.weight_decay to
-    optim.weight_decay_end.
+    """Return the weight decay at a step, on a cosine from weight_decay to weight_decay_end.
 
     Source: Caron et al., 2021, "Implementation details"; their utils.py, `cosine_scheduler`.
+
+    Args:
+        optim: Group `optim` of the recipe. Without weight_decay_end, weight decay is constant.
+        step: Optimiser step, from 0.
     """
     first, last = optim.weight_decay, optim.weight_decay_end
     if last is None:
@@ -128,7 +161,7 @@ def weight_decay_at(optim: Optim, step: int) -> float:
 
 
 def set_weight_decay(optimizer: Optimizer, optim: Optim, step: int) -> None:
-    """Set the weight decay of a step, if weight decay has a schedule."""
+    """Set the weight decay of a step in the optimiser, if weight decay has a schedule."""
     if optim.weight_decay_end is None:
         return
     for group in optimizer.param_groups:
@@ -147,28 +180,37 @@ def hold(optimizer: Optimizer) -> None:
 
 
 def moments(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the initial state of the optimiser for a parameter.
+    """Return the initial state of the optimiser for a parameter: moments and steps, all 0.
 
-    PyTorch creates the state in the first update. If that update is skipped (`skip_next_update`),
-    fused SGD would keep a buffer that was never written.
+    PyTorch would create the state in the first update. If that update is skipped
+    (`skip_next_update`), fused SGD would keep a buffer that was never written.
+
+    Args:
+        optim: Group `optim` of the recipe.
+        p: Parameter, or a shard of parameters.
     """
-    step = {"step": torch.zeros((), device=p.device)} if optim.optimiser.counts_steps else {}
-    return step | {name: torch.zeros_like(p) for name in optim.optimiser.moments(optim)}
+    state = {"step": torch.zeros((), device=p.device)} if optim.optimiser.counts_steps else {}
+    return state | {name: torch.zeros_like(p) for name in optim.optimiser.moments(optim)}
 
 
 def skip_next_update(optimizer: Optimizer, found_inf: torch.Tensor) -> None:
-    """Make the next update of a fused optimiser a no-op, moments included, if `found_inf` is true.
+    """Make the next update leave weights and moments unchanged if `found_inf` is true.
 
-    `found_inf` (bool (), on the device) is what GradScaler sets. The kernel reads the flag, so the
-    host need not wait for the device.
+    The fused kernel reads the flag on the device, as it does with GradScaler, so the host need not
+    wait for the device.
+
+    Args:
+        optimizer: Fused optimiser.
+        found_inf: Whether the gradient is not finite, bool () on the device.
     """
     optimizer.found_inf = found_inf.float()  # type: ignore[attr-defined]
 
 
 def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:
-    """Return an exponential moving average of the weights, or None without `decay`.
+    """Create an exponential moving average of the weights, or return None without `decay`.
 
-    After each step, `update_average` sets average = decay * average + (1 - decay) * weights.
+    After each step, call `update_average`, which sets average = decay * average + (1 - decay) *
+    weights.
     """
     if decay is None:
         return None
@@ -178,20 +220,32 @@ def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:
 def update_average(average: AveragedModel, module: nn.Module, decay: float) -> None:
     """Update the moving average of the weights and of batch-norm statistics after a step.
 
-    The running statistics are averaged because statistics of the last weights do not fit averaged
-    weights. All other buffers are copies of the last ones.
+    Batch-norm statistics are averaged, too, because those of the last weights do not fit averaged
+    weights. All other buffers are copied.
+
+    Args:
+        average: Moving average, changed in place.
+        module: Module with the weights of the last step.
+        decay: Weight of the old average.
     """
-    named = average.module.named_buffers()
-    running = [value for name, value in named if name.endswith(("running_mean", "running_var"))]
-    before = [(value, value.clone()) for value in running] if average.n_averaged else []
-    average.update_parameters(module)
-    for value, was in before:
-        value.lerp_(was, decay)
+    statistics = [
+        value
+        for name, value in average.module.named_buffers()
+        if name.endswith(("running_mean", "running_var"))
+    ]
+    # The first update copies all values, so there is no old average
+    before = [(value, value.clone()) for value in statistics] if average.n_averaged else []
+    average.update_parameters(module)  # copies all buffers
+    for value, old_average in before:
+        value.lerp_(old_average, decay)
 
 
 def clip(weights: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:
-    """Clip the gradient to the global norm `limit` (None: no clipping) and return the norm before
-    clipping.
+    """Clip the gradient in place and return its norm before clipping.
+
+    Args:
+        weights: Weights whose gradients are clipped together.
+        limit: Largest norm over all weights. None: no clipping.
     """
     if limit is None:  # clip_grad_norm_ would multiply every gradient by 1
         return nn.utils.get_total_norm(w.grad for w in weights if w.grad is not None)

@@ -34,10 +34,10 @@ _uses = itertools.count()
 
 
 def key_value_store(purpose: str) -> Any:
-    """Return the key-value store of the process group with a new prefix.
+    """Return the key-value store of the process group, with a prefix that no earlier call used.
 
-    The prefix is new because keys of an earlier use may still exist. All ranks must call this
-    function in the same order.
+    Keys of earlier uses may still exist in the store. All ranks must call this function in the same
+    order, so that they get the same prefix.
     """
     from torch import distributed
 
@@ -47,11 +47,14 @@ def key_value_store(purpose: str) -> Any:
 
 
 class SignalHandler:
-    """Context manager that handles SIGNALS. `reason` is the name of the first signal, or "".
+    """Context manager that handles SIGNALS: the first asks the run to stop, the second exits.
 
-    A second signal exits at once, even while the main thread is blocked in C code, where Python
-    handlers do not run: a thread reads the wakeup file descriptor. In an interactive shell, which
-    would lose its variables, a second Ctrl-C raises KeyboardInterrupt.
+    A second signal exits at once, even while the main thread is blocked in C code. Python's signal
+    handlers do not run there, so a thread reads the wakeup file descriptor. In an interactive
+    shell, which would lose its variables, a second Ctrl-C raises KeyboardInterrupt instead.
+
+    Attributes:
+        reason: Name of the first signal, or reason given to `request_stop`. Empty: no stop.
     """
 
     reason = ""
@@ -67,6 +70,7 @@ class SignalHandler:
         return self
 
     def _watch(self) -> None:
+        """Start a thread that receives the number of each signal through a pipe."""
         reading, self.writing = os.pipe()
         os.set_blocking(self.writing, False)
         self.wakeup = signal.set_wakeup_fd(self.writing, warn_on_full_buffer=False)
@@ -90,30 +94,41 @@ class SignalHandler:
 
 
 def _exit_on_second_signal(reading: int) -> None:
-    """Exit at the second of SIGNALS.
+    """Read signal numbers from a pipe until it is closed, and exit at the second of SIGNALS.
 
-    A second signal within REPEAT_WINDOW is a launcher's repetition of the first, except a Ctrl-C,
-    which counts at once.
+    A second signal within REPEAT_WINDOW is ignored as a launcher's repetition of the first, unless
+    it is a Ctrl-C.
+
+    Args:
+        reading: File descriptor of the pipe, one byte for each signal.
     """
-    with os.fdopen(reading, "rb", buffering=0) as signals:
-        first: float | None = None
-        while number := signals.read(1):
-            if number[0] not in SIGNALS:
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        first_time: float | None = None
+        while byte := pipe.read(1):
+            number = byte[0]
+            if number not in SIGNALS:
                 continue
-            if first is None:
-                first = time.monotonic()
-            elif number[0] == signal.SIGINT or time.monotonic() - first >= REPEAT_WINDOW:
-                name = signal.Signals(number[0]).name
+            if first_time is None:
+                first_time = time.monotonic()
+                continue
+            is_repetition = time.monotonic() - first_time < REPEAT_WINDOW
+            if number == signal.SIGINT or not is_repetition:
+                name = signal.Signals(number).name
                 exit_process(
-                    SECOND_SIGNAL + number[0],
+                    SECOND_SIGNAL + number,
                     f"stopped     at once, without saving: {name} was the second signal",
                 )
 
 
 def exit_process(status: int, text: str) -> None:
-    """Exit from any thread, even while the main thread is blocked, and kill the data workers.
+    """Print a text to stderr, kill the data workers and exit, from any thread.
 
-    os._exit skips the clean-up of the workers, and a suspended worker would stay for ever.
+    os._exit works even while the main thread is blocked. It skips the clean-up of the workers, so
+    they are killed here.
+
+    Args:
+        status: Exit status.
+        text: Text to print.
     """
     for worker in multiprocessing.active_children():
         worker.kill()
@@ -123,14 +138,21 @@ def exit_process(status: int, text: str) -> None:
 
 
 class StopConsensus:
-    """Agreement of all ranks on stopping. Called before each step, at the same steps on all ranks,
-    and returns the reason to stop before this step, or "".
+    """Agreement of all ranks on the step at which a run stops after a signal.
 
-    At the first call, and then every CONSENSUS_EVERY steps, each rank writes its signal, if any,
-    and reads what all ranks wrote one round before. By then all ranks have written, so no rank
-    waits for a slower one, and a signal stops the run within 2 CONSENSUS_EVERY steps. The first
-    round waits for its own votes, so that a run that was signalled during setup stops before it
-    trains.
+    Call the object before each step, at the same steps on all ranks. It returns the reason to stop
+    before this step, or "".
+
+    The first call and every CONSENSUS_EVERY-th step is a round: each rank writes its signal, if
+    any, and reads what all ranks wrote in the previous round. By then all ranks have written, so no
+    rank waits for a slower rank. A signal stops the run within 2 CONSENSUS_EVERY steps. The first
+    round has no previous round and reads its own votes, so that a run that was signalled during
+    setup stops before it trains.
+
+    Args:
+        signals: Handler of this process's signals.
+        rank: Rank of this process.
+        processes: Number of processes in the run.
     """
 
     def __init__(self, signals: SignalHandler, rank: int, processes: int) -> None:
@@ -158,14 +180,16 @@ class StopConsensus:
         return self.reason
 
     def _agreed_reason(self, step: int) -> str:
-        signalled = f"{self.signals.reason} on process {self.rank}" if self.signals.reason else ""
+        """Vote in the round of this step, and return the reason of the previous round, if any."""
+        vote = f"{self.signals.reason} on process {self.rank}" if self.signals.reason else ""
         # "=": no store has to hold an empty value
-        self.store.set(f"{step}/{self.rank}", f"={signalled}")
+        self.store.set(f"{step}/{self.rank}", f"={vote}")
         self.rounds.append(step)
-        previous = self.rounds[-2:][0]
+        previous = self.rounds[-2:][0]  # in the first round, this round
         votes = self.store.multi_get([f"{previous}/{rank}" for rank in range(self.processes)])
         if len(self.rounds) > 3:
             # All ranks have voted in the previous round, so they have finished reading this older
             # round.
             self.store.delete_key(f"{self.rounds.pop(0)}/{self.rank}")
-        return next((vote.decode()[1:] for vote in votes if len(vote) > 1), "")
+        reasons = [vote.decode().removeprefix("=") for vote in votes]
+        return next(filter(None, reasons), "")

@@ -31,21 +31,22 @@ RECIPE_SECTIONS = ("optimizer", "scheduler", "amp", "bf16", "fp16", "torch_autoc
 
 
 class ShardedStrategy(Strategy, ABC):
-    """Strategy in which each process holds a shard.
+    """Strategy in which each process holds a shard of every weight, gradient or moment.
 
-    Subclasses gather and scatter a single tensor.
+    Attributes:
+        full_copy: Objective with whole weights on the CPU, into which shards are gathered for
+            evaluation. None if every process holds the whole weights.
     """
 
-    # Copy on the CPU, for evaluation; None if the weights of the objective are whole.
     full_copy: Objective | None = None
 
     @abstractmethod
     def gather(self, p: nn.Parameter) -> Tensor:
-        """Return a whole weight. Collective, like `scatter`."""
+        """Return a whole weight, gathered from the shards of all processes. Collective."""
 
     @abstractmethod
     def scatter(self, p: nn.Parameter, value: Tensor) -> None:
-        """Copy a whole weight, on the device, into the shards."""
+        """Copy a whole weight, on the device, into the shards of all processes. Collective."""
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
         self._watch_forward(tick)
@@ -56,36 +57,37 @@ class ShardedStrategy(Strategy, ABC):
             yield self.objective
             return
         with torch.no_grad():
-            into = self.full_copy.state_dict()
+            full_weights = self.full_copy.state_dict()  # shares memory with the copy
             for name, value in self.objective.named_buffers():
-                if name in into:
-                    into[name].copy_(value)
+                if name in full_weights:
+                    full_weights[name].copy_(value)
             for name, p in self.objective.named_parameters():
-                into[name].copy_(self.gather(p))
+                full_weights[name].copy_(self.gather(p))
         try:
             yield self.full_copy.to(self.accelerator.device)
         finally:
             self.full_copy.cpu()
 
     def keep(self, value: Tensor) -> Tensor | None:
-        """Return a copy on the CPU on the first process, which frees the device for the next
-        tensor, and None elsewhere.
+        """Return a copy on the CPU on the first process, and None on all other processes.
+
+        The device memory is then free for the next tensor.
         """
         return value.to("cpu", copy=True) if self.accelerator.is_main_process else None
 
     def whole_weights(self) -> dict[str, Any]:
         weights: dict[str, Any] = self.objective.state_dict()
-        known: dict[nn.Parameter, Tensor | None] = {}
+        gathered: dict[nn.Parameter, Tensor | None] = {}
         for name, p in self.objective.named_parameters(remove_duplicate=False):
-            if p not in known:
-                known[p] = self.keep(self.gather(p).detach())
-            weights[name] = known[p]
+            if p not in gathered:  # a shared weight has several names
+                gathered[p] = self.keep(self.gather(p).detach())
+            weights[name] = gathered[p]
         return weights
 
     def load_whole_weights(self, weights: dict[str, Tensor]) -> None:
-        buffers = dict(self.objective.named_buffers(remove_duplicate=False))
-        state = {name: value for name, value in weights.items() if name in buffers}
-        self.objective.load_state_dict(state, strict=False)
+        buffer_names = dict(self.objective.named_buffers(remove_duplicate=False))
+        buffers = {name: value for name, value in weights.items() if name in buffer_names}
+        self.objective.load_state_dict(buffers, strict=False)
         for name, p in self.objective.named_parameters():
             self.scatter(p, weights[name].to(self.accelerator.device))
 
@@ -113,12 +115,11 @@ class ZeroStrategy(ShardedStrategy):
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
-        flattened = self.zero.fp16_groups if self.stage == 3 else self.zero.bit16_groups
-        self.flat = {
-            p: flat
-            for weights, flat in zip(flattened, self.local_shards, strict=True)
-            for p in weights
-        }
+        # DeepSpeed joins the weights of a parameter group into one flat tensor
+        groups = self.zero.fp16_groups if self.stage == 3 else self.zero.bit16_groups
+        self.flat: dict[nn.Parameter, Tensor] = {}
+        for weights, flat in zip(groups, self.local_shards, strict=True):
+            self.flat |= dict.fromkeys(weights, flat)
         self.init_moments(self.local_shards)
         if self.stage < 3:
             # the views of the moments are created lazily; a private name (0.19; bounded in
@@ -137,20 +138,17 @@ class ZeroStrategy(ShardedStrategy):
         return self.zero.single_partition_of_fp32_groups
 
     def state_of(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """Return the state of the flat tensor that holds the weight together with the rest of the
-        group.
-        """
+        """Return the optimiser's state for the flat tensor that contains the weight's group."""
         return self.optimizer.state[self.flat[p]]
 
     def no_sync(self, last: bool) -> AbstractContextManager:
         return nullcontext()
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Accumulate the gradients of one pass. A loss that is not finite makes the gradient NaN,
-        which DeepSpeed checks.
-        """
+        """Accumulate the gradients of one pass."""
         self.prepared.set_gradient_accumulation_boundary(last)
         if last:
+            # DeepSpeed skips an update whose gradient is NaN, so make it NaN for any bad loss
             loss = loss * torch.where(self.any_nonfinite(), torch.nan, 1.0)
         self.prepared.backward(loss)
 
@@ -195,11 +193,12 @@ class ZeroStrategy(ShardedStrategy):
     def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
         from deepspeed.utils import safe_get_full_optimizer_state
 
-        held = self.state_of(p)
-        values = {
-            key: safe_get_full_optimizer_state(p, key) for key, value in held.items() if value.ndim
+        state = self.state_of(p)
+        moments = {
+            key: safe_get_full_optimizer_state(p, key) for key, value in state.items() if value.ndim
         }
-        return values | {key: value for key, value in held.items() if not value.ndim}
+        scalars = {key: value for key, value in state.items() if not value.ndim}
+        return moments | scalars
 
     def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
@@ -214,11 +213,18 @@ class ZeroStrategy(ShardedStrategy):
                 safe_set_full_optimizer_state(p, value, key)
 
     def _shard(self, p: Any, value: Tensor) -> Tensor:
-        """Return this process's shard of a tensor under stage 3: equal parts, the last padded."""
-        size = p.ds_tensor.numel()
-        padding = size * self.batch_layout.processes - value.numel()
+        """Cut this process's shard from a whole tensor, as stage 3 does.
+
+        The tensor is flattened, padded with zeros, and divided into shards of equal size.
+
+        Args:
+            p: Weight that the tensor belongs to.
+            value: Whole tensor, of the weight's shape.
+        """
+        shard_size = p.ds_tensor.numel()
+        padding = shard_size * self.batch_layout.processes - value.numel()
         flat = F.pad(value.flatten(), (0, padding))
-        return flat.narrow(0, size * self.batch_layout.rank, size)
+        return flat.narrow(0, shard_size * self.batch_layout.rank, shard_size)
 
 
 class Fsdp2Strategy(ShardedStrategy):
@@ -236,10 +242,12 @@ class Fsdp2Strategy(ShardedStrategy):
         # Use the class of this network's blocks instead of the name in launch/fsdp2.yaml: timm's
         # Eva has another class, a ResNet has none, and Accelerate refuses a name that it does not
         # find.
-        lists = [getattr(module, "blocks", None) for module in self.objective.modules()]
-        block_lists = [blocks for blocks in lists if isinstance(blocks, nn.Module)]
-        names = {type(block).__name__ for blocks in block_lists for block in blocks.children()}
-        self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = sorted(names)
+        block_classes = set()
+        for module in self.objective.modules():
+            blocks = getattr(module, "blocks", None)
+            if isinstance(blocks, nn.Module):
+                block_classes |= {type(block).__name__ for block in blocks.children()}
+        self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = sorted(block_classes)
         prepared, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.init_moments(p for group in self.optimizer.param_groups for p in group["params"])
         return prepared
@@ -283,8 +291,16 @@ def build_strategy(
     batch_layout: BatchLayout,
     accelerator: Accelerator,
 ) -> Strategy:
-    """Build the strategy that matches what Accelerate has set up. The arguments are the same as for
-    `Strategy`.
+    """Build the strategy for the launcher's configuration: DDP, ZeRO, FSDP2 or a single process.
+
+    Args:
+        objective: Objective on the device.
+        optimizer: Optimiser of the objective's parameters.
+        settings: Group `optim` of the recipe.
+        precision: float32 or bfloat16.
+        compiles: Whether to use torch.compile.
+        batch_layout: How a global batch is divided.
+        accelerator: Accelerator, which knows the configuration.
 
     Raises:
         UserError: The strategy does not support the recipe or the DeepSpeed configuration.
@@ -295,8 +311,8 @@ def build_strategy(
     }
     kind = kinds.get(accelerator.distributed_type, Strategy)
     strategy = kind(objective, optimizer, settings, precision, compiles, batch_layout, accelerator)
-    sharded = isinstance(strategy, ShardedStrategy) and strategy.full_copy is not None
-    if sharded and settings.average is not None:
+    has_sharded_weights = isinstance(strategy, ShardedStrategy) and strategy.full_copy is not None
+    if has_sharded_weights and settings.average is not None:
         text = "sharded weights cannot be averaged. Use optim.average=null, DDP, ZeRO 1 or ZeRO 2."
         raise UserError(f"optim.average={settings.average}: {text}")
     return strategy
@@ -304,6 +320,9 @@ def build_strategy(
 
 def check_deepspeed(config: dict[str, Any]) -> None:
     """Check that a DeepSpeed configuration shards something and sets nothing that the recipe sets.
+
+    Args:
+        config: Content of the DeepSpeed file.
 
     Raises:
         UserError: The stage is not 1, 2 or 3, or a section repeats settings of the recipe.
@@ -320,9 +339,14 @@ def check_deepspeed(config: dict[str, Any]) -> None:
 def deepspeed_values(
     clip: float | None, bfloat16: bool, batch_layout: BatchLayout
 ) -> dict[str, Any]:
-    """Return the recipe's values for DeepSpeed's configuration.
+    """Return the values of DeepSpeed's configuration that the recipe determines.
 
-    DeepSpeed's own defaults clip at 1 and disable autocast.
+    Without these values, DeepSpeed would clip at norm 1 and disable autocast.
+
+    Args:
+        clip: Largest norm of the gradient (optim.clip). None: no clipping.
+        bfloat16: Whether to use autocast to bfloat16.
+        batch_layout: How a global batch is divided.
     """
     return {
         "train_batch_size": batch_layout.global_batch,
@@ -354,5 +378,5 @@ def _whole(x: Any) -> Tensor:
 
 
 def _cut(value: Tensor, like: Any) -> Tensor:
-    """Return a whole tensor sharded like another tensor."""
+    """Return a whole tensor, sharded like the DTensor `like`."""
     return distribute_tensor(value, like.device_mesh, like.placements)

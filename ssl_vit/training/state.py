@@ -51,10 +51,10 @@ class State:
 
     @contextmanager
     def evaluation_model(self) -> Iterator[Objective]:
-        """Yield the objective to evaluate and export, with averaged weights if the run averages.
+        """Yield the objective to evaluate and export, with averaged weights if the run has any.
 
-        Collective: all ranks enter and exit together. The objective is not compiled: evaluation
-        mode and a smaller last batch would need two more graphs for few images.
+        All ranks enter and exit together. The objective runs without torch.compile, because
+        evaluation mode and a smaller last batch would need two more graphs for few images.
         """
         with torch.compiler.set_stance("force_eager"):
             if self.average:
@@ -64,13 +64,16 @@ class State:
                 yield objective
 
     def save(self) -> dict[str, Any]:
-        """Return the state of all processes as tensors in plain containers. Collective."""
+        """Return the state of all processes as tensors in plain containers. Collective.
+
+        The state can be loaded on another number of processes and under another strategy.
+        """
         accelerator = self.accelerator
-        counts = torch.tensor([self.images_seen, self.images_unreadable], device=accelerator.device)
-        seen, unreadable = accelerator.reduce(counts, "sum").tolist()
-        stream = None
+        local = torch.tensor([self.images_seen, self.images_unreadable], device=accelerator.device)
+        seen, unreadable = accelerator.reduce(local, "sum").tolist()
+        cursors = None
         if self.stream:
-            stream = accelerator.gather_parts([list(self.stream.cursor_at(self.step))])
+            cursors = accelerator.gather_parts([list(self.stream.cursor_at(self.step))])
         return {
             "step": self.step,
             "seconds": self.seconds,
@@ -85,7 +88,7 @@ class State:
             "images_unreadable": unreadable,
             "average": self.average.state_dict() if self.average else None,
             "device_batch": self.strategy.batch_layout.device_batch,
-            "stream": stream,
+            "stream": cursors,
             "best": self.best,
             "trunk": self.trunk,
         }
@@ -97,19 +100,24 @@ class State:
             self.average.load_state_dict(saved["average"])
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restore a saved state. Sums over processes are kept on rank 0 from here on.
+        """Restore a saved state. Collective.
+
+        Counts and sums of the saved processes are restored on rank 0 and are 0 on all other ranks.
+
+        Args:
+            saved: Result of `save`.
 
         Raises:
-            UserError: Another number of processes read the stream, or an error of
-                `_check_device_batch`.
+            UserError: Another number of processes read the stream, or another device batch would
+                change the random draws (`_check_device_batch`).
             Exception: The saved state has other content.
         """
         accelerator = self.accelerator
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
+            processes = len(saved["stream"])
             raise UserError(
-                "data.stream=true: the run had another number of processes"
-                f" ({len(saved['stream'])}, now {accelerator.num_processes}). Start"
-                f" {len(saved['stream'])}."
+                f"data.stream=true: the run was stopped on {processes} processes, not on"
+                f" {accelerator.num_processes}. Start {processes} processes."
             )
         self._check_device_batch(saved["device_batch"])
         self.load_weights(saved)
@@ -119,35 +127,36 @@ class State:
             group["lr"] = lr
         for name in ("step", "seconds", "device_seconds", "best", "trunk"):
             setattr(self, name, saved[name])
-        main, device = accelerator.is_main_process, accelerator.device
-        self.images_seen = saved["images_seen"] if main else 0
-        self.images_unreadable = saved["images_unreadable"] if main else 0
-        sums = saved["sums"] if main else ()
+        is_main, device = accelerator.is_main_process, accelerator.device
+        self.images_seen = saved["images_seen"] if is_main else 0
+        self.images_unreadable = saved["images_unreadable"] if is_main else 0
+        sums = saved["sums"] if is_main else ()
         self.sums = {tuple(map(tuple, names)): rows.to(device) for names, rows in sums}
         self.norms = None if saved["norms"] is None else saved["norms"].to(device)
         self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]
         if self.stream:
             self.stream.seek(Cursor(*saved["stream"][accelerator.process_index]))
 
-    def _check_device_batch(self, was: int) -> None:
-        """Check that random draws for a whole device batch are the same as in the uninterrupted
-        run.
+    def _check_device_batch(self, saved_batch: int) -> None:
+        """Check that a resumed run draws the same random numbers as the uninterrupted run.
 
-        Such draws are the masks of dropout and drop path, and patches from other images.
+        The device batch matters if something is drawn for a whole device batch at a time: the masks
+        of dropout and drop path, or patches from other images.
 
         Args:
-            was: Device batch of the saved run.
+            saved_batch: Images in a device batch of the saved run.
 
         Raises:
             UserError: The device batch differs, and something is drawn for a whole device batch.
         """
-        now = self.strategy.batch_layout.device_batch
+        batch = self.strategy.batch_layout.device_batch
         rates = {name: getattr(self.strategy.settings, name) for name in ("dropout", "drop_path")}
-        drawn = [f"optim.{name}={rate:g}" for name, rate in rates.items() if rate > 0]
+        random_options = [f"optim.{name}={rate:g}" for name, rate in rates.items() if rate > 0]
         if self.strategy.objective.mixes_images:
-            drawn.append(self.strategy.objective.mixes_images)
-        if drawn and was != now:
-            why = f"the run was stopped with compute.batch={was}, and the randomness of {drawn[0]}"
+            random_options.append(self.strategy.objective.mixes_images)
+        if random_options and saved_batch != batch:
+            stopped = f"the run was stopped with compute.batch={saved_batch}"
             raise UserError(
-                f"compute.batch={now}: {why} depends on the value. Use compute.batch={was}."
+                f"compute.batch={batch}: {stopped}, and the randomness of {random_options[0]}"
+                f" depends on the value. Use compute.batch={saved_batch}."
             )

@@ -28,10 +28,10 @@ Saved = dict[str, Any]  # {"objective": {name: weight}, "moments": {name: {momen
 
 @dataclass(eq=False, repr=False)
 class Strategy:
-    """Training on one process or with DDP: every process holds all weights and moments.
+    """Strategy for one process and for DDP: every process holds all weights and moments.
 
     Args:
-        objective: Objective on the device; `prepare` wraps it.
+        objective: Objective on the device, which `prepare` wraps.
         optimizer: Optimiser of the objective's parameters.
         settings: The group `optim` of the recipe.
         precision: float32 or bfloat16.
@@ -62,25 +62,24 @@ class Strategy:
         return self.accelerator.prepare(self.objective)
 
     def facts(self) -> dict[str, Any]:
-        """Return how the weights are distributed, as actually set up."""
-        wrapped = isinstance(self.prepared, DistributedDataParallel)
-        return {"strategy": "DDP" if wrapped else "none"}
+        """Return the name of the strategy that was actually set up, for the record of the run."""
+        is_ddp = isinstance(self.prepared, DistributedDataParallel)
+        return {"strategy": "DDP" if is_ddp else "none"}
 
-    def init_moments(self, held: Iterable[Tensor]) -> None:
-        """Allocate the moments of the weights that this process holds.
+    def init_moments(self, weights: Iterable[Tensor]) -> None:
+        """Allocate the optimiser's moments for the weights or shards that this process holds.
 
-        This comes after sharding, because the moments of all weights may not fit into memory.
+        Call this after sharding, because the moments of all weights may not fit into memory.
         """
-        for x in held:
-            assert x.dtype == torch.float32
-            self.optimizer.state[x] = optim.moments(self.settings, x)
+        for weight in weights:
+            assert weight.dtype == torch.float32
+            self.optimizer.state[weight] = optim.moments(self.settings, weight)
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
-        """Call `tick` before and after each forward pass, and when the gradients of this process
-        are complete.
+        """Call `tick` where processes may wait for each other: around the passes of a step.
 
-        Processes may wait for each other in a forward pass, too; the late process has the lower
-        count.
+        `tick` is called before and after each forward pass, and when the gradients of this process
+        are complete. A process that is late has then called `tick` less often than the others.
         """
         self._watch_forward(tick)
         # the gradient of the first parameter is complete last
@@ -96,17 +95,21 @@ class Strategy:
         return self.optimizer.state[p]
 
     def run_pass(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Output:
-        """Run the forward and backward pass of a batch.
+        """Run the forward and backward pass of a batch, and add to the gradients.
 
-        The last pass of a step averages the gradients over the processes.
+        Args:
+            batch: Batch on the device.
+            cast: Context of autocast for the forward pass.
+            last: Whether this is the last pass of a step, which averages the gradients over the
+                processes.
         """
         with self.no_sync(last):
             with cast:
-                step = self.prepared(batch)
-            check_gradient(self.objective, step.loss)
-            self.losses.append(step.loss.detach())
-            self.backward(step.loss, last)
-        return step
+                output = self.prepared(batch)
+            check_gradient(self.objective, output.loss)
+            self.losses.append(output.loss.detach())
+            self.backward(output.loss, last)
+        return output
 
     def no_sync(self, last: bool) -> AbstractContextManager:
         """Return a context without gradient synchronisation, except for the last pass of a step."""
@@ -133,10 +136,10 @@ class Strategy:
 
     @torch.no_grad()
     def reset_moments(self, weights: Iterable[nn.Parameter]) -> None:
-        """Zero the optimiser's state of weights, including the count of steps, as if no update had
-        happened.
+        """Set the optimiser's state of weights to zero, as if they had never been updated.
 
-        The count must be zeroed because moments that have just begun are divided by 1 - beta^count.
+        The number of steps is set to zero, too, because Adam divides by 1 - beta^steps to correct
+        moments that have just begun.
         """
         for p in weights:
             for value in self.state_of(p).values():
@@ -144,12 +147,12 @@ class Strategy:
 
     @torch.no_grad()
     def update_momentum(self, progress: float, found_inf: Tensor) -> None:
-        """Move the running averages of the objective, if any, towards the updated weights, after
-        calling `after_step` of the objective.
+        """Call the objective's `after_step`, then update its moving averages of weights, if any.
 
         Args:
-            progress: Share of the run that is done.
-            found_inf: Whether the update was skipped (bool); if true, nothing is changed.
+            progress: Share of the run that is done, 0 to 1.
+            found_inf: Whether the update was skipped, bool () on the device. If true, the averages
+                stay unchanged.
         """
         self.objective.after_step(found_inf)
         momentum, pairs = self.objective.averages(progress)
@@ -161,21 +164,22 @@ class Strategy:
         """Set average = (1 - weight) average + weight p, in place."""
         average.lerp_(p, weight)
 
-    def any_nonfinite(self, *more: Tensor) -> Tensor:
-        """Return whether a given value or a loss of the step is not finite on any process: bool, on
-        the device.
+    def any_nonfinite(self, *values: Tensor) -> Tensor:
+        """Return whether a loss of this step, or one of `values`, is not finite on any process.
+
+        The result is a bool scalar on the device. The losses are then dropped for the next step.
         """
-        found_inf = torch.stack([~value.isfinite() for value in (*more, *self.losses)]).any()
+        found_inf = torch.stack([~value.isfinite() for value in (*values, *self.losses)]).any()
         self.losses = []
         if self.accelerator.num_processes == 1:
             return found_inf
         return self.accelerator.reduce(found_inf.float(), "sum") > 0
 
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
-        """Run the forward and backward pass of a batch without any effect.
+        """Run the forward and backward pass of a batch, and drop the gradients.
 
         Raises:
-            UserError: As in `_check_gradients`.
+            UserError: A weight got no gradient (`_check_gradients`).
         """
         self.run_pass(batch, cast, last=True)
         self._check_gradients()
@@ -183,30 +187,37 @@ class Strategy:
         self.optimizer.zero_grad()
 
     def _check_gradients(self) -> None:
-        """Check that each weight got a gradient. Otherwise the next pass of DDP would fail after
-        all processes had waited.
+        """Check that each weight got a gradient, if there are several processes.
+
+        Otherwise the next pass of DDP would fail after all processes had waited.
 
         Raises:
-            UserError: A weight got none, and there are several processes.
+            UserError: A weight got no gradient. All processes but the first raise ReportedError.
         """
-        named = self.objective.named_parameters()
-        idle = [name for name, p in named if p.requires_grad and p.grad is None]
-        if idle and self.accelerator.num_processes > 1:
+        unused = [
+            name
+            for name, p in self.objective.named_parameters()
+            if p.requires_grad and p.grad is None
+        ]
+        if unused and self.accelerator.num_processes > 1:
             text = (
                 "the objective does not use these weights. Freeze the weights with"
                 " requires_grad_(False), or use a single process."
             )
-            kind = UserError if self.accelerator.is_main_process else ReportedError
-            raise kind(f"no gradient for {', '.join(idle[:3])}: {text}")
+            error = UserError if self.accelerator.is_main_process else ReportedError
+            raise error(f"no gradient for {', '.join(unused[:3])}: {text}")
 
     @contextmanager
     def full_weights(self) -> Iterator[Objective]:
-        """Yield the objective with all weights on this process, for evaluation. Collective."""
+        """Context with the objective for evaluation, whole on every process. Collective."""
         yield self.objective
 
     @torch.no_grad()
     def save(self) -> Saved:
-        """Return weights and moments, whole on the first process. Collective."""
+        """Return the whole weights and moments, as {name: tensor}. Collective.
+
+        A sharded strategy returns the tensors on the first process only, and None elsewhere.
+        """
         weights = self.whole_weights()
         moments = {}
         for name, p in self.objective.named_parameters():
@@ -224,25 +235,25 @@ class Strategy:
                 self.scatter_moments(p, saved["moments"][name])
 
     def keep(self, value: Tensor) -> Tensor | None:
-        """Return the form in which `save` holds a gathered tensor."""
+        """Return a whole tensor as `save` returns it: here unchanged."""
         return value
 
     def whole_weights(self) -> dict[str, Any]:
-        """Return the state of the objective, with a shared tensor under every name.
+        """Return the objective's state_dict with whole weights, shared ones under each name.
 
         Collective, like the next three methods.
         """
         return self.objective.state_dict()
 
     def load_whole_weights(self, weights: dict[str, Tensor]) -> None:
-        """Restore the state of the objective."""
+        """Load a state_dict with whole weights into the objective."""
         self.objective.load_state_dict(weights)
 
     def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """Return the whole moments of a weight."""
+        """Return the optimiser's state of a weight with whole moments."""
         return self.state_of(p)
 
     def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
-        """Copy the whole moments of a weight into the part that this process holds."""
+        """Restore the optimiser's state of a weight from whole moments."""
         for key, value in self.state_of(p).items():
             value.copy_(values[key])
