@@ -480,7 +480,7 @@ def _zeros(at_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
     return [float(at) for at in at_X[before] + fraction * (at_X[after] - at_X[before])]
 
 
-def _estimate(at_X: np.ndarray, apart_SX: np.ndarray, at: float) -> Estimate:
+def _estimate(at_X: np.ndarray, difference_SX: np.ndarray, at: float) -> Estimate:
     """Return the place where the mean difference is zero, with a 95% interval.
 
     The interval lies between the nearest points on each side where the mean certainly differs from
