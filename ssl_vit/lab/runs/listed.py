@@ -162,7 +162,7 @@ class ListedRun:
         return next((baseline.value for baseline in beside if baseline.place == FRESH), None)
 
     def to_beat(self, metric: str) -> float | None:
-        """Return the value of the best baseline on the same images, except fresh weights, or None."""
+        """Return the best baseline on the same images except fresh weights, or None."""
         reading = self.measured.get(metric)
         if reading is None:
             return None
