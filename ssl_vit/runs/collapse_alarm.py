@@ -19,10 +19,10 @@ class CollapseAlarm(Callback):
     within the bounds before.
 
     Args:
-        warmup: number of steps without warnings.
-        known: the rows of metrics.jsonl so far; later ranks are compared with the rank of the first
+        warmup: Number of steps without warnings.
+        known: The rows of metrics.jsonl so far; later ranks are compared with the rank of the first
             check.
-        warn: a function that is called with the warning.
+        warn: A function that is called with the warning.
     """
 
     def __init__(self, warmup: int, known: Iterable[Row], warn: Callable[[str], None]) -> None:
