@@ -187,9 +187,9 @@ def told(items: Iterable[T], count: int, what: str) -> Iterator[T]:
     """Yield `count` items of a job that is no training, and print the progress from time to time.
 
     Args:
-        items: the items, such as batches of test images.
-        count: number of items.
-        what: a description of the job, printed with the remaining time.
+        items: The items, such as batches of test images.
+        count: Number of items.
+        what: A description of the job, printed with the remaining time.
     """
     lines = ProgressLines(0, count, word="measured")
     lines.row = what
@@ -222,10 +222,10 @@ def progress(
     """Return a progress bar on a terminal or in a notebook, else progress lines.
 
     Args:
-        start: the step that training begins at.
-        steps: number of steps of the whole run.
-        images: number of held-out images that metrics are measured on.
-        probed: a function that returns the metrics of the probes' last evaluation.
+        start: The step that training begins at.
+        steps: Number of steps of the whole run.
+        images: Number of held-out images that metrics are measured on.
+        probed: A function that returns the metrics of the probes' last evaluation.
     """
     if notebook.in_notebook():
         return NotebookBar(start, steps, images, probed)
