@@ -94,7 +94,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     """Read a record of the run folder.
 
     Raises:
-        UserError: the record is missing or damaged.
+        UserError: The record is missing or damaged.
     """
     remedy = "Remove the file, or use another name=." if path.exists() else "Use another name=."
     return records.require(path, kind, remedy)
@@ -104,7 +104,7 @@ def recorded(folder: Path, key: str) -> dict[str, Any]:
     """Return what environment.json records under `key`, such as hashes of images.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: The file is damaged.
     """
     known = read_record(folder / "environment.json", RunEnvironment)
     return cast(dict[str, Any], known[key] or {})
@@ -151,7 +151,7 @@ def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
     counts once.
 
     Raises:
-        UserError: as `InitSource.upstream_cost`.
+        UserError: As `InitSource.upstream_cost`.
     """
     sources_of = {source.locate().run or source.key: source for source in recipe.sources().values()}
     total: dict[str, float | None] = dict.fromkeys(COSTS, 0.0)
@@ -188,7 +188,7 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     run first. A folder in which no run has begun counts as new (`is_begun`).
 
     Raises:
-        UserError: the folder or the other run has another recipe (the message names the keys that
+        UserError: The folder or the other run has another recipe (the message names the keys that
             differ), or the other run has no such step to begin at.
     """
     path, begun = folder / "recipe.yaml", is_begun(folder)
@@ -237,7 +237,7 @@ def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
     identity. Its training state and result.json say where it began.
 
     Raises:
-        UserError: the recipes differ, or the other run decays before that step.
+        UserError: The recipes differ, or the other run decays before that step.
     """
     if differ := differences(computed_values(trunk), computed_values(recipe), LENGTH):
         text = f"this run has another recipe: {', '.join(map(str, differ))}"
@@ -249,7 +249,7 @@ def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
     """Check that the checkpoint that a recipe begins at exists.
 
     Raises:
-        UserError: it does not exist; the message names the options that would have kept it.
+        UserError: It does not exist; the message names the options that would have kept it.
     """
     assert recipe.trunk is not None
     folder, step = recipe.trunk
@@ -282,7 +282,7 @@ def planned_differences(
     Args:
         values: {dotted key: value} of recipe.yaml.
         planned: {dotted key: value} of the task's options.
-        undecided: keys that the plan does not decide.
+        undecided: Keys that the plan does not decide.
     """
     known = {key: value for key, value in values.items() if key in planned}
     data = Data(**{key: planned[f"data.{key}"] for key in PIXEL_KEYS if f"data.{key}" in planned})
@@ -338,13 +338,13 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
     """Check that the facts of files agree with a run folder's record, if both are known.
 
     Args:
-        recipe: the recipe of the run.
-        folder: the run's folder.
+        recipe: The recipe of the run.
+        folder: The run's folder.
         now: {kind: {name: hash or value}}; the kinds are FACTS (recipe/identity.py) and `real`, the
             labels of ImageNet-ReaL.
 
     Raises:
-        UserError: some facts differ, or a plugin was added or left out.
+        UserError: Some facts differ, or a plugin was added or left out.
     """
     for kind, facts_now in now.items():
         differ = differences(facts(kind, recorded(folder, kind)), facts(kind, facts_now))
@@ -377,7 +377,7 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     """Check that a finished run's result contains what the recipe requests.
 
     Raises:
-        UserError: the result was made with other values of `result_options`.
+        UserError: The result was made with other values of `result_options`.
     """
     if differ := changed_options(recipe, folder):
         names = ", ".join(map(str, differ))
