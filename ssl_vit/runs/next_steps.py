@@ -34,10 +34,10 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
     After fine-tuning: look at the encoder, write its features, compare with other runs.
 
     Args:
-        folder: the folder of the finished run, as the user would type it.
-        out: the folder for the runs that the commands make.
-        recipe: the recipe of the run.
-        labelled: whether the run's images have labels. If not, and for a stream, which has no test
+        folder: The folder of the finished run, as the user would type it.
+        out: The folder for the runs that the commands make.
+        recipe: The recipe of the run.
+        labelled: Whether the run's images have labels. If not, and for a stream, which has no test
             images, the commands leave a place for other images.
     """
     init = f"init={folder}"
@@ -70,8 +70,8 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
     plugin, which the study does not support.
 
     Args:
-        pretraining: the recipe with the objective and model.
-        labelled: the recipe with the images, None for images without labels. Without labels, and
+        pretraining: The recipe with the objective and model.
+        labelled: The recipe with the images, None for images without labels. Without labels, and
             for a stream, from which no test images can be held out, the command leaves a place for
             images.
     """
