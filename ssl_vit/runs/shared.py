@@ -66,8 +66,8 @@ def shared_file(run: Path, facts: Mapping[str, Any]) -> SharedFile:
     """Return where the tasks of a run's study share a measurement.
 
     Args:
-        run: the folder of the run; outside of a study nothing is shared.
-        facts: all that the measurement depends on, as JSON has it, apart from code and machine.
+        run: The folder of the run; outside of a study nothing is shared.
+        facts: All that the measurement depends on, as JSON has it, apart from code and machine.
     """
     if not is_task(run):
         return SharedFile(None)
