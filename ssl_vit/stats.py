@@ -34,10 +34,10 @@ class SeedSummary(NamedTuple):
     """Summary of n values.
 
     Attributes:
-        n: number of values.
-        mean: mean.
-        sd: standard deviation with n - 1 degrees of freedom, None for one value.
-        interval: t-interval of the mean, None for one value.
+        n: Number of values.
+        mean: Mean.
+        sd: Standard deviation with n - 1 degrees of freedom, None for one value.
+        interval: T-interval of the mean, None for one value.
     """
 
     n: int
