@@ -54,7 +54,7 @@ def open_run(folder: Path) -> "Run":
 
 
 def parse_row(line: str) -> Row | None:
-    """Parse a row of metrics.jsonl, or return None for anything else.
+    """Return the row in a line of metrics.jsonl, or None if the line is invalid.
 
     Files have millions of rows, and checking each row as a record would be half as fast.
     """
@@ -64,11 +64,11 @@ def parse_row(line: str) -> Row | None:
         return None
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return None
-    numbers = (
+    are_numbers = (
         type(value) is float or (type(value) is int and abs(value) < EXACT)
         for value in row.values()
     )
-    return row if all(numbers) else None
+    return row if all(are_numbers) else None
 
 
 class Run:
@@ -125,10 +125,13 @@ class Run:
         return identity.read_record(self.folder / "environment.json", Environment)
 
     def open(self, environment: dict[str, Any]) -> None:
-        """Create the folder, or check its images, initial weights and plugin.
+        """Create the folder, or check that its run has the same images, weights and plugin.
 
-        Write recipe.yaml and environment.json. Remove the files of a run that had not begun
-        (`LEFT`).
+        Write recipe.yaml and environment.json. Remove the files that a run has left which failed
+        before it had begun (`LEFT`).
+
+        Args:
+            environment: Content of environment.json, to which the method adds what it knows.
 
         Raises:
             UserError: The folder cannot be written, or was made with other images, weights or
@@ -142,19 +145,20 @@ class Run:
             target = getattr(self.recipe, "target", None)
             environment["declared"] = declaration.to_record(self.recipe.objective, target)
         environment["options"] = identity.result_options(self.recipe)
-        known = self.environment() if path.exists() and identity.is_begun(self.folder) else None
-        origin = self.recipe_file
-        if known:  # the file of the first start, even if the run is resumed from its recipe.yaml
-            origin = known.recipe_file.content() if known.recipe_file else None
-        if origin:
-            environment["recipe_file"] = origin
+        is_resumed = path.exists() and identity.is_begun(self.folder)
+        before = self.environment() if is_resumed else None
+        recipe_file = self.recipe_file
+        if before:  # the file of the first start, even if the run is resumed from its recipe.yaml
+            recipe_file = before.recipe_file.content() if before.recipe_file else None
+        if recipe_file:
+            environment["recipe_file"] = recipe_file
         try:
             for folder in (self.figures, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
-            if known:
+            if before:
                 now = {kind: environment.get(kind) or {} for kind in FACTS}
                 identity.check_facts(self.recipe, self.folder, now)
-            for name in LEFT if path.exists() and not known else ():
+            for name in LEFT if path.exists() and not before else ():
                 remove(self.folder / name)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
@@ -241,9 +245,8 @@ class Run:
         existed = self.folder.exists()
         with lock.hold(self.folder, self.recipe.out) as self.held:
             self.on_lost = on_lost
-            sweep(
-                self.folder, SWEPT, delete=Path.unlink
-            )  # a folder with such a name was not made by a run
+            # `Path.unlink`, because a folder with such a name was not made by a run
+            sweep(self.folder, SWEPT, delete=Path.unlink)
             try:
                 yield
             except UserError:
