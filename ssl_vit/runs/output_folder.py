@@ -102,23 +102,23 @@ class OutputFolder(Generic[Content]):
         write_atomically(self.path / self.record, json.dumps(content.content(), indent=1) + "\n")
 
     def intact(self, recorded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-        """Return the recorded hashes without the hashes of removed files.
+        """Check that no file was changed, and return the hashes of the files that still exist.
 
-        A removed file may get other bytes when the tool makes it again.
+        A removed file has no hash, because it may get other bytes when the tool makes it again.
 
         Args:
-            recorded: {name: hash} of the record.
-            names: Names of the files that the tool writes now; hashes of further files are kept.
+            recorded: `{name: hash}` of the record.
+            names: Names of the files that the tool writes now. Other files are not checked.
 
         Raises:
             UserError: A file differs from the file that was written.
         """
-        kept = dict(recorded)
+        hashes = dict(recorded)
         for name in recorded.keys() & set(names):
             path = self.path / name
             if not path.exists():
-                del kept[name]
+                del hashes[name]
             elif file_hash(path) != recorded[name]:
                 text = "the file has changed. Remove the file, then repeat the command."
                 raise UserError(f"{path}: {text}")
-        return kept
+        return hashes
