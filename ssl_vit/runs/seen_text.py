@@ -43,9 +43,10 @@ def sentence(images: SeenImages) -> str:
     if images.labels == images.images:
         labels_text = "with their labels"
     elif any(images.labels.values()):
-        labels_text = f"with the labels of {_counted(one.labels, {})} images"
+        labels_text = f"with the labels of {_counted(images.labels, {})} images"
     unknown_text = f", and possibly on more{images.unknown}" if images.unknown else ""
-    return f"{images.run} was trained on {_counted(images.images, images.of)} images, {labels_text}{unknown_text}"
+    text = f"{images.run} was trained on {_counted(images.images, images.of)} images"
+    return f"{text}, {labels_text}{unknown_text}"
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
