@@ -78,7 +78,7 @@ def _check_words(name: str, words: Sequence[str]) -> None:
     may have the name of a tool.
 
     Raises:
-        UserError: a word belongs to another tool.
+        UserError: A word belongs to another tool.
     """
     tool = TOOLS[name]
     if tool is StudyOptions or tool is lab_options.PlanOptions:

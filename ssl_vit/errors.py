@@ -83,8 +83,8 @@ def describe_shortage(error: BaseException, sizes: str = "") -> str:
     """Describe the used-up resource of the machine and a remedy, or return "".
 
     Args:
-        error: the error.
-        sizes: the options that take memory, named if memory is used up.
+        error: The error.
+        sizes: The options that take memory, named if memory is used up.
     """
     if has_too_many_files(error):
         return too_many_files()

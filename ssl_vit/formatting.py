@@ -27,9 +27,7 @@ BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def visible_text(text: Any) -> str:
-    """Return text in which control characters, and marks that reverse the direction of writing, are
-    replaced.
-    """
+    """Replace control characters, and marks that reverse the direction of writing, in a text."""
     characters = str(text)
     if characters.isprintable():
         return characters
@@ -199,16 +197,15 @@ def pixel_text(channels: int, pixel_range: tuple[int, int]) -> str:
 
 
 def crop_text(mode: str, crop: float) -> str:
-    """Return in words how an evaluation cuts a square out of an image (data.eval_mode=,
-    data.eval_crop=).
-    """
+    """Describe how an evaluation makes an image square (data.eval_mode=, data.eval_crop=)."""
     return "squashed to a square" if mode == "squash" else f"centre crop {crop:g}"
 
 
 def feature_text(pool: str, layer: int | None) -> str:
-    """Return in words which feature of an image is read (probe.pool=, probe.layer=)."""
+    """Describe which feature of an image a probe reads (probe.pool=, probe.layer=)."""
     pooled = {"token": "class token", "avg": "mean of the patches"}.get(pool, pool)
-    return f"{pooled}, after {f'block {layer}' if layer else 'the final norm'}"
+    place = f"block {layer}" if layer else "the final norm"
+    return f"{pooled}, after {place}"
 
 
 def format_share(share: float) -> str:
@@ -217,16 +214,17 @@ def format_share(share: float) -> str:
 
 
 def format_exaflop(value: float | None, precision: int = 3) -> str:
-    """Return 0.123 exaFLOP, or say that operations are not counted, because a plugin does not
-    declare its work.
+    """Format exaFLOP: 0.123 exaFLOP.
+
+    Args:
+        value: exaFLOP, or None if they are not counted, because a plugin does not declare its work.
+        precision: Number of significant digits.
     """
     return f"exaFLOP {NOT_COUNTED}" if value is None else f"{value:.{precision}g} exaFLOP"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds for people: 45 s, 4 min 10 s, 3 h 05 min. Infinite or NaN seconds stay
-    unchanged.
-    """
+    """Format seconds for readers: 45 s, 4 min 10 s, 3 h 05 min, or inf s and nan s."""
     if not math.isfinite(seconds):
         return f"{seconds} s"
     seconds = round(seconds)
@@ -257,7 +255,12 @@ def rounded_count(count: int) -> str:
 
 
 def count_of(count: int, things: str) -> str:
-    """Return a number of things, given in the plural: "2 .txt files", "1 .txt file"."""
+    """Return a number with its noun: "2 .txt files", "1 .txt file".
+
+    Args:
+        count: Number of things.
+        things: Noun in the plural, made singular for a count of 1.
+    """
     if count == 1:
         things = re.sub(rf"(.*\b(?:{COUNTED}))e?s\b", r"\1", things)
     return f"{count:,} {things}"
@@ -274,8 +277,11 @@ def count_of_images(count: int) -> str:
 
 
 def copies_text(copies: Any) -> str:
-    """Return how many images are distinct (a `Copies`), to follow the number of images, or an empty
-    string if all are.
+    """Return a text that follows a number of images and says how many of them are distinct.
+
+    Args:
+        copies: Counts of distinct and relabelled images, a `Copies`. None if all images are
+            distinct, which gives an empty text.
     """
     if copies is None:
         return ""
@@ -284,10 +290,10 @@ def copies_text(copies: Any) -> str:
 
 
 def format_held_out(measured_on: Mapping[str, int] | None) -> str:
-    """Return the held-out images in words, with the number if `measured_on` (as for few_images)
-    says how many.
+    """Return "held-out images", after their number if it is known.
 
-    Runs of older versions did not record the number.
+    Args:
+        measured_on: `{split: number of images}`, or None for runs that did not record the numbers.
     """
     count = (measured_on or {}).get("validation")
     return f"{count:,} held-out images" if count else "held-out images"
@@ -299,16 +305,16 @@ def few_images(
     remedy: str = "",
     group: str | None = None,
 ) -> list[str]:
-    """Return cautions about uncertain results.
+    """Return cautions about results on few images.
 
     There is a caution for each split with fewer than FEW_IMAGES measured images, and a caution for
     images that lie in groups.
 
     Args:
-        measured_on: {split: number of images}, as in environment.json.
-        chosen: What is chosen on images outside the test split.
-        remedy: Option that would hold out more of those images.
-        group: data.group of the images.
+        measured_on: `{split: number of images}`, as in environment.json.
+        chosen: What is chosen on images outside of the test split, in words.
+        remedy: Option that would hold out more images for these choices, or an empty text.
+        group: data.group of the images, or None.
     """
     warnings = []
     if group is not None:

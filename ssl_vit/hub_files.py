@@ -40,7 +40,7 @@ def pin(place: str, source: str) -> str:
     """Return a place on the Hub with the current commit in place of the revision.
 
     Raises:
-        UserError: as `fetch`.
+        UserError: As `fetch`.
     """
     if pinned(place):
         return place
@@ -52,14 +52,14 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
     Args:
         place: USER/NAME@REVISION.
-        source: the beginning of error messages.
-        names: files to download, if the repository has them; no other files are downloaded.
+        source: The beginning of error messages.
+        names: Files to download, if the repository has them; no other files are downloaded.
 
     Returns:
         the folder with the files; its name is the commit.
 
     Raises:
-        UserError: the repository, the revision or all of the files do not exist, the Hub cannot be
+        UserError: The repository, the revision or all of the files do not exist, the Hub cannot be
             reached, or a file is damaged.
     """
     # imported here because the import takes a quarter of a second

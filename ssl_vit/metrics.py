@@ -72,9 +72,13 @@ class Metric:
 
     @property
     def compared(self) -> bool:
-        """Return whether a report compares arms by this metric."""
-        whole = not self.kind or (self.kind == MASKED and self.unit != LOSS)
-        return whole and self.unit in (SHARE, PIXEL_SHARE, LOSS)
+        """Whether a report compares arms by this metric.
+
+        A loss counts over all patches, and a share also over the masked patches alone.
+        """
+        if self.kind and (self.kind != MASKED or self.unit == LOSS):
+            return False
+        return self.unit in (SHARE, PIXEL_SHARE, LOSS)
 
     def text(self, value: float, page: bool = False) -> str:
         """Return a value as text, with the digits that suit the terminal or a page."""
@@ -141,17 +145,19 @@ def register(*rows: Row) -> None:
 
 @contextmanager
 def own_rows(*runs: Iterable[Row]) -> Iterator[None]:
-    """Look up names among the rows of plugins first, then among the rows of the package.
+    """Let the rows of plugins take precedence over the package's rows while the body runs.
 
-    A name has no row if runs disagree on it, because the row of one run would be wrong for another.
+    If two runs declare different rows of the same name, the name has no row, because the row of one
+    run would be wrong for the other.
 
     Args:
-        runs: For each run, the rows that are known by name in it (`rows_of_run`).
+        runs: For each run, the rows of its metrics and baselines (`rows_of_run`).
     """
     rows_by_name: dict[str, Row | None] = {}
     for rows in runs:
         for row in rows:
-            rows_by_name[row.name] = row if rows_by_name.get(row.name, row) == row else None
+            is_agreed = rows_by_name.get(row.name, row) == row
+            rows_by_name[row.name] = row if is_agreed else None
     token = _scope.set(rows_by_name)
     try:
         yield
@@ -160,19 +166,17 @@ def own_rows(*runs: Iterable[Row]) -> Iterator[None]:
 
 
 def rows_of_run(declared: Sequence[Row], measured: Iterable[str]) -> list[Row]:
-    """Return the rows of a run: rows that the plugin declares, and the package's rows for the rest
-    of the measured names.
+    """Return the rows of a run's metrics and baselines, from its plugin and from the package.
 
-    With both, `own_rows` sees where two runs mean different things by the same name.
+    `own_rows` needs both to see whether two runs mean different things by the same name.
 
     Args:
         declared: Rows that the run's plugin declares.
         measured: Names of the run's metrics and baselines.
     """
-    named = {row.name for row in declared}
-    others = sorted({_last(name) for name in measured} - named)
-    metrics = [_metrics[name] for name in others if name in _metrics]
-    return [*declared, *metrics, *(_baselines[name] for name in others if name in _baselines)]
+    names = sorted({_last(name) for name in measured} - {row.name for row in declared})
+    metrics = [_metrics[name] for name in names if name in _metrics]
+    return [*declared, *metrics, *(_baselines[name] for name in names if name in _baselines)]
 
 
 def all_metrics() -> list[Metric]:
@@ -190,15 +194,19 @@ def _metric(name: str) -> Metric | None:
 
 
 def main_metrics() -> list[str]:
-    """Return the metrics that lists of runs show. The loss, which every run has, comes last."""
-    extra = [row.name for row in all_metrics() if row.unit == SHARE and row not in _TASK_METRICS]
-    return [*MAIN, *extra, "loss"]
+    """Return the names of metrics that lists of runs show, in order.
+
+    The shares that objectives declare follow `MAIN`. The loss, which every run has, comes last.
+    """
+    shares = [row.name for row in all_metrics() if row.unit == SHARE and row not in _TASK_METRICS]
+    return [*MAIN, *shares, "loss"]
 
 
 def _ordered_as(name: str) -> str:
-    """Return the name that decides the place of a measure in the order of measures.
+    """Return the name in `MAIN` or `PROBES` that stands for a measure, or else its own name.
 
-    Any number of shots counts as 5-shot, and a probe in a training run counts as the probe.
+    A few-shot accuracy of any number of shots counts as `few_shot_5`. A probe in a training run
+    (`probe_knn`) counts as the probe (`knn`).
     """
     if is_few_shot(name):
         return "few_shot_5"
@@ -207,15 +215,18 @@ def _ordered_as(name: str) -> str:
 
 
 def place(name: str) -> float:
-    """Return the place of a measure in the order of MAIN. All measures outside MAIN come last.
+    """Return the rank of a measure in the order of `MAIN`, the most important measure at 0.
 
-    More shots come before fewer, because one shot is the noisiest measure.
+    All measures outside of `MAIN` share the last rank. More shots come before fewer shots, because
+    one shot is the noisiest measure.
     """
     measure = _ordered_as(name)
     if measure not in MAIN:
         return len(MAIN)
+    rank = MAIN.index(measure)
     shots = name.rpartition("_")[2] if is_few_shot(name) else ""
-    return MAIN.index(measure) + (1 / (1 + int(shots)) if shots.isdecimal() else 0)
+    # a fraction below 1 orders the numbers of shots, before the next measure
+    return rank + 1 / (1 + int(shots)) if shots.isdecimal() else rank
 
 
 def is_few_shot(name: str) -> bool:
@@ -239,16 +250,23 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _find(name: str) -> Metric | None:
-    """Return the row of a name without prefix, or None.
+    """Return the row of a metric, or None.
 
-    `accuracy_masked` gets the row of `accuracy`, and `probe_knn` the row of `knn`.
+    `accuracy_masked` gets the row of `accuracy`, `probe_knn` the row of `knn`, and `few_shot_7` the
+    row of `few_shot_*`, each with the longer name.
+
+    Args:
+        name: Name of the metric without the part of a joint objective before the slash.
     """
-    if row := _metric(name):
+    row = _metric(name)
+    if row:
         return row
     stem, _, kind = name.rpartition("_")
-    if kind in KINDS and (row := _metric(stem)):
+    row = _metric(stem) if kind in KINDS else None
+    if row:
         return replace(row, name=name, label=row.label and f"{row.label} {kind}")
-    if name.startswith(PROBED) and (row := _find(name.removeprefix(PROBED))):
+    row = _find(name.removeprefix(PROBED)) if name.startswith(PROBED) else None
+    if row:
         return replace(row, name=name, label=row.words)
     for row in all_metrics():
         if row.name.endswith("*") and name.startswith(row.name[:-1]):
@@ -278,8 +296,9 @@ def has_direction(name: str) -> bool:
 
 
 def score(name: str, value: float) -> float:
-    """Return a value of a metric such that larger is better, or -inf for a value that is not
-    finite.
+    """Return a value of a metric with the sign at which larger is better.
+
+    A value that is not finite gives -inf.
     """
     if not math.isfinite(value):
         return -math.inf
@@ -310,36 +329,37 @@ def label(name: str) -> str:
 
 
 def is_split(name: str, names: Container[str]) -> bool:
-    """Return whether a metric is left out because more suitable metrics are shown.
+    """Return whether a metric is left out because related metrics are shown instead.
 
-    Metrics by kind of patch are shown instead of the whole metric. A loss is shown as a whole,
-    because a model learns from the whole loss, and its metrics by kind of patch are left out.
+    An accuracy over all patches is left out if its values by kind of patch were measured. A loss by
+    kind of patch is always left out, because the model learns from the loss over all patches.
 
-    For a loss the answer is true for the parts, because a model learns from the whole loss, which
-    is therefore shown.
+    Args:
+        name: Full name of the metric.
+        names: Full names of all measured metrics.
     """
     row = find_metric(name)
     return bool(row.kind) if row.unit == LOSS else f"{name}_{MASKED}" in names
 
 
 def compared_with(baseline: str, names: Container[str]) -> str | None:
-    """Return the measured metric that a baseline is compared with, or None.
+    """Return the full name of the measured metric that a baseline is compared with, or None.
 
-    A metric of the same part of a joint objective comes before a metric of the whole. If the metric
-    is split by kind of patch, the baseline is compared with the masked patches, for which baselines
-    are measured.
+    In joint training, a metric of the baseline's objective comes before a metric of the sum. If the
+    metric was also measured on masked patches alone, that metric is returned, because baselines are
+    measured on masked patches.
 
     Args:
         baseline: Full name of the baseline.
         names: Full names of the measured metrics.
     """
     row, part = find_baseline(baseline), baseline.removesuffix(_last(baseline))
-    known = row.compared_with if row else ()
-    candidates = (name for stem in known for name in (part + stem, stem) if name in names)
-    if (name := next(candidates, None)) is None:
-        return None
-    masked = f"{name}_{MASKED}"
-    return masked if masked in names else name
+    for metric in row.compared_with if row else ():
+        for name in (part + metric, metric):
+            if name in names:
+                masked = f"{name}_{MASKED}"
+                return masked if masked in names else name
+    return None
 
 
 def format_metrics(
@@ -347,44 +367,48 @@ def format_metrics(
 ) -> str:
     """Return the metrics among `values` that have a row, as text.
 
-    A metric that is split by kind of patch is shown by its parts only.
+    A metric that was measured by kind of patch is shown by kind of patch only.
 
     Args:
-        values: {name: value}; in joint training, names are like mpp/loss.
-        baselines: {name: value}; a metric is followed by the best of its baselines.
+        values: `{full name: value}`. In joint training, names are like mpp/loss.
+        baselines: `{full name: value}`. The best baseline of a metric follows the metric.
     """
-    compared: dict[str, list[float]] = {}
+    baselines_of: dict[str, list[float]] = {}
     for name, value in (baselines or {}).items():
-        if (metric := compared_with(name, values)) is not None:
-            compared.setdefault(metric, []).append(value)
-    shown = [
-        name
-        for name in values
-        if name in compared or (is_of_model(name) and has_row(name) and not is_split(name, values))
-    ]
-    return ", ".join(_format_metric(name, values[name], compared.get(name, [])) for name in shown)
+        metric = compared_with(name, values)
+        if metric is not None:
+            baselines_of.setdefault(metric, []).append(value)
+    texts = []
+    for name, value in values.items():
+        is_shown = is_of_model(name) and has_row(name) and not is_split(name, values)
+        if name in baselines_of or is_shown:
+            texts.append(_format_metric(name, value, baselines_of.get(name, [])))
+    return ", ".join(texts)
 
 
 def _format_metric(name: str, value: float, baselines: list[float]) -> str:
+    """Return a metric with its label and the best of its baselines, as text."""
     row = find_metric(name)
     text = f"{label(name)} {row.text(value)}"
     if not baselines:
         return text
-    return f"{text} (to beat {row.text(max(baselines) if row.higher else min(baselines))})"
+    best = max(baselines) if row.higher else min(baselines)
+    return f"{text} (to beat {row.text(best)})"
 
 
 def format_baselines(values: Mapping[str, float]) -> str:
-    """Return the baselines among `values` as text: the metric, the value and the name of each
-    baseline.
+    """Return the baselines among `values` as text: the metric, its value and what is predicted.
 
     Args:
-        values: {name: value}; in joint training, names are like mpp/entropy.
+        values: `{full name: value}`. In joint training, names are like mpp/entropy.
     """
-    return ", ".join(
-        f"{name.removesuffix(_last(name))}{metric.words} {metric.text(value)} ({row.called})"
-        for name, value in values.items()
-        if (row := find_baseline(name)) and (metric := find_metric(row.compared_with[0]))
-    )
+    texts = []
+    for name, value in values.items():
+        row = find_baseline(name)
+        if row:
+            part, metric = name.removesuffix(_last(name)), find_metric(row.compared_with[0])
+            texts.append(f"{part}{metric.words} {metric.text(value)} ({row.called})")
+    return ", ".join(texts)
 
 
 def _last(name: str) -> str:

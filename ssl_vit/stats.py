@@ -34,10 +34,10 @@ class SeedSummary(NamedTuple):
     """Summary of n values.
 
     Attributes:
-        n: number of values.
-        mean: mean.
-        sd: standard deviation with n - 1 degrees of freedom, None for one value.
-        interval: t-interval of the mean, None for one value.
+        n: Number of values.
+        mean: Mean.
+        sd: Standard deviation with n - 1 degrees of freedom, None for one value.
+        interval: T-interval of the mean, None for one value.
     """
 
     n: int
@@ -62,30 +62,34 @@ def as_json(value: Any) -> Any:
 
 
 def t_factor(n: int, family: int = 1) -> float:
-    """Return the quantile of Student's t with n - 1 degrees of freedom, n >= 2, that leaves TAIL
-    above.
+    """Return the half width of a two-sided 95% t-interval, in standard errors of the mean.
 
-    TAIL is divided by `family`, the number of intervals (Bonferroni).
+    This is the quantile of Student's t with n - 1 degrees of freedom above which a probability of
+    TAIL / family lies (Bonferroni).
+
+    Args:
+        n: Number of values, at least 2.
+        family: Number of intervals that together hold with 95%.
     """
     return float(special.stdtrit(n - 1, 1 - TAIL / family))
 
 
 def reach(n: int, family: int = 1) -> float:
-    """Return half the width of the t-interval of the mean of n >= 2 values, in standard deviations.
+    """Return the half width of the t-interval of a mean, in standard deviations of the values.
 
-    With `family` intervals of this width, all intervals cover their means with a probability of
-    95%.
+    Args:
+        n: Number of values, at least 2.
+        family: Number of intervals that together cover their means with a probability of 95%.
     """
     return t_factor(n, family) / math.sqrt(n)
 
 
 def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
-    """Return mean, standard deviation and t-interval of values over seeds, or of paired
-    differences.
+    """Return the mean, the standard deviation and the t-interval of values over seeds.
 
     Args:
-        values: a value for each seed.
-        family: see `reach`.
+        values: A value or a paired difference for each seed.
+        family: See `reach`.
     """
     n = len(values)
     mean = float(np.mean(values))
@@ -97,20 +101,23 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 
 
 def effective_number(copies_C: np.ndarray) -> float:
-    """Return how many independent images a split with copies is worth.
+    """Return how many independent images have as much information as a split with copies.
 
-    It is n^2 / sum of squares (Kish, 1965), which is n if all contents are distinct.
+    With n_c copies of content c, this is (sum n_c)^2 / sum n_c^2 (Kish, 1965). If all contents are
+    distinct, it is the number of images.
 
     Args:
-        copies_C: how many copies the split has of each content.
+        copies_C: Number of copies of each content, shape (C,).
     """
     return float(copies_C.sum() ** 2 / (copies_C**2).sum())
 
 
 def proportion(share: float, n: float) -> Interval:
-    """Return Wilson's interval of a share of n independent cases (Wilson, 1927).
+    """Return Wilson's interval of an accuracy (Wilson, 1927).
 
-    With copies of images, n is the `effective_number`.
+    Args:
+        share: Share of correct cases, from 0 to 1.
+        n: Number of independent cases. With copies of images, the `effective_number`.
     """
     z = float(special.ndtri(1 - TAIL))
     middle = share + z**2 / (2 * n)
@@ -124,20 +131,21 @@ def proportion(share: float, n: float) -> Interval:
 def paired_difference(
     difference_M: np.ndarray, effective: float | None = None
 ) -> tuple[float, Interval]:
-    """Return the mean of paired differences of M images, and an interval.
+    """Return the mean of paired differences over images, and an interval of the mean.
 
-    The interval is that of Agresti and Min (2005): Wald's, after half an image was added to each of
-    the four combinations of right and wrong. Therefore a few images that differ are no significant
-    result.
+    The interval is Wald's after half an image was added to each of the four combinations of right
+    and wrong (Agresti and Min, 2005). Without these two images, a few images that differ would be a
+    significant result.
 
     Args:
-        difference_M: differences from -1 to 1. For two encoders on the same image: 1 if only the
-            first is right, -1 if only the second is right.
-        effective: with copies of images, the `effective_number`.
+        difference_M: Differences from -1 to 1, shape (M,). For two encoders on the same image: 1 if
+            only the first is right, -1 if only the second is right.
+        effective: The `effective_number` if the split has copies of images.
     """
     n = len(difference_M) if effective is None else effective
     weight = n / len(difference_M)
     total = weight * float(difference_M.sum())
+    # the added images raise n by 2 and the sum of squares by 1, and leave the sum unchanged
     mean = total / (n + 2)
     variance = (weight * float((difference_M**2).sum()) + 1) / (n + 2) - mean**2
     half = float(special.ndtri(1 - TAIL)) * math.sqrt(variance / (n + 2))
@@ -147,14 +155,14 @@ def paired_difference(
 def over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -> Interval:
     """Widen an interval over test images so that it also covers the draws of few-shot images.
 
-    Student's t over the draws is added to each end in squares (Zou and Donner, 2008). The interval
-    is never narrower than either interval, and equals the interval over images if all draws agree.
+    On each side, the squares of the distances to the end over images and to the end of Student's t
+    over draws are added (Zou and Donner, 2008). If all draws agree, the interval stays the same.
 
     Args:
-        value_T: the accuracy, or the difference of two accuracies, for each draw on all test
-            images.
-        images: the interval over test images of the mean of `value_T`.
-        least: the lowest possible value: 0 for an accuracy, -1 for a difference.
+        value_T: Accuracy, or difference of two accuracies, of each draw on all test images, shape
+            (T,).
+        images: Interval over test images of the mean of `value_T`.
+        least: Lowest possible value: 0 for an accuracy, -1 for a difference.
 
     Returns:
         The widened interval. With one draw, the interval over images, because one draw does not
@@ -174,17 +182,17 @@ def by_content(table_MK: np.ndarray, content_M: np.ndarray | None) -> tuple[np.n
 
     Args:
         table_MK: K numbers of each image.
-        content_M: a number for the content of each image. None: all contents are distinct.
+        content_M: Number that identifies the content of each image. If None, all are distinct.
 
     Returns:
-        The sums (C, K) and how many copies each content has (C,). If all contents are distinct, the
-        table is returned unchanged.
+        The sums (C, K) and the number of copies of each content (C,). If all contents are distinct,
+            the table is returned unchanged.
     """
     if content_M is not None:
-        _, place_M, copies_C = np.unique(content_M, return_inverse=True, return_counts=True)
+        _, index_M, copies_C = np.unique(content_M, return_inverse=True, return_counts=True)
         if len(copies_C) < len(content_M):
             sum_CK = np.zeros((len(copies_C), *table_MK.shape[1:]), table_MK.dtype)
-            np.add.at(sum_CK, place_M, table_MK)
+            np.add.at(sum_CK, index_M, table_MK)
             return sum_CK, copies_C
     return table_MK, np.ones(len(table_MK), np.int64)
 
@@ -197,24 +205,26 @@ def resampled_difference(
     seed: int = 0,
     content_M: np.ndarray | None = None,
 ) -> Interval:
-    """Return a percentile interval of the difference of two scores that are not means over images.
+    """Return a bootstrap interval of the difference of two scores, such as two mean IoUs.
 
-    The M images of both scores are the same and are resampled together (Efron, 1979).
+    Both scores are computed from the same images, which are resampled together. The ends are
+    percentiles (Efron, 1979).
 
     Args:
-        one_MK, other_MK: K numbers of each image.
-        score: turns sums over images (R, K) into R scores.
-        resamples: number of resamples.
-        seed: seed of the generator. The same numbers give the same interval.
-        content_M: see `by_content`. Copies of an image are resampled together.
+        one_MK: K numbers of each image for the first score, shape (M, K).
+        other_MK: K numbers of each image for the second score, shape (M, K).
+        score: Function from sums over images (B, K) to scores (B,).
+        resamples: Number of resamples.
+        seed: Seed of the generator. The same numbers give the same interval.
+        content_M: See `by_content`. Copies of an image are resampled together.
     """
     one_CK, other_CK = (by_content(each, content_M)[0] for each in (one_MK, other_MK))
     contents = len(one_CK)
     generator = np.random.default_rng(seed)
     differences = []
     for draws in _blocks(resamples, max(1, ENTRIES // contents)):
-        count_RC = generator.multinomial(contents, np.full(contents, 1 / contents), draws)
-        differences.append(score(count_RC @ one_CK) - score(count_RC @ other_CK))
+        count_BC = generator.multinomial(contents, np.full(contents, 1 / contents), draws)
+        differences.append(score(count_BC @ one_CK) - score(count_BC @ other_CK))
     low, high = np.nanquantile(np.concatenate(differences), [TAIL, 1 - TAIL])
     return Interval(float(low), float(high))
 
@@ -226,22 +236,22 @@ def resampled_interval(
     family: int = 1,
     content_M: np.ndarray | None = None,
 ) -> Interval | None:
-    """Return a percentile interval of the mean of a table of seeds by images.
+    """Return a bootstrap interval of the mean of a table of seeds by images.
 
-    Seeds and images are resampled together (the pigeonhole bootstrap of Owen, 2007). Resamples of a
-    few seeds reach no further than the best and the worst seed. Therefore the part of the seeds in
-    each resample is stretched to the width of Student's t, by sqrt(S / (S - 1)) t / z (Hesterberg,
-    2015, stretches the percentiles in this way). Without stretching, intervals of three seeds cover
-    as little as 83% instead of 95%. Two or three seeds are too few for smooth percentiles, so an
-    end is never inside Student's t interval over the seeds alone.
+    Seeds and images are resampled together (the pigeonhole bootstrap of Owen, 2007), and the ends
+    are percentiles. Resamples of a few seeds reach no further than the best and the worst seed.
+    Therefore each resample's deviation due to the seeds is multiplied by sqrt(S / (S - 1)) t / z,
+    which gives it the width of Student's t (Hesterberg, 2015). Without this factor, intervals of
+    three seeds cover as little as 83% instead of 95%. Two or three seeds are too few for smooth
+    percentiles, so an end is never inside Student's t interval over the seeds alone.
 
     Args:
-        correct_SM: integers, 1 if the network of a seed classifies an image correctly. For a paired
-            comparison, the difference of two arms' tables.
-        resamples: number of resamples.
-        seed: seed of the generator. The same table gives the same interval.
-        family: see `reach`.
-        content_M: see `by_content`. Copies of an image are resampled together.
+        correct_SM: Integers, shape (S, M): 1 if the network of a seed classifies an image
+            correctly, else 0. For a paired comparison, the difference of two arms' tables.
+        resamples: Number of resamples.
+        seed: Seed of the generator. The same table gives the same interval.
+        family: See `reach`.
+        content_M: See `by_content`. Copies of an image are resampled together.
 
     Returns:
         The interval, or None for one seed.
@@ -265,12 +275,14 @@ def resampled_interval(
         contents_BU = generator.multinomial(contents, count_U / contents, draws)
         images_B = contents_BU @ copies_U
         mean_B = ((seeds_BS @ np.stack(column_SU)) * contents_BU).sum(1) / (seeds * images_B)
-        means.append(mean_B + (stretch - 1) * (seeds_BS @ mean_S / seeds - mean_S.mean()))
+        by_seeds_B = seeds_BS @ mean_S / seeds - mean_S.mean()  # deviation due to the seeds
+        means.append(mean_B + (stretch - 1) * by_seeds_B)
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
-    alone = summarize(mean_S.tolist(), family).interval
-    assert alone is not None
-    return Interval(min(float(low), alone.low), max(float(high), alone.high))
+    over_seeds = summarize(mean_S.tolist(), family).interval
+    assert over_seeds is not None
+    return Interval(min(float(low), over_seeds.low), max(float(high), over_seeds.high))
 
 
 def _blocks(total: int, size: int) -> list[int]:
+    """Return the sizes of blocks that add up to a total, each at most `size`."""
     return [min(size, total - start) for start in range(0, total, size)]

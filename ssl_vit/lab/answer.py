@@ -70,9 +70,9 @@ class Answer(NamedTuple):
 
 
 def answer(results: Results, verdict: Verdict) -> Answer | None:
-    """Return the answer of a study that asks whether pre-training helps.
+    """Return the answer of a study that asks whether pre-training helps, or None.
 
-    The result is None for other studies, and until a seed of both arms has finished.
+    Other studies have no answer. The study itself has none until a seed of both arms has finished.
     """
     facts: Mapping[str, str] = results.plan.report.get("question", {})
     if not facts or verdict.measure is None or not verdict.found.differences:
@@ -143,8 +143,8 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
 def _released_minus(better: str, results: Results, verdict: Verdict) -> Difference | None:
     """Return the released encoder's difference from the better arm, or None without results.
 
-    The interval allows for the choice of the better of two arms. This comparison does not share its
-    error level with the primary comparison, and neither do the comparisons with fresh weights.
+    The interval allows for the choice of the better of two arms: it is as wide as for two
+    comparisons. The comparison has an error level of 5% of its own.
     """
     measure = verdict.measure
     assert measure is not None
@@ -164,10 +164,10 @@ def _not_released(results: Results, facts: Mapping[str, str]) -> str:
 
 
 def _interval(difference: Difference, family: int) -> str:
-    """Return the difference of two arms in points, with the interval and the number of seeds.
+    """Describe the difference of two arms in points, with the interval and the number of seeds.
 
     Args:
-        difference: The difference.
+        difference: Measured difference.
         family: Number of comparisons that the error level of 5% is divided by.
     """
     seeds = count_of(difference.n, "seeds")
@@ -186,14 +186,15 @@ def _commonest(results: Results) -> float:
 
 
 def _encoder_learned(results: Results, objective: str) -> bool | None:
-    """Return whether the frozen encoder is better than untrained weights by k-NN, over seeds.
+    """Return whether the frozen encoder's k-NN accuracy is certainly above untrained weights.
 
     The result is None if the hours left no time to measure the frozen encoders of two seeds.
     """
-    rows = results.rows(FROZEN, FROZEN_MEASURE)
-    fresh = results.rows(metric=FROZEN_MEASURE, beside=FROZEN)
+    trained_rows = results.rows(FROZEN, FROZEN_MEASURE)
+    untrained_rows = results.rows(metric=FROZEN_MEASURE, beside=FROZEN)
     trained, untrained = (
-        every[every["arm"] == objective].set_index("seed")["value"] for every in (rows, fresh)
+        rows[rows["arm"] == objective].set_index("seed")["value"]
+        for rows in (trained_rows, untrained_rows)
     )
     differences: Sequence[float] = (trained - untrained).dropna().tolist()
     if len(differences) < 2:
@@ -205,14 +206,22 @@ def _encoder_learned(results: Results, objective: str) -> bool | None:
 def _more_seeds(difference: Difference, images: int) -> str:
     """Describe how wide the interval would be with more seeds, and the part due to the test images.
 
-    More seeds do not narrow the part due to the test images."""
+    More seeds narrow only the part due to the seeds. The squares of both parts add up to the square
+    of the half width.
+
+    Args:
+        difference: Measured difference.
+        images: Number of test images.
+    """
     if difference.n >= MOST_SEEDS or not difference.sd or difference.interval is None:
         return "More test images or longer training could show a difference"
     low, high = difference.interval
+    half_width = (high - low) / 2
     by_seeds = stats.reach(difference.n) * difference.sd
-    by_images = math.sqrt(max(0.0, ((high - low) / 2) ** 2 - by_seeds**2))
-    wide = math.hypot(by_images, stats.reach(MOST_SEEDS) * difference.sd)
-    text = f"With {MOST_SEEDS} seeds the interval would reach about {wide:.1f} points to each side"
+    by_images = math.sqrt(max(0.0, half_width**2 - by_seeds**2))
+    reached = math.hypot(by_images, stats.reach(MOST_SEEDS) * difference.sd)
+    text = f"With {MOST_SEEDS} seeds the interval would reach about {reached:.1f} points to each"
+    text += " side"
     if not difference.over_images:
         return text
     text += f", and with any number of seeds at least {by_images:.1f} points"
@@ -224,7 +233,7 @@ def _hours_of_eight_seeds(results: Results) -> float:
 
     A seed has finished when its fine-tunings of all arms have finished. If no seed or all eight
     seeds have finished, the result is twice the study's hours. Without hours.json, the result is
-    one hour.
+    one hour. Hours are rounded up to a tenth.
     """
     ledger = hours.read(results.folder)
     if ledger is None:
@@ -233,12 +242,13 @@ def _hours_of_eight_seeds(results: Results) -> float:
     finals = [task for task in tasks if task.run == "final"]
     unfinished = {task.seed for task in finals if task.name not in ledger.took}
     finished = {task.seed for task in finals} - unfinished
-    total = sum(ledger.took.values())
+    seconds_of_all = sum(ledger.took.values())
     if not finished or len(finished) >= MOST_SEEDS:
-        return math.ceil(20 * ledger.hours) / 10
-    took = sum(ledger.took.get(task.name, 0.0) for task in tasks if task.seed in finished)
-    each = took / len(finished) * ledger.used / total
-    return math.ceil(10 * (ledger.used + (MOST_SEEDS - len(finished)) * each)) / 10
+        return math.ceil(10 * 2 * ledger.hours) / 10
+    seconds = sum(ledger.took.get(task.name, 0.0) for task in tasks if task.seed in finished)
+    # the seeds' part of the task seconds, times the hours used, because tasks run in parallel
+    hours_per_seed = seconds / len(finished) * ledger.used / seconds_of_all
+    return math.ceil(10 * (ledger.used + (MOST_SEEDS - len(finished)) * hours_per_seed)) / 10
 
 
 def _study(
@@ -249,23 +259,20 @@ def _study(
     name: str = "",
     more: str = "",
 ) -> str:
-    """Return the command of the study.
+    """Return the command that continues the study or starts a longer study.
 
     Args:
         results: Results of the study.
-        facts: Facts of the question.
-        limit: New hours of the study. 0: the current hours times `factor`, or an hour if the study
-            has no hours.json.
-        factor: See `limit`.
-        name: Name of the study's folder if it changes.
+        facts: `{fact: text}` of the study, with the command's other options as `study`.
+        limit: Hours of the study. If 0, the hours so far times `factor`.
+        factor: Factor for the hours so far, which count as 1 hour without an hours.json.
+        name: Name of the study's folder, if the name changes.
         more: Further options, each followed by a line break.
     """
     ledger = hours.read(results.folder)
     limit = limit or factor * (ledger.hours if ledger else 1.0)
-    place = (
-        f"{more}name={name or results.folder.name}\nout={results.folder.parent}\nhours={limit:g}"
-    )
-    return _command("study", f"{facts['study']}\n{place}")
+    folder = f"name={name or results.folder.name}\nout={results.folder.parent}"
+    return _command("study", f"{facts['study']}\n{more}{folder}\nhours={limit:g}")
 
 
 def _tuned(results: Results, arm: str) -> str:
@@ -273,8 +280,8 @@ def _tuned(results: Results, arm: str) -> str:
     tasks = results.plan.by_name
     task = next(task for task in tasks.values() if task.run == "final" and task.at["arm"] == arm)
     words, _ = launch.planned(task, tasks, results.folder)
-    kept = [word for word in words if not word.startswith(("seed=", "out=", "name="))]
-    return _command("finetune", "\n".join(kept))
+    shared_options = [word for word in words if not word.startswith(("seed=", "out=", "name="))]
+    return _command("finetune", "\n".join(shared_options))
 
 
 def _command(tool: str, words: str) -> str:

@@ -1,9 +1,9 @@
 """Compare two names of an axis in pairs over seeds, at a place or along an axis of numbers.
 
-The module also computes what such a comparison can find. Each difference is between two runs with
-the same seed, images and labels. Seeds that continue from a common run are not independent, so
-their mean counts once. Along an axis, the value of a seed is taken to be linear in the logarithm of
-the axis between two places.
+Each difference is between two runs with the same seed, images and labels. Seeds that continue from
+a common run are not independent, so their mean counts once. Along an axis of numbers, the values of
+a seed are interpolated linearly in the logarithm of the axis. `power` and `least_difference` say
+which differences such a comparison can detect.
 
 Legend: S independent seeds, M test images, L places, X points between the places.
 """
@@ -94,15 +94,20 @@ def comparisons(
     pairs: Sequence[tuple[str, str]] = (),
     baseline: str | None = None,
 ) -> tuple[Comparison, ...]:
-    """Return all comparisons of a study at all places.
+    """Return the comparisons of a study: the same pairs of names at every place.
 
-    The comparisons are the given pairs, else every name against the baseline, else all pairs.
+    Args:
+        arms: Names of the compared axis.
+        places: Places of the other axes. Empty if the study has no other axes.
+        pairs: Pairs of names. If empty, every other name is compared with the baseline.
+        baseline: Name of the baseline. Without pairs and baseline, all pairs are compared.
     """
-    named = list(pairs)
-    if not named and baseline is not None:
-        named = [(arm, baseline) for arm in arms if arm != baseline]
-    named = named or list(itertools.combinations(arms, 2))
-    return tuple(Comparison(a, b, place) for place in places or [()] for a, b in named)
+    name_pairs = list(pairs)
+    if not name_pairs and baseline is not None:
+        name_pairs = [(arm, baseline) for arm in arms if arm != baseline]
+    if not name_pairs:
+        name_pairs = list(itertools.combinations(arms, 2))
+    return tuple(Comparison(a, b, place) for place in places or [()] for a, b in name_pairs)
 
 
 class Difference(NamedTuple):
@@ -146,7 +151,7 @@ def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
     Args:
         rows: Rows of one run, one measure and one split, from `results.Results.rows`.
         axis: Axis whose names are compared.
-        asked: Comparison.
+        asked: Comparison of two names at a place.
 
     Raises:
         ValueError: A seed has several rows, for example of several measures.
@@ -172,25 +177,32 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
     if rule.axis is None or not rule.asked:
         return
     for axis in rule.axes_of_places:
-        if len({name for place in rule.places for name in place if name[0] == axis}) > 1:
-            first = f"To compare these names, put {axis} first under `axes` or after `sweep`"
-            yield f"The names of axis {axis} are not compared with one another. {first}"
-    spent = rows.groupby([rule.axis, *rule.axes_of_places])["exaflop"].mean()
-    known = {tuple(key) if isinstance(key, tuple) else (key,): mean for key, mean in spent.items()}
-    apart: dict[float, str] = {}
-    unknown: dict[str, None] = {}
+        names = {name for place in rule.places for place_axis, name in place if place_axis == axis}
+        if len(names) > 1:
+            remedy = f"To compare these names, put {axis} first under `axes` or after `sweep`"
+            yield f"The names of axis {axis} are not compared with one another. {remedy}"
+    means = rows.groupby([rule.axis, *rule.axes_of_places])["exaflop"].mean()
+    # pandas gives keys of a single axis without a tuple
+    spent = {key if isinstance(key, tuple) else (key,): mean for key, mean in means.items()}
+    texts_by_ratio: dict[float, str] = {}
+    not_counted: dict[str, None] = {}
     for asked in rule.asked:
         place = tuple(name for _, name in asked.at)
-        sides = {name: known.get((name, *place), 0.0) for name in (asked.a, asked.b)}
-        unknown |= dict.fromkeys(name for name, exaflop in sides.items() if math.isnan(exaflop))
+        sides = {name: spent.get((name, *place), 0.0) for name in (asked.a, asked.b)}
+        not_counted |= dict.fromkeys(name for name, exaflop in sides.items() if math.isnan(exaflop))
         low, high = sorted(sides, key=lambda name: sides[name])
-        if sides[low] > 0 and (times := sides[high] / sides[low]) >= UNEQUAL:
-            ends = f"from {sides[low]:.3g} ({low}) to {sides[high]:.3g} ({high}) exaFLOP"
-            apart[times] = f"by a factor of up to {times:.2g}, {ends} including pre-training"
-    if apart:
-        yield f"{rule.axis}: the compute differs {apart[max(apart)]}"
-    if unknown:
-        yield f"{rule.axis}: the compute of {some([*unknown])} was not counted"
+        if sides[low] <= 0:
+            continue
+        ratio = sides[high] / sides[low]
+        if ratio >= UNEQUAL:
+            span = f"from {sides[low]:.3g} ({low}) to {sides[high]:.3g} ({high}) exaFLOP"
+            texts_by_ratio[ratio] = (
+                f"by a factor of up to {ratio:.2g}, {span} including pre-training"
+            )
+    if texts_by_ratio:
+        yield f"{rule.axis}: the compute differs {texts_by_ratio[max(texts_by_ratio)]}"
+    if not_counted:
+        yield f"{rule.axis}: the compute of {some([*not_counted])} was not counted"
 
 
 def on_different_images(paired: "DataFrame") -> bool:
@@ -202,10 +214,10 @@ def on_different_images(paired: "DataFrame") -> bool:
 def compare(
     frame: "DataFrame", axis: str, asked: Comparison, family: int = 1, scale: float = 1.0
 ) -> Difference | None:
-    """Return the paired difference of two names.
+    """Return the paired difference of two names, or None if it cannot be measured.
 
-    `pairs` and `difference` describe the arguments. The result is None if the names have no seed in
-    common or were tested on different images.
+    A difference needs a seed that both names have, and the same test images on both sides. `pairs`
+    and `difference` describe the arguments.
     """
     paired = pairs(frame, axis, asked)
     return None if on_different_images(paired) else difference(asked, paired, family, scale)
@@ -218,15 +230,18 @@ def difference(
     scale: float = 1.0,
     correct: Mapping[str, Outcomes] | None = None,
 ) -> Difference | None:
-    """Return the difference of pairs of runs, or None if there are no pairs.
+    """Return the mean difference of pairs of runs with its interval, or None without pairs.
+
+    The interval is Student's t over independent seeds. With predictions it is widened to cover a
+    bootstrap over seeds and test images, in which copies of an image are drawn together.
 
     Args:
         asked: Comparison that the pairs belong to.
-        paired: Pairs from `pairs`.
+        paired: Rows from `pairs`, one for each seed.
         family: Number of comparisons. All intervals together hold with 95% (Bonferroni).
         scale: Factor for the values, such as 100 for percent.
-        correct: `{run: outcomes}` of the runs whose predictions exist, if the measure is the top-1
-            of the predictions. Copies of an image are resampled together.
+        correct: `{run: outcomes}` of the runs with stored predictions, if the measure is the top-1
+            accuracy of these predictions.
     """
     if paired.empty:
         return None
@@ -234,54 +249,53 @@ def difference(
     apart = paired["value_a"] - paired["value_b"]
     summary = stats.summarize([scale * fmean(apart.iloc[group]) for group in groups], family)
     folders = [*zip(paired["folder_a"], paired["folder_b"], strict=True)]
-    rows = [
-        np.mean(
-            [
-                correct[a].right_M.astype(int) - correct[b].right_M
-                for a, b in (folders[i] for i in group)
-            ],
-            0,
-        )
-        for group in groups
-        if correct and correct.keys() >= {name for i in group for name in folders[i]}
-    ]
+    outcomes = correct or {}
+    image_differences = []  # for each group the difference at each test image (M,), from -1 to 1
+    for group in groups:
+        members = [folders[position] for position in group]
+        if all(a in outcomes and b in outcomes for a, b in members):
+            of_pairs = [outcomes[a].right_M.astype(int) - outcomes[b].right_M for a, b in members]
+            image_differences.append(np.mean(of_pairs, 0))
     resampled = None
-    if correct and rows:
-        content_M = next(correct[a].content_M for a, _ in folders if a in correct)
-        resampled = stats.resampled_interval(np.stack(rows), family=family, content_M=content_M)
+    if image_differences:
+        content_M = next(outcomes[a].content_M for a, _ in folders if a in outcomes)
+        differences_SM = np.stack(image_differences)
+        resampled = stats.resampled_interval(differences_SM, family=family, content_M=content_M)
     if resampled is None or summary.interval is None:
         return Difference(asked, *summary)
-    low, high = (scale * end for end in resampled)
+    low, high = (scale * bound for bound in resampled)
     # seeds without predictions enter only the interval over seeds
     interval = Interval(min(low, summary.interval.low), max(high, summary.interval.high))
     return Difference(asked, *summary[:3], interval, True)
 
 
 def independent(origins: Iterable[str]) -> list[list[int]]:
-    """Group the positions of runs that continue from a common run, directly or indirectly.
+    """Group the runs that continue from a common run, directly or indirectly.
 
     Args:
-        origins: For each position the names of the runs that it continues from, separated by
-            blanks.
+        origins: For each run the names of the runs that it continues from, separated by blanks.
 
     Returns:
-        Lists of positions. Positions in different lists are independent.
+        Groups of positions in `origins`. Runs of different groups are independent.
     """
-    groups: list[tuple[set[str], list[int]]] = []
-    for place, text in enumerate(origins):
+    groups: list[tuple[set[str], list[int]]] = []  # names of earlier runs, and positions
+    for position, text in enumerate(origins):
         names = {*text.split()}
-        together = [group for group in groups if names & group[0]]
+        overlapping = [group for group in groups if names & group[0]]
         groups = [group for group in groups if not names & group[0]]
-        places = [*(member for _, others in together for member in others), place]
-        groups.append((names.union(*(others for others, _ in together)), places))
-    return [places for _, places in groups]
+        positions: list[int] = []
+        for group_names, group_positions in overlapping:
+            names |= group_names
+            positions += group_positions
+        groups.append((names, [*positions, position]))
+    return [positions for _, positions in groups]
 
 
 def power(effect: float, n: int, family: int = 1) -> float:
-    """Return the probability that n independent pairs claim a positive effect and the sign.
+    """Return the probability that n independent pairs claim a true positive difference.
 
-    This is the probability that a noncentral t with n - 1 degrees of freedom exceeds the quantile
-    of the family (Cohen, 1988, 2.2).
+    A claim means that Student's t exceeds the quantile of the family. With a true difference, the
+    statistic has a noncentral t distribution with n - 1 degrees of freedom (Cohen, 1988, 2.2).
 
     Args:
         effect: True difference in standard deviations of the paired differences.
@@ -296,7 +310,11 @@ def power(effect: float, n: int, family: int = 1) -> float:
 def least_difference(sd: float, n: int, family: int = 1, wanted: float = POWER) -> float:
     """Return the smallest true difference that n pairs claim with a wanted probability.
 
-    The unit is the unit of `sd`, the standard deviation of the paired differences.
+    Args:
+        sd: Standard deviation of the paired differences. The result has the same unit.
+        n: Number of independent pairs.
+        family: Number of comparisons.
+        wanted: Probability of the claim, from 0 to 1.
     """
     from scipy.optimize import brentq
 
@@ -308,7 +326,7 @@ def least_difference(sd: float, n: int, family: int = 1, wanted: float = POWER) 
 
 
 class Estimate(NamedTuple):
-    """Place along the axis, or factor, with a 95% interval.
+    """Estimated number with a 95% interval: a place along the axis, or a factor.
 
     Attributes:
         value: Estimate, or None if it lies beyond the tried places.
@@ -345,8 +363,9 @@ def numbers(names: Sequence[str]) -> dict[str, float] | None:
         with suppress(ValueError):
             value = float(name.removesuffix("%"))
             by_name[name] = value / 100 if name.endswith("%") else value
-    fits = len(by_name) == len(names) > 1 and all(0 < value < np.inf for value in by_name.values())
-    return by_name if fits else None
+    are_numbers = len(by_name) == len(names) and len(names) > 1
+    are_positive = all(0 < value < np.inf for value in by_name.values())
+    return by_name if are_numbers and are_positive else None
 
 
 def along(
@@ -364,80 +383,86 @@ def along(
         baseline: Name of the baseline.
         places: Axis whose names are numbers.
     """
-    at = numbers([*rows[places].unique()]) or {}
-    every = {
+    number_at = numbers([*rows[places].unique()]) or {}
+    paired_at = {
         place: pairs(rows, axis, Comparison(name, baseline, ((places, place),)))
-        for place in sorted(at, key=lambda place_name: at[place_name])
+        for place in sorted(number_at, key=lambda place_name: number_at[place_name])
     }
-    sets = [{*paired["seed"]} for paired in every.values() if len(paired)]
-    most = max(
-        sets,
-        key=lambda seeds: len(seeds) * sum(seeds <= other_seeds for other_seeds in sets),
+    seed_sets = [{*paired["seed"]} for paired in paired_at.values() if len(paired)]
+    # the number of runs is the number of seeds times the number of places that have these seeds
+    seeds = max(
+        seed_sets,
+        key=lambda candidate: len(candidate) * sum(candidate <= at_place for at_place in seed_sets),
         default=set(),
     )
-    kept = {
-        place: paired[paired["seed"].isin(most)]
-        for place, paired in every.items()
-        if most and most <= {*paired["seed"]}
+    complete = {
+        place: paired[paired["seed"].isin(seeds)]
+        for place, paired in paired_at.items()
+        if seeds and seeds <= {*paired["seed"]}
     }
-    if len(kept) < 2:
+    if len(complete) < 2:
         return None
-    origins = [paired[side] for paired in kept.values() for side in ("origin_a", "origin_b")]
+    origins = [paired[side] for paired in complete.values() for side in ("origin_a", "origin_b")]
     groups = independent(map(" ".join, zip(*origins, strict=True)))
-    own_SL, other_SL = (
+    name_SL, baseline_SL = (
         np.array(
-            [[fmean(paired[side].iloc[group]) for paired in kept.values()] for group in groups]
+            [[fmean(paired[side].iloc[group]) for paired in complete.values()] for group in groups]
         )
         for side in ("value_a", "value_b")
     )
-    place_L = np.array([at[place] for place in kept])
-    factors = {place: factor(place_L, index, own_SL, other_SL) for index, place in enumerate(kept)}
-    return AgainstBaseline(len(groups), crossings(place_L, own_SL, other_SL), factors)
+    place_L = np.array([number_at[place] for place in complete])
+    factors = {
+        place: factor(place_L, index, name_SL, baseline_SL) for index, place in enumerate(complete)
+    }
+    return AgainstBaseline(len(groups), crossings(place_L, name_SL, baseline_SL), factors)
 
 
-def crossings(place_L: np.ndarray, own_SL: np.ndarray, other_SL: np.ndarray) -> list[Estimate]:
+def crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> list[Estimate]:
     """Return the places at which the means over seeds of two names cross.
 
     Args:
-        place_L: At least two places in ascending order.
-        own_SL: Values of one name.
-        other_SL: Values of the other name.
+        place_L: At least two places in ascending order, shape (L,).
+        a_SL: Values of the first name, shape (S, L).
+        b_SL: Values of the second name, shape (S, L).
     """
-    at_X, apart_SX = _between(place_L, own_SL - other_SL)
-    return [_estimate(at_X, apart_SX, at) for at in _zeros(at_X, apart_SX.mean(0))]
+    at_X, difference_SX = _between(place_L, a_SL - b_SL)
+    return [_estimate(at_X, difference_SX, at) for at in _zeros(at_X, difference_SX.mean(0))]
 
 
 def factor(
-    place_L: np.ndarray, index: int, own_SL: np.ndarray, baseline_SL: np.ndarray
+    place_L: np.ndarray, index: int, name_SL: np.ndarray, baseline_SL: np.ndarray
 ) -> Estimate:
-    """Return the factor by which the baseline's place must change to match a name at a place.
+    """Return how many times as much the baseline needs to match a name at a place.
 
-    The baseline needs more if the name has the higher value at the place, and less otherwise. The
-    result is the first place in this direction at which the baseline reaches `own_SL[:, index]`,
+    If the name has the higher value at the place, the baseline needs more, otherwise less. The
+    result is the nearest place in this direction at which the baseline reaches the name's value,
     divided by `place_L[index]`.
 
     Args:
-        place_L: At least two places in ascending order.
+        place_L: At least two places in ascending order, shape (L,).
         index: Index of the place.
-        own_SL: Values of the name.
-        baseline_SL: Values of the baseline.
+        name_SL: Values of the name, shape (S, L).
+        baseline_SL: Values of the baseline, shape (S, L).
     """
+    # logarithms of the factor: 0 is the place itself
     at_X, baseline_SX = _between(place_L / place_L[index], baseline_SL)
-    apart_SX = own_SL[:, [index]] - baseline_SX
-    mean_X = apart_SX.mean(0)
-    here = float((own_SL[:, index] - baseline_SL[:, index]).mean())
-    if abs(here) <= EXACT:
-        return _estimate(at_X, apart_SX, 0.0)
+    difference_SX = name_SL[:, [index]] - baseline_SX
+    mean_X = difference_SX.mean(0)
+    lead = float((name_SL[:, index] - baseline_SL[:, index]).mean())
+    if abs(lead) <= EXACT:
+        return _estimate(at_X, difference_SX, 0.0)
     equal = [*_zeros(at_X, mean_X), *at_X[np.abs(mean_X) <= EXACT]]
-    ahead = [float(at) for at in equal if (at > 0) == (here > 0)]
-    return _estimate(at_X, apart_SX, min(ahead, key=abs, default=math.copysign(math.inf, here)))
+    in_direction = [float(at) for at in equal if (at > 0) == (lead > 0)]
+    nearest = min(in_direction, key=abs, default=math.copysign(math.inf, lead))
+    return _estimate(at_X, difference_SX, nearest)
 
 
 def _between(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Interpolate values along the logarithm of the axis.
+    """Interpolate values linearly in the logarithm of the axis.
 
     Returns:
-        Points (X,) that include the places, and the values at the points (S, X).
+        Logarithms of `POINTS` points and of the places, ascending (X,), and the values there
+            (S, X).
     """
     at_L = np.log(place_L)
     at_X = np.union1d(np.linspace(at_L[0], at_L[-1], POINTS), at_L)
@@ -445,31 +470,35 @@ def _between(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _zeros(at_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
-    """Return the points where a mean changes sign.
+    """Return the points where a mean changes its sign, interpolated between the grid points.
 
     For a stretch of zeros between two signs, the result has one point in the stretch. A mean that
     only touches zero, or is zero up to an end, does not change its sign.
     """
-    signed = np.flatnonzero(np.abs(mean_X) > EXACT)
+    signed = np.flatnonzero(np.abs(mean_X) > EXACT)  # indices of means that are not zero
     turns = np.diff(mean_X[signed] > 0)
     before, after = signed[:-1][turns], signed[1:][turns]
-    step = mean_X[before] / (mean_X[before] - mean_X[after])
-    return [float(at) for at in at_X[before] + step * (at_X[after] - at_X[before])]
+    fraction = mean_X[before] / (mean_X[before] - mean_X[after])  # of the way to `after`
+    return [float(at) for at in at_X[before] + fraction * (at_X[after] - at_X[before])]
 
 
-def _estimate(at_X: np.ndarray, apart_SX: np.ndarray, at: float) -> Estimate:
-    """Return the place where the mean is zero, with the range where the mean may be zero.
+def _estimate(at_X: np.ndarray, difference_SX: np.ndarray, at: float) -> Estimate:
+    """Return the place where the mean difference is zero, with a 95% interval.
+
+    The interval lies between the nearest points on each side where the mean certainly differs from
+    zero.
 
     Args:
-        at_X: Points on the logarithmic axis.
-        apart_SX: Differences of each seed at the points.
-        at: Point where the mean is zero, or an infinity if the point is beyond the places.
+        at_X: Logarithms of points along the axis, shape (X,).
+        difference_SX: Differences of each seed at the points, shape (S, X).
+        at: Logarithm of the point where the mean is zero, or an infinity if the point is beyond the
+            places.
     """
-    n, mean_X = len(apart_SX), apart_SX.mean(0)
+    n, mean_X = len(difference_SX), difference_SX.mean(0)
     if n > 1:
-        decided_X = at_X[np.abs(mean_X) > stats.reach(n) * apart_SX.std(0, ddof=1)]
+        decided_X = at_X[np.abs(mean_X) > stats.reach(n) * difference_SX.std(0, ddof=1)]
     else:
         decided_X = at_X if math.isinf(at) else at_X[:0]
-    low = max((float(np.exp(end)) for end in decided_X if end < at), default=None)
-    high = min((float(np.exp(end)) for end in decided_X if end > at), default=None)
+    low = max((float(np.exp(point)) for point in decided_X if point < at), default=None)
+    high = min((float(np.exp(point)) for point in decided_X if point > at), default=None)
     return Estimate(None if math.isinf(at) else float(np.exp(at)), low, high)

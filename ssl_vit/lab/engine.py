@@ -82,7 +82,13 @@ class Cost(NamedTuple):
 
 
 def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
-    """Return whether a tool with these options uses another option of a recipe."""
+    """Return whether a tool with these options also uses the recipe key `key`.
+
+    Args:
+        tool: `pretrain`, `finetune` or `evaluate`.
+        key: Dotted key of a recipe.
+        options: `{key: text}` of the tool.
+    """
     group = key.split(".")[0]
     if tool == "evaluate":
         groups = ("probe", "data", "model", "compute")
@@ -149,28 +155,29 @@ def computed_values(recipe: Recipe) -> dict[str, Any]:
 
     Keys that name weights or images are left out.
     """
-    kept = ("compute", "result")
-    apart = {key for key, recipe_key in all_keys().items() if recipe_key.effect not in kept} | {
-        *recipe.sources()
-    }
-    return {key: value for key, value in recipe.values().items() if key not in apart}
+    effects = ("compute", "result")
+    excluded = {key for key, recipe_key in all_keys().items() if recipe_key.effect not in effects}
+    excluded |= {*recipe.sources()}
+    return {key: value for key, value in recipe.values().items() if key not in excluded}
 
 
 def keys_of_task(values: Mapping[str, Any]) -> list[str]:
     """Return the keys that decide what an objective predicts and how difficult the prediction is.
 
-    The keys are the objective's groups of keys, the sizes, and with several views also the batch
-    and the preprocessing. For an objective that is unknown here, for example because its plugin is
-    not loaded, the groups are those of the recipe that not every recipe has.
+    The keys are those of the objective's groups, the sizes of images and patches, and with several
+    views also the batch and the preprocessing. If the objective is unknown, for example because its
+    plugin is not loaded, all groups count that only some objectives have.
 
     Args:
         values: `{dotted key: value}` of the recipe.
     """
     declared = declaration.objectives().get(str(values.get("objective")))
     target = str(values.get("target", schema.DEFAULT_TARGET))
-    groups = {*declared.groups_with(target)} if declared else _of_objectives()
-    if declared is None:
-        groups &= {key.split(".")[0] for key in values}
+    if declared:
+        groups = {*declared.groups_with(target)}
+    else:
+        groups = _of_objectives() & {key.split(".")[0] for key in values}
+        # keys that ssl_vit does not know belong to the plugin
         groups |= {key.split(".")[0] for key in values.keys() - schema.all_keys().keys()}
     keys = [key for key in {**schema.defaults(), **values} if key.split(".")[0] in groups]
     keys += ["objective", "data.size", "model.patch"]
@@ -238,10 +245,10 @@ def image_options(recipe: Recipe, wanted: Iterable[str]) -> dict[str, str]:
     if place := [key for key in ("path", "hub") if getattr(recipe.data, key)]:
         options[f"data.{place[0]}"] = str(getattr(recipe.data, place[0]))
     image_words = [f"{key}={text}" for key, text in options.items()]
-    of_encoder = resolve_options(["recipe=evaluate", *image_words], here=False).values()
-    now = recipe.values()
-    changed = [key for key in wanted if key not in PLACE and now[key] != of_encoder[key]]
-    return options | {key: option_text(now[key]) for key in changed}
+    implied = resolve_options(["recipe=evaluate", *image_words], here=False).values()
+    values = recipe.values()
+    changed = [key for key in wanted if key not in PLACE and values[key] != implied[key]]
+    return options | {key: option_text(values[key]) for key in changed}
 
 
 def evaluated_images(recipe: Recipe) -> dict[str, str]:
@@ -256,15 +263,15 @@ def evaluated_images(recipe: Recipe) -> dict[str, str]:
 
 
 def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]) -> list[str]:
-    """Return a line for each split of few images that a run is measured on.
+    """Return a line for each split with few images that a run is measured on.
 
     The list is empty if the images are not on this machine.
 
     Args:
         recipe: Recipe of the run.
-        chosen: Names of the choices that other tasks make on the run's held-out images.
+        chosen: What other tasks choose on the run's held-out images, in words.
         tested: Whether the run must measure test images.
-        known: Cache that lets several calls read each data set once.
+        known: Cache of splits and classes, so that several calls read each data set once.
 
     Raises:
         UserError: A split does not exist, images cannot be read, or labels are missing or not among
@@ -278,19 +285,20 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     from ..evaluation import split_images
 
     test = recipe.eval.test or recipe.objective == "probe"
-    decides = {*SPLIT_KEYS, *PART, *READING, "eval.images"}
-    values = {key: value for key, value in recipe.values().items() if key in decides}
+    deciding_keys = {*SPLIT_KEYS, *PART, *READING, "eval.images"}
+    values = {key: value for key, value in recipe.values().items() if key in deciding_keys}
     # the number of images does not depend on which share is drawn
-    key = str((test, values | {"data.share_seed": 0}))
-    if key not in known:
+    splits_key = str((test, values | {"data.share_seed": 0}))
+    if splits_key not in known:
         try:
-            known[key] = splits_of(data, test)
+            known[splits_key] = splits_of(data, test)
         except NoTestSplit as error:
             raise UserError(split_images.with_remedy(recipe, error, not tested)) from None
-    labels = f"{key} {recipe.objective} {data.classes}"
-    if uses_labels(recipe) and labels not in known:
-        known[labels] = class_numbers.num_classes(known[key], data, recipe.objective)
-    counts = split_images.measured_on(recipe, split_images.of_use(recipe, known[key]))
+    classes_key = f"{splits_key} {recipe.objective} {data.classes}"
+    if uses_labels(recipe) and classes_key not in known:  # checks the labels
+        splits = known[splits_key]
+        known[classes_key] = class_numbers.num_classes(splits, data, recipe.objective)
+    counts = split_images.measured_on(recipe, split_images.of_use(recipe, known[splits_key]))
     return few_images(
         counts,
         [*schema.chosen_on_held_out(recipe), *chosen],
@@ -334,33 +342,40 @@ class ImageCounts(NamedTuple):
 
 
 def image_counts(recipe: Recipe, train_images: int | None) -> ImageCounts:
-    """Count the images of a run in the folder on this machine, else use the published numbers.
+    """Return the numbers of images of a run.
+
+    The images are counted if they are in a folder on this machine. Otherwise the published number
+    is used.
 
     Args:
         recipe: Recipe of the run.
-        train_images: Number of training images that replaces both sources.
+        train_images: Number of training images to use instead, or None.
     """
-    count, seen = (
-        costs.training_images(recipe.data, train_images),
-        costs.images_seen(recipe, train_images),
-    )
+    count = costs.training_images(recipe.data, train_images)
+    seen = costs.images_seen(recipe, train_images)
     path = recipe.data.path
     if train_images is None and path and exists(path) and not recipe.data.stream:
         # every draw has the same number of images
         data = recipe.data.model_dump() | {"share_seed": 0}
-        count, every = _counted(json.dumps(data), not recipe.trains)
-        read = seen if recipe.trains else costs.evaluated_images(recipe, count, every - count)
-        return ImageCounts(count, read, "on this machine")
-    whole = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
+        count, total = _counted(json.dumps(data), not recipe.trains)
+        if not recipe.trains:
+            seen = costs.evaluated_images(recipe, count, total - count)
+        return ImageCounts(count, seen, "on this machine")
+    total = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
     source = "given by images=" if train_images else "as published"
-    if count != whole:
-        source = f"of {whole:,} {source}"
+    if count != total:
+        source = f"of {total:,} {source}"
     return ImageCounts(count, seen, source)
 
 
 @functools.cache  # many tasks of a study have the same images
 def _counted(data: str, test: bool) -> tuple[int, int]:
-    """Count the training images and all evaluated images of recipe data given as JSON."""
+    """Return the numbers of training images and of all images that an evaluation uses.
+
+    Args:
+        data: Keys of `data` as JSON, because a cache needs a text.
+        test: Whether the test split counts.
+    """
     splits = splits_of(schema.Data(**json.loads(data)), test)
     trained = len(splits.train)
     held_out = 0 if json.loads(data)["validation"] == 0 else len(splits.validation)
@@ -428,13 +443,16 @@ def is_pretraining(name: str) -> bool:
 def model_options(recipe: Recipe, shared: Sequence[str]) -> dict[str, str]:
     """Return the options that give a run from fresh weights the network of a recipe.
 
-    The options are the network's name, or the sizes if the recipe has sizes other than the named
-    network.
+    The options are the network's name or, if the recipe has changed a size of the named network,
+    all sizes.
+
+    Args:
+        recipe: Recipe with the network.
+        shared: Further options of the run, as words.
     """
-    named = {"model": recipe.model.name}
-    usual = resolve_options(["recipe=supervised", f"model={recipe.model.name}", *shared], False)
-    if usual.model == recipe.model:
-        return named
+    named = resolve_options(["recipe=supervised", f"model={recipe.model.name}", *shared], False)
+    if named.model == recipe.model:
+        return {"model": recipe.model.name}
     network = recipe.model.model_dump()
     return {f"model.{key}": option_text(network[key]) for key in network if key != "name"}
 
@@ -495,15 +513,15 @@ def memory_need(recipe: Recipe, gpu: bool) -> int:
     jobs/resources.py chooses the device batch in this way. An evaluation keeps the features of all
     images, twice while the features are concatenated.
     """
-    kept = 0
-    if recipe.objective == "probe":
-        kept = 2 * 4 * recipe.model.width * (costs.images_seen(recipe) or 0)
+    features = 0
+    if recipe.objective == "probe":  # float32, twice
+        features = 2 * 4 * recipe.model.width * (costs.images_seen(recipe) or 0)
     if gpu:
-        return WITH_GPU + kept
+        return WITH_GPU + features
     batch = recipe.compute.batch or recipe.optim.batch
     tensors = costs.memory_bytes(recipe, processes=1, zero=0, batch=batch, fused=False)
     activations = min(tensors.pop("activations"), psutil.virtual_memory().total // 2)
-    return WITHOUT_GPU + activations + sum(tensors.values()) + kept
+    return WITHOUT_GPU + activations + sum(tensors.values()) + features
 
 
 def check_processes(recipe: Recipe, processes: int) -> None:

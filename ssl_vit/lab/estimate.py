@@ -235,6 +235,11 @@ def find_device(name: str | None) -> Device | None:
 def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = None) -> RunEstimate:
     """Estimate the cost of a run on the named device, or on this machine if steps were timed.
 
+    Args:
+        recipe: Recipe of the run.
+        options: Options of the plan tool.
+        timed: Measured time of a step on this machine, or None.
+
     Raises:
         UserError: There is no such device, the device has no rate for the precision, or the
             processes do not divide the batch.
@@ -255,14 +260,16 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
     }
     count, images, source = engine.image_counts(recipe, options.images)
     exaflop, trains = engine.exaflop(recipe, images), recipe.trains
-    hours = None
+    hours = None  # of all devices together
     if here:
         hours = here.seconds * recipe.own_steps / 3600
     elif device and exaflop is not None:
         hours = device.hours(exaflop, recipe.compute.precision, options.efficiency)
     seconds = None if hours is None else hours * 3600 / (1 if here else options.processes)
-    work, whole = engine.work(recipe), tensors["DDP"]
-    saved = recipe.checkpoint.keep * (whole["weights"] + whole["moments"]) + 4 * work.trained
+    work, unsharded = engine.work(recipe), tensors["DDP"]
+    checkpoint_bytes = unsharded["weights"] + unsharded["moments"]
+    # the export has float32 weights
+    disk_bytes = recipe.checkpoint.keep * checkpoint_bytes + 4 * work.trained
     return RunEstimate(
         name=recipe.name,
         model=recipe.model.name,
@@ -282,7 +289,7 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
         device_batch=batch,
         image_bytes=engine.activation_bytes(recipe, fused),
         tensor_bytes=tensors,
-        disk_bytes=saved if trains else 0,
+        disk_bytes=disk_bytes if trains else 0,
         asked=options,
         device=device,
         seconds=seconds,
@@ -296,17 +303,25 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
 def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
     """Return the images per pass that training will choose.
 
-    The result is None if neither the device nor `compute.batch` is known.
+    The result is None for an evaluation, and if neither the device nor `compute.batch` is known.
     """
     if not recipe.trains:
         return None
-    most = 1 if device is None else engine.fitting_images(recipe, device.memory * GIB, fused=True)
-    largest = engine.device_batch(recipe, processes, recipe.compute.batch, most)
-    return largest if device or recipe.compute.batch else None
+    fitting = 1
+    if device is not None:
+        fitting = engine.fitting_images(recipe, device.memory * GIB, fused=True)
+    # also checks that the processes divide the batch
+    images = engine.device_batch(recipe, processes, recipe.compute.batch, fitting)
+    return images if device or recipe.compute.batch else None
 
 
 def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:
-    """Warn if a process's tensors do not fit into the named device, and name what would fit."""
+    """Return a warning if a process's tensors do not fit into the device, with what would fit.
+
+    Args:
+        device: Named device, or None.
+        tensors: `{ZeRO stage: {kind: bytes}}` per process.
+    """
     totals = {stage: sum(kinds.values()) for stage, kinds in tensors.items()}
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []

@@ -88,10 +88,10 @@ class Report:
 
     def content(self) -> dict[str, Any]:
         """Return the content for `--json`: sentences, and the rows of all tables and results."""
-        records_by_name = {name: _records(shown.frame) for name, shown in self.tables.items()}
+        tables = {name: _records(shown.frame) for name, shown in self.tables.items()}
         rows = _records(self.results.table)
-        every = {"sentences": [*self.sentences], "tables": records_by_name, "results": rows}
-        return dict(stats.as_json(every))
+        content = {"sentences": [*self.sentences], "tables": tables, "results": rows}
+        return dict(stats.as_json(content))
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the command line prints."""
@@ -111,7 +111,7 @@ class Report:
 
 
 def write(folder: Path) -> Report:
-    """Write the report of a study into the study's folder, from the runs that have finished.
+    """Write the report of a study's finished runs into the study's folder, and return the report.
 
     The same results give the same text, byte for byte.
 
@@ -133,14 +133,15 @@ def _write(folder: Path, results: Results) -> Report:
         if isinstance(block, blocks.Figure):
             (folder / block.path).parent.mkdir(exist_ok=True)
             write_atomically(folder / block.path, block.svg)
-    above = INDEX if (folder / INDEX).exists() else ""
+    index = INDEX if (folder / INDEX).exists() else ""
     texts = {
         "report.md": blocks.markdown(report.title, sections),
-        PAGE: blocks.html(report.title, sections, above),
+        PAGE: blocks.html(report.title, sections, index),
         "results.csv": results.table.to_csv(index=False),
         "tables.tex": latex(report),
     }
-    if frames := [table.frame for name, table in report.tables.items() if "differences" in name]:
+    frames = [table.frame for name, table in report.tables.items() if "differences" in name]
+    if frames:
         texts["differences.csv"] = pd.concat(frames).to_csv(index=False)
     else:  # written by an earlier report
         (folder / "differences.csv").unlink(missing_ok=True)
@@ -152,22 +153,24 @@ def _write(folder: Path, results: Results) -> Report:
 def page(report: Report) -> list[Section]:
     """Return the sections of the page.
 
-    The page opens with the sentences, one table and one figure, followed by the differences that
-    the sentences use, then everything else.
+    The page opens with the sentences, one table and one figure. The differences that the sentences
+    use follow, then everything else.
     """
-    results, verdict, rest = report.results, report.verdict, dict(report.tables)
+    results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     seen = list(_seen(results, verdict))
-    opening: list[Block] = [Text(text, warning=True) for text, unsound in seen if unsound]
+    opening: list[Block] = [Text(text, warning=True) for text, is_unsound in seen if is_unsound]
     opening += (Text(_without_paths(report, text)) for text in report.sentences)
     if report.answer:
         opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))
-    if "compared" in rest:
-        opening += [*_table(rest.pop("compared")), _figure(results, verdict)]
-    differences = _table(rest.pop("differences")) if "differences" in rest else []
-    cost = _table(rest.pop("cost"))
-    limits = [*_limits(results, verdict), *(text for text, unsound in seen if not unsound)]
+    if "compared" in further_tables:
+        opening += [*_table(further_tables.pop("compared")), _figure(results, verdict)]
+    differences: list[Block] = []
+    if "differences" in further_tables:
+        differences = _table(further_tables.pop("differences"))
+    cost = _table(further_tables.pop("cost"))
+    limits = [*_limits(results, verdict), *(text for text, is_unsound in seen if not is_unsound)]
     exploratory: list[Block] = []
-    for name, shown in rest.items():
+    for name, shown in further_tables.items():
         exploratory += [Text(f"{name[0].upper()}{name[1:]}:"), *_table(shown)]
     finished = sorted(run.result.finished[:16] for run in results.finished.values())
     text = f"Runs finished: {len(finished)}, from {finished[0]} to {finished[-1]} UTC, on:"
@@ -186,8 +189,9 @@ def page(report: Report) -> list[Section]:
 
 
 def _without_paths(report: Report, text: str) -> str:
-    """Return a command without folders of this machine, because pages are shared."""
+    """Replace absolute paths in a command by their last names, because pages are shared."""
     paths = {word.partition("=")[2] for word in text.split() if "=/" in word}
+    # a path may be the beginning of a longer path
     for path in sorted({*paths, str(report.folder.resolve())}, key=len, reverse=True):
         text = text.replace(path, Path(path).name)
     return text
@@ -201,25 +205,33 @@ def _table(shown: Shown) -> list[Block]:
 
 
 def _labels(shown: Shown, frame: pd.DataFrame) -> int:
-    """Count the columns of names that precede the numbers in a table's text."""
-    is_text = pd.api.types.is_string_dtype
-    texts = [str(name) in shown.frame and is_text(shown.frame[name]) for name in frame]
-    return texts.index(False) if False in texts else len(texts)
+    """Count the columns of text before the first column of numbers in a table.
+
+    Args:
+        shown: Table with numbers.
+        frame: The same table as text, from `as_text`.
+    """
+    is_string = pd.api.types.is_string_dtype
+    are_texts = [str(name) in shown.frame and is_string(shown.frame[name]) for name in frame]
+    return are_texts.index(False) if False in are_texts else len(are_texts)
 
 
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
+    """Draw the compared values, with horizontal lines for fresh weights.
+
+    The lines appear only if fresh weights have the same value at all places, such as those of
+    encoders of one size.
+    """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     assert measure is not None
     rows = verdict.rows.assign(value=measure.scale * verdict.rows["value"])
     title = f"{measure.label}{', %' if measure.scale == 100 else ''}"
-    places, fresh = verdict.rule.axes_of_places, untrained(results, verdict, measure)
+    fresh = untrained(results, verdict, measure)
+    values = fresh[[axis, "seed", "value"]].drop_duplicates()
     levels = {}
-    # A horizontal line shows fresh weights that have the same value at all places, such as those of
-    # encoders of one size.
-
-    if not fresh[[axis, "seed", "value"]].drop_duplicates().duplicated([axis, "seed"]).any():
+    if not values.duplicated([axis, "seed"]).any():
         levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
-    svg = draw(rows, axis, places, title, levels)
+    svg = draw(rows, axis, verdict.rule.axes_of_places, title, levels)
     caption = f"{title}: each point is a seed, each diamond a mean."
     return blocks.Figure("figures/study.svg", caption, svg)
 
@@ -227,33 +239,34 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
 def draw(
     rows: pd.DataFrame, axis: str, places: Sequence[str], label: str, levels: Mapping[str, float]
 ) -> str:
-    """Draw each seed as a point and each mean as a diamond, as SVG with a transparent background.
+    """Draw each seed as a point and each mean as a diamond, and return SVG.
 
-    The same rows give the same text. The function uses matplotlib's Figure objects, without the
-    state of pyplot.
+    The first axis whose names are numbers becomes the x-axis, else the compared axis. Names of the
+    other axes get a colour each. The background is transparent, and the same rows give the same
+    text. The function uses matplotlib's Figure objects, without the state of pyplot.
 
     Args:
         rows: One row for each seed, with a column for each axis and `value` in display units.
         axis: Axis whose names are compared.
-        places: Other axes. An axis whose names are numbers becomes the x-axis of the figure.
+        places: Other axes.
         label: Label of the values.
         levels: `{name: value}` of horizontal lines.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    along = next(
-        (candidate for candidate in (*places, axis) if numbers([*rows[candidate].unique()])), axis
-    )
-    others = [candidate for candidate in (axis, *places) if candidate != along]
-    line = rows[others].agg(", ".join, axis=1) if others else pd.Series("", rows.index)
-    lines, ticks = [*line.unique()], [*rows[along].unique()]
-    at = numbers(ticks)
-    place = rows[along].map(at or {name: number for number, name in enumerate(ticks)})
+    numeric = (name for name in (*places, axis) if numbers([*rows[name].unique()]))
+    x_axis = next(numeric, axis)
+    others = [name for name in (axis, *places) if name != x_axis]
+    line_name = rows[others].agg(", ".join, axis=1) if others else pd.Series("", rows.index)
+    lines, ticks = [*line_name.unique()], [*rows[x_axis].unique()]
+    number_at = numbers(ticks)
+    position = rows[x_axis].map(number_at or {name: number for number, name in enumerate(ticks)})
     colours: Sequence[Any] = COLOURS
     if len(lines) > len(COLOURS):
         colours = [*matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(lines)))]
-    text = io.StringIO()
+    svg = io.StringIO()
+    # without a date, so that the text is always the same
     plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # a font without the characters of a script shows boxes
@@ -261,44 +274,52 @@ def draw(
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         panel = figure.subplots()
         for number, name in enumerate(lines):
-            beside = 0 if at else BESIDE * ((number + 0.5) / len(lines) - 0.5)
-            x, y = place[line == name] + beside, rows["value"][line == name]
+            # without numbers on the x-axis, the lines stand side by side at each name
+            shift = 0 if number_at else BESIDE * ((number + 0.5) / len(lines) - 0.5)
+            x, y = position[line_name == name] + shift, rows["value"][line_name == name]
             mean = y.groupby(x).mean()
             # two points make no curve: a line would suggest values that nobody measured
-            mark, name = "D-" if at and len(mean) > 2 else "D", figure_label(name)
+            mark = "D-" if number_at and len(mean) > 2 else "D"
+            style = {"markersize": 5, "color": colours[number], "label": figure_label(name)}
             panel.plot(x, y, "o", markersize=3, alpha=0.6, color=colours[number])
-            panel.plot(mean.index, mean, mark, markersize=5, color=colours[number], label=name)
+            panel.plot(mean.index, mean, mark, **style)
         for name, value in levels.items():
             panel.axhline(value, color=INK, linestyle="--", linewidth=1, label=figure_label(name))
-        _dress(panel, ticks, at)
-        panel.set(xlabel=figure_label(along), ylabel=figure_label(label))
+        _dress(panel, ticks, number_at)
+        panel.set(xlabel=figure_label(x_axis), ylabel=figure_label(label))
         if len(lines) > 1 or levels:
             figure.legend(loc="outside lower center", ncols=3)
-        figure.savefig(text, format="svg", metadata=plain)
-    return text.getvalue()
+        figure.savefig(svg, format="svg", metadata=plain)
+    return svg.getvalue()
 
 
-def _dress(panel: "Axes", ticks: Sequence[str], at: Mapping[str, float] | None) -> None:
-    """Set the ticks, the limits and the grid of the x-axis."""
-    if at is None:
+def _dress(panel: "Axes", ticks: Sequence[str], number_at: Mapping[str, float] | None) -> None:
+    """Set the ticks, the limits and the grid of the x-axis.
+
+    Args:
+        panel: Axes of the figure.
+        ticks: Names on the x-axis.
+        number_at: `{name: number}`, or None if the names are not numbers.
+    """
+    if number_at is None:
         panel.set_xlim(-0.5, len(ticks) - 0.5)
         turn, side = (30, "right") if sum(map(len, ticks)) > 40 else (0, "center")
         panel.set_xticks(range(len(ticks)), map(figure_label, ticks), rotation=turn, ha=side)
-    elif max(at.values()) / min(at.values()) >= WIDE:
+    elif max(number_at.values()) / min(number_at.values()) >= WIDE:
         panel.set_xscale("log")
-        panel.set_xticks([*at.values()], map(figure_label, at))
+        panel.set_xticks([*number_at.values()], map(figure_label, number_at))
         panel.minorticks_off()
     panel.grid()
     panel.spines[["top", "right"]].set_visible(False)
 
 
 def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
-    """Report how many test images the weights, or earlier weights, were trained on.
+    """Report for each compared name how many test images its weights were trained on.
 
-    With several runs the largest counts are reported.
+    Weights that a run started from count too. Of several runs the largest count is reported.
 
     Yields:
-        A text, and whether the weights have learned labels of test images, which makes the
+        A sentence, and whether the weights have learned labels of test images, which makes the
             comparison unsound.
     """
     for name, rows_of_name in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
@@ -308,13 +329,13 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
             for run in runs
             for images_of_run in seen_text.recorded(run.result, run.environment)
         ]
-        of = max((entry.of.get("test", 0) for entry in seen), default=0)
+        total = max((entry.of.get("test", 0) for entry in seen), default=0)
         images = max((entry.images.get("test", 0) for entry in seen), default=0)
         labels = max((entry.labels.get("test", 0) for entry in seen), default=0)
-        text = f"{name}: the weights were trained on {images:,} of {of:,} test images"
-        with_labels = (
-            f"with the labels of {count_of_images(labels)}" if labels else "without labels"
-        )
+        text = f"{name}: the weights were trained on {images:,} of {total:,} test images"
+        with_labels = "without labels"
+        if labels:
+            with_labels = f"with the labels of {count_of_images(labels)}"
         if seen_text.learned_labels(seen):
             yield f"{text}, {with_labels}. Do not trust the results of {name}.", True
         elif images:
@@ -324,7 +345,7 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
 
 
 def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Report names that on average do no better than always naming the commonest class.
+    """Yield a sentence about names that do no better than always naming the commonest class.
 
     A difference of two such names says little.
     """
@@ -332,24 +353,26 @@ def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
     if measure is None:
         return
     table = results.table
-    named = table["metric"].isin([f"majority_{measure.name}", f"{COMMONEST}{measure.name}"])
-    same = (table["run"] == verdict.rule.test) & (table["split"] == measure.split)
-    constant = table[named & same]["value"].mean()  # NaN if not measured
+    is_constant = table["metric"].isin([f"majority_{measure.name}", f"{COMMONEST}{measure.name}"])
+    is_tested = (table["run"] == verdict.rule.test) & (table["split"] == measure.split)
+    constant = table[is_constant & is_tested]["value"].mean()  # NaN if not measured
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
-    if len(low := means[means <= constant]):
+    low = means[means <= constant]
+    if len(low):
         text = f"On average, {measure.label} of {some([*map(str, low.index)])} is not higher than"
         yield f"{text} the {constant:.1%} of always naming the commonest class."
 
 
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Yield what the report leaves out and why, and limits of what the claims hold for."""
+    """Yield sentences about results that the report leaves out, and about limits of its claims."""
     plan, rows = results.plan, verdict.rows
     yield from (f"{text}." for text in scope(rows, verdict.rule))
     for name, why in results.foreign.items():
         yield f"{name} is left out: {why}."
-    done = {path.parent.name for path in results.folder.glob("*/result.json")}
-    if left := sorted(done - {task.name for task in plan.tasks}):
-        yield f"Finished runs that no longer belong to the study are left out: {some(left)}."
+    finished = {path.parent.name for path in results.folder.glob("*/result.json")}
+    left_out = sorted(finished - {task.name for task in plan.tasks})
+    if left_out:
+        yield f"Finished runs that no longer belong to the study are left out: {some(left_out)}."
     broken = results.table[~np.isfinite(results.table["value"])]
     if len(broken):
         yield f"Values of {some([*broken['folder'].unique()])} that are not finite are left out."
@@ -359,43 +382,40 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         text = f"An accuracy on {count} is uncertain by 10 points or more"
         yield f"{text}, even if all seeds agree."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
-    through = {name for key in ("folder", "origin") for text in rows[key] for name in text.split()}
-    best = [task.best[0] for task in plan.tasks if task.name in through and task.best]
-    chose = {name for among in best for name in among}
+    # the compared runs and the runs that their weights come from
+    used_names = {
+        name for key in ("folder", "origin") for text in rows[key] for name in text.split()
+    }
+    used = [task for task in plan.tasks if task.name in used_names]
+    tries = {name for task in used if task.best for name in task.best[0]}
     yield from _like_a_constant(results, verdict)
     yield from (f"{text}." for text in tried_otherwise(plan.by_name))
-    yield from _few_choose(results, chose)
-    yield from _one_encoder([task for task in plan.tasks if task.name in through])
-    options = [task.options for task in tested]
-    seeds = {task.seed for task in plan.tasks if task.name in chose} & {
-        tested_task.seed for tested_task in tested
-    }
+    yield from _few_choose(results, tries)
+    yield from _one_encoder(used)
+    choosing_seeds = {task.seed for task in plan.tasks if task.name in tries}
+    seeds = choosing_seeds & {task.seed for task in tested}
     if seeds:
         names = some([*map(str, sorted(seeds))])
         yield f"Values were chosen with seeds that are also compared: {names}."
+    options = [task.options for task in tested]
     if any("data.share" in texts and "data.share_seed" not in texts for texts in options):
         yield "All seeds use one draw of labelled images. The intervals do not cover other draws."
 
 
 def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Report measured images that contain the same image several times."""
+    """Yield a sentence for each measured split that contains some images several times."""
     measure = verdict.measure
     metrics = [results.finished[task].result.metrics for task in verdict.rows["folder"]]
-    known = [each[measure.name] for each in metrics if measure and measure.name in each]
-    for text in sorted(
-        {
-            f"{counted.n:,} images{copies_text(counted.copies)}"
-            for counted in known
-            if counted.copies
-        }
-    ):
+    values = [by_name[measure.name] for by_name in metrics if measure and measure.name in by_name]
+    texts = {f"{value.n:,} images{copies_text(value.copies)}" for value in values if value.copies}
+    for text in sorted(texts):
         yield f"Measured on {text}. Intervals over images resample the distinct images."
 
 
 def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
-    """Report given weights that are the same for every seed."""
-    named = [sources({"init": engine.SCRATCH} | task.options) for task in tasks]
-    places = {(key, source.place) for sources in named for key, source in sources.items()}
+    """Yield a sentence for each encoder from outside the study, which is the same for all seeds."""
+    weights = [sources({"init": engine.SCRATCH} | task.options) for task in tasks]
+    places = {(key, source.place) for by_key in weights for key, source in by_key.items()}
     for key, place in sorted(places):
         if place != engine.SCRATCH and not REFERENCE.search(place):
             text = (
@@ -404,23 +424,24 @@ def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
             yield f"{text} this encoder and not a method of pre-training."
 
 
-def _few_choose(results: Results, chose: Collection[str]) -> Iterator[str]:
-    """Report choices that were made on few held-out images.
+def _few_choose(results: Results, tries: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each choice that was made on few held-out images.
 
     Args:
         results: Results of the study.
-        chose: Names of the tasks among which other tasks chose values.
+        tries: Names of the tasks whose tried values another task has chosen from.
     """
-    lines: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for name, run in results.finished.items():
         task = results.plan.by_name[name]
         probes = task.values.get("probe.measures", ()) if task.tool == "evaluate" else ()
-        chosen = [engine.CHOSEN[probe] for probe in probes if probe in engine.CHOSEN]
-        chosen += ["the best tried values"] if name in chose else []
+        choices = [engine.CHOSEN[probe] for probe in probes if probe in engine.CHOSEN]
+        if name in tries:
+            choices.append("the best tried values")
         counts = run.result.measured_on or run.environment.measured_on or {}
-        held_out = {split: count for split, count in counts.items() if split != "test" and chosen}
-        lines |= {f"{task.run}: {text}.": None for text in few_images(held_out, chosen)}
-    yield from lines
+        held_out = {split: count for split, count in counts.items() if split != "test" and choices}
+        sentences |= {f"{task.run}: {text}.": None for text in few_images(held_out, choices)}
+    yield from sentences
 
 
 def latex(report: Report) -> str:
@@ -429,9 +450,10 @@ def latex(report: Report) -> str:
     Each table begins with the report's sentences and limits as comments, so that a copied table
     keeps them.
     """
-    texts, begin, about = [], "\\begin{table}\n", (report.results, report.verdict)
+    texts, begin = [], "\\begin{table}\n"
     notes = [_without_paths(report, text) for text in report.sentences]
-    notes += [*(text for text, _ in _seen(*about)), *_limits(*about)]
+    notes += [text for text, _ in _seen(report.results, report.verdict)]
+    notes += _limits(report.results, report.verdict)
     notes += report.results.plan.report.get("notes", ())
     comments = "".join(
         f"% {text_line(comment)}\n"
@@ -440,11 +462,11 @@ def latex(report: Report) -> str:
     for name, shown in report.tables.items():
         frame = as_text(shown)
         caption = text_line(f"{report.title} ({name}). {shown.caption}").translate(LATEX)
-        tag = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
-        labels = _labels(shown, frame)
-        columns = "l" * labels + "r" * (len(frame.columns) - labels)
-        named = {"caption": caption, "label": tag, "column_format": columns}
-        table = frame.to_latex(index=False, escape=True, **named)
+        label = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
+        label_columns = _labels(shown, frame)
+        columns = "l" * label_columns + "r" * (len(frame.columns) - label_columns)
+        settings = {"caption": caption, "label": label, "column_format": columns}
+        table = frame.to_latex(index=False, escape=True, **settings)
         texts.append(table.replace(begin, begin + comments, 1))
     return "\n".join(texts)
 

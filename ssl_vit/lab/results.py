@@ -94,36 +94,40 @@ class Results:
             split: Only rows of this split.
             beside: Only rows of fresh weights that the tasks of this run have measured.
         """
-        kept = (self.table["tried"] == "") & np.isfinite(self.table["value"])
-        for column, wanted in (("run", run), ("metric", metric), ("split", split)):
-            if wanted is not None:
-                kept &= self.table[column] == wanted
+        is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
+        for column, value in (("run", run), ("metric", metric), ("split", split)):
+            if value is not None:
+                is_wanted &= self.table[column] == value
         if beside is not None:
             folders = [BESIDE.format(task.name) for task in self.plan.tasks if task.run == beside]
-            kept &= self.table["folder"].isin(folders)
-        return self.table[kept]
+            is_wanted &= self.table["folder"].isin(folders)
+        return self.table[is_wanted]
 
     def correct(self, tasks: Collection[str]) -> dict[str, Outcomes]:
         """Return `{task: outcomes on the test images}` of the tasks that have stored predictions.
+
+        Args:
+            tasks: Names of tasks.
 
         Raises:
             UserError: A file of predictions is damaged, does not reproduce the top-1 in
                 result.json, or has other images or labels than a task with the same fingerprint.
         """
         by_task: dict[str, Outcomes] = {}
+        # {fingerprint: folder, indices and labels of the first task with these images}
         firsts: dict[str, tuple[Path, np.ndarray, np.ndarray]] = {}
         rows = self.table[self.table["folder"].isin(tasks) & (self.table["metric"] == PREDICTED)]
         for name, value, images in rows[["folder", "value", "fingerprint"]].itertuples(index=False):
             path = self.folder / name / "predictions.npz"
             if not path.exists():
                 continue
-            index, label, tested = read_predictions(path)
-            first_folder, *known = firsts.setdefault(images, (path.parent, index, label))
-            if not all(map(np.array_equal, known, (index, label))):
-                text = f"the test images differ from the test images of {first_folder.name}"
+            index_M, label_ML, outcomes = read_predictions(path)
+            first = firsts.setdefault(images, (path.parent, index_M, label_ML))
+            if not all(map(np.array_equal, first[1:], (index_M, label_ML))):
+                text = f"the test images differ from the test images of {first[0].name}"
                 raise UserError(f"{path}: {text}, so {HINT}")
-            labelled_M = (label >= 0).any(1)
-            by_task[name] = Outcomes(*(each[labelled_M] for each in tested))
+            is_labelled_M = (label_ML >= 0).any(1)
+            by_task[name] = Outcomes(*(array[is_labelled_M] for array in outcomes))
             top1 = by_task[name].right_M.mean()
             if abs(top1 - value) > 1e-6:
                 text = f"top1 is {top1:.4f} in this file and {value:.4f} in result.json"
@@ -155,9 +159,9 @@ def load(folder: Path) -> Results:
             continue
         words, undecided = launch.planned(task, tasks, folder)
         why = run_folder.not_planned(folder / name, task.values, words, undecided)
-        needed = next((need for need in task.needs if need in foreign), None)
-        if why or needed:
-            foreign[name] = why or f"the task needs {needed}, which is left out"
+        foreign_need = next((need for need in task.needs if need in foreign), None)
+        if why or foreign_need:
+            foreign[name] = why or f"the task needs {foreign_need}, which is left out"
             continue
         training_images[name] = run_folder.training_images(folder / name)
         finished[name] = Finished(
@@ -176,6 +180,7 @@ def load(folder: Path) -> Results:
 
 
 def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
+    """Yield a row of `Results.table` for each metric of a finished run."""
     exaflop, hours = run.result.total_exaflop, run.result.total_device_hours
     shared = {
         "run": task.run,
@@ -191,13 +196,13 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
     images = dict(run.environment.data)
     images["validation"] = run.environment.held_out or images.get("validation", "")
     measured_on = run.result.measured_on or run.environment.measured_on
-    of_fresh = {"run": UNTRAINED, "exaflop": math.nan, "device_hours": math.nan}
-    of_fresh |= {"folder": BESIDE.format(task.name), "origin": ""}
+    fresh_columns = {"run": UNTRAINED, "exaflop": math.nan, "device_hours": math.nan}
+    fresh_columns |= {"folder": BESIDE.format(task.name), "origin": ""}
     for name, entry in run.result.metrics.items():
-        replaced = of_fresh if name.startswith(FRESH) else {}
+        run_columns = fresh_columns if name.startswith(FRESH) else {}
         measured = {"split": entry.split, "metric": name.removeprefix(FRESH), "value": entry.value}
         n = entry.n and metric_tables.independent_cases(entry.n, entry.split, measured_on)
-        yield shared | replaced | measured | {"n": n, "fingerprint": images.get(entry.split, "")}
+        yield shared | run_columns | measured | {"n": n, "fingerprint": images.get(entry.split, "")}
 
 
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
@@ -212,18 +217,24 @@ def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFram
 def _check_training_images(
     folder: Path, finished: Mapping[str, Finished], training_images: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Check that equal options have chosen equal training images.
+    """Check that runs with equal options were trained on equal images.
+
+    Args:
+        folder: Folder of the study.
+        finished: `{task: run}`.
+        training_images: `{task: options that choose the training images}`. Empty for a stream.
 
     Raises:
         UserError: The training images differ, because a run was made on another machine or the
             images have changed since.
     """
-    known: dict[tuple[str, ...], tuple[str, str]] = {}
+    # {options: name and images of the first run with these options}
+    first_runs: dict[tuple[str, ...], tuple[str, str]] = {}
     for name, run in finished.items():
-        chosen, images = training_images[name], run.environment.data
-        if chosen and "train" in images:
-            first_name, same = known.setdefault(chosen, (name, images["train"]))
-            if same != images["train"]:
+        options, images = training_images[name], run.environment.data
+        if options and "train" in images:
+            first_name, first_images = first_runs.setdefault(options, (name, images["train"]))
+            if first_images != images["train"]:
                 text = f"{folder / first_name} and {folder / name} were trained on different images"
                 text += ". Remove the run with the wrong images"
                 raise UserError(f"{text} and type the study's command again.")
@@ -241,10 +252,10 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:
     """
     # numpy and zipfile raise errors of many kinds on damaged files
     with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
-        parts = [arrays[name] for name in ("index", "label", "top5", "content")]
-        index, label, top5, content = parts
-        whole = all(np.issubdtype(array.dtype, np.integer) for array in parts)
-        if whole and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
+        columns = [arrays[name] for name in ("index", "label", "top5", "content")]
+        index, label, top5, content = columns
+        are_integers = all(np.issubdtype(array.dtype, np.integer) for array in columns)
+        if are_integers and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
             label_ML = label.reshape(len(index), -1)
             return index, label_ML, Outcomes((top5[:, :1] == label_ML).any(1), content)
     raise UserError(f"{path} is damaged, so {HINT}")

@@ -25,11 +25,11 @@ HINT = "remove the run's folder and type the study's command again"
 def not_planned(
     run: Path, values: Values, options: Sequence[str], undecided: Collection[str] = ()
 ) -> str:
-    """Return why a run's folder does not hold the run that a study plans, finished or not.
+    """Return why a folder does not hold the run that a study plans, or an empty text.
 
-    The recipe may be different, the run may have been copied or edited, or it may have started from
-    other weights. The result is empty if the folder holds the planned run, or no run that has
-    begun. Any run may use a folder without a begun run.
+    The folder may hold a run of another recipe, a copied or edited run, or a run that started from
+    other weights. The run need not have finished. A folder in which no run has begun is free for
+    the planned run, so the result is empty too.
 
     Args:
         run: Folder of the run.
@@ -49,29 +49,33 @@ def not_planned(
         return "recipe.yaml is missing or damaged"
     if written.get("name") != run.name:
         return f"recipe.yaml belongs to a run called {written.get('name')}"
-    environment, finished = None, "result.json" in files
-    if finished or "environment.json" in files:
+    environment, is_finished = None, "result.json" in files
+    if is_finished or "environment.json" in files:
         environment = records.require(run / "environment.json", Environment, HINT)
     free = environment.free if environment else []
-    if finished:
-        made = records.require(run / "result.json", Result, HINT).recipe
-        if made != identity.written_hash(written, free):
+    if is_finished:
+        recipe_hash = records.require(run / "result.json", Result, HINT).recipe
+        if recipe_hash != identity.written_hash(written, free):
             return "result.json was made with another recipe.yaml"
     texts = words.parse(options)
-    known = all_keys()
-    chosen = counted({key: text for key, text in texts.items() if key in known})
+    recipe_keys = all_keys()
+    computing = counted({key: text for key, text in texts.items() if key in recipe_keys})
     sources = schema.sources({"init": SCRATCH, **texts})
-    planned = words.typed({key: text for key, text in chosen.items() if key not in sources})
-    # the planned measurements may change until the run has finished
-    planned |= values if finished else counted(values, free)
+    planned = words.typed({key: text for key, text in computing.items() if key not in sources})
+    # keys that change only the result may change until the run has finished
+    planned |= values if is_finished else counted(values, free)
     if planned.get("compute.precision") == "auto":
         undecided = [*undecided, "compute.precision"]
-    measured = (environment and environment.options) or {}
-    if differ := identity.planned_differences({**written, **measured}, planned, undecided):
-        return f"recipe.yaml differs from the plan: {', '.join(differ)}"
+    result_options = (environment and environment.options) or {}
+    actual = {**written, **result_options}
+    differing = identity.planned_differences(actual, planned, undecided)
+    if differing:
+        return f"recipe.yaml differs from the plan: {', '.join(differing)}"
     for key, source in sources.items():
+        if key in undecided:
+            continue
         recorded = environment[source.kind] if environment else None
-        difference = "" if key in undecided else _other_weights(source, written, recorded or {})
+        difference = _other_weights(source, written, recorded or {})
         if difference:
             return difference
     return ""
@@ -82,28 +86,34 @@ def _other_weights(
 ) -> str:
     """Return why the weights that a run began with are not the planned weights, or an empty text.
 
-    Weights are compared by their names if they are not on this machine or not described in
-    environment.json.
+    The hashes of the weights are compared. If the weights are not on this machine, or if
+    environment.json does not describe them, only their names are compared.
+
+    Args:
+        source: Planned weights.
+        written: `{dotted key: value}` of recipe.yaml.
+        recorded: Facts about the weights in environment.json, or empty.
     """
     recorded_source = InitSource(str(written.get(source.key, SCRATCH)), source.key)
-    called = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
-    here: dict[str, Any] = {}
+    weights_text = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
+    planned: dict[str, Any] = {}
     if source.is_local:
         path = Path(source.place)
         weights = path if path.is_file() else path / "export" / "model.safetensors"
         try:
-            here = _identity(source, weights.stat().st_mtime_ns if weights.exists() else 0)
+            planned = _identity(source, weights.stat().st_mtime_ns if weights.exists() else 0)
         except UserError as error:
-            return f"the {called} cannot be compared: {error}"
-    if here and recorded:
-        same = not differences(facts(source.kind, recorded), facts(source.kind, here))
-        return "" if same else f"the {called} differ from the weights of {source.public_name}"
+            return f"the {weights_text} cannot be compared: {error}"
+    if planned and recorded:
+        if differences(facts(source.kind, recorded), facts(source.kind, planned)):
+            return f"the {weights_text} differ from the weights of {source.public_name}"
+        return ""
     # recipes name weights on the Hub together with a commit
     names = {compared.public_name.partition("@")[0] for compared in (recorded_source, source)}
     if len(names) == 1:
         return ""
     recorded_place = f"{recorded_source.key}={recorded_source.public_name}"
-    return f"the {called} come from {recorded_place} and not from {source.public_name}"
+    return f"the {weights_text} come from {recorded_place} and not from {source.public_name}"
 
 
 @functools.lru_cache(maxsize=64)  # several tasks start from one run

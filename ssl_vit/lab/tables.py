@@ -57,38 +57,34 @@ def tables(results: Results, verdict: Verdict) -> dict[str, Shown]:
 
 
 def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFrame:
-    """Return the rows of fresh weights that tasks of the test measured and are compared with.
+    """Return the rows of fresh weights that the compared tasks have measured.
 
-    The fresh weights are one name if all tasks measured the same values, else one name for each
-    trained name.
+    On the compared axis, fresh weights get the name FRESH. If two trained names have different
+    fresh weights, because their networks differ, the name of fresh weights says which network.
     """
-    families = (
-        *(difference.asked for difference in verdict.fresh.differences),
-        *verdict.fresh.missing,
-    )
-    compared = [comparison.a for comparison in families if comparison.b == FRESH]
-    axis, of_seed = verdict.rule.axis or "run", [*verdict.rule.axes_of_places, "seed"]
+    fresh = verdict.fresh
+    comparisons = [*(difference.asked for difference in fresh.differences), *fresh.missing]
+    compared = [comparison.a for comparison in comparisons if comparison.b == FRESH]
+    axis, columns = verdict.rule.axis or "run", [*verdict.rule.axes_of_places, "seed"]
     rows = results.rows(None, measure.name, measure.split, beside=verdict.rule.test)
     rows = rows[rows[axis].isin(compared)] if verdict.rule.axis else rows
-    # encoders with the same network have the same fresh weights
-    alike = not rows.drop_duplicates([*of_seed, "value"]).duplicated(of_seed).any()
-    named = FRESH if alike else FRESH + " as " + rows[axis]
-    return rows.assign(**{axis: named}).drop_duplicates([axis, *of_seed])
+    are_alike = not rows.drop_duplicates([*columns, "value"]).duplicated(columns).any()
+    names = FRESH if are_alike else FRESH + " as " + rows[axis]
+    return rows.assign(**{axis: names}).drop_duplicates([axis, *columns])
 
 
 def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
     """Build the table of every name at every place, ordered by the mean.
 
-    If all differences of the first sentence are from one name, the table also shows these
-    differences.
+    If all comparisons have the same second name, the table also shows the differences from it.
     """
-    asked = {difference.asked: difference for difference in verdict.found.differences}
-    others = {comparison.b for comparison in asked}
-    baseline = others.pop() if len(others) == 1 else results.plan.report.get("baseline")
+    differences = {difference.asked: difference for difference in verdict.found.differences}
+    references = {comparison.b for comparison in differences}
+    baseline = references.pop() if len(references) == 1 else results.plan.report.get("baseline")
     rows = pd.concat([verdict.rows, untrained(results, verdict, measure)])
-    frame = _summary(results, verdict, measure, rows, baseline, asked.get)
+    frame = _summary(results, verdict, measure, rows, baseline, differences.get)
     counts = {*rows["n"].dropna().astype(int)} if measure.split == "test" else set()
-    # if the numbers differ, a column shows them
+    # if the numbers of images differ, a column shows them
     count = f"{counts.pop():,} " if len(counts) == 1 else ""
     caption = f"{measure.label} on {count}{measure.split} images"
     caption += ", in percent" if measure.scale == 100 else ""
@@ -109,6 +105,14 @@ def _summary(
     If there is a baseline, the table shows the difference from the baseline, and the number of
     pairs if some name has fewer pairs than seeds. If the numbers of test images differ, the table
     shows them.
+
+    Args:
+        results: Results of the study.
+        verdict: Claims of the study.
+        measure: Measure of the table.
+        rows: Rows of this measure, one for each name, place and seed.
+        baseline: Name on the compared axis, or None for no differences.
+        minus: Function that measures the difference of a comparison, or returns None.
     """
     axis, places = verdict.rule.axis or "run", verdict.rule.axes_of_places
     records = []
@@ -123,17 +127,17 @@ def _summary(
                 **_ends(difference),
                 "pairs": difference and difference.n,
             }
-        row |= {"images": cell["n"].min()} if rows["n"].nunique() > 1 else {}
+        if rows["n"].nunique() > 1:
+            row["images"] = cell["n"].min()
         row |= {"exaFLOP": cell["exaflop"].mean()}
         records.append(row | {"paper": results.plan.report.get("paper", {}).get(name)})
     order = {column: [*rows[column].unique()] for column in places}
-    records.sort(
-        key=lambda row: (
-            *(order[column].index(row[column]) for column in places),
-            -measure.sign * row["mean"],
-        )
-    )
-    frame = pd.DataFrame(records)
+
+    def rank(row: Mapping[str, Any]) -> tuple[float, ...]:
+        place = (order[column].index(row[column]) for column in places)
+        return (*place, -measure.sign * row["mean"])
+
+    frame = pd.DataFrame(sorted(records, key=rank))
     if baseline is not None:
         frame["pairs"] = frame["pairs"].astype("Int64")
         if not (frame["pairs"] != frame["n"]).any():
@@ -147,6 +151,7 @@ def _ends(difference: Difference | None) -> dict[str, float | None]:
 
 
 def _level(family: int) -> str:
+    """Return the level of each interval if all intervals of a family hold with 95%."""
     return f"{100 * (1 - 0.05 / family):.4g}%"
 
 
@@ -156,16 +161,15 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
         {
             "difference": f"{difference.asked.a} minus {difference.asked.b}",
             **dict(difference.asked.at),
-        }
-        | {
             "n": difference.n,
             "mean": difference.mean,
             "sd": difference.sd,
             **_ends(difference),
             "level": _level(family.size),
+            "over": f"{SEEDS} and images" if difference.over_images else SEEDS,
+            "metric": measure.name,
+            "split": measure.split,
         }
-        | {"over": f"{SEEDS} and images" if difference.over_images else SEEDS}
-        | {"metric": measure.name, "split": measure.split}
         for family in (verdict.found, verdict.fresh)
         for difference in family.differences
     ]
@@ -182,72 +186,73 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
 
 
 def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str, Shown]]:
-    """Compare the study's names by the report's other measures.
+    """Yield name and table of the differences by each further measure of the report.
 
     These tables are exploratory, because only the first measure makes claims.
     """
     for name in results.plan.report.get("measures", ())[1:]:
         plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
         with suppress(UserError):  # raised if no finished run has measured it
-            verdict_there = claims(replace(results, plan=plan))
-            if (deciding := verdict_there.measure) is not None:
-                of = "" if deciding.split == "test" else f" ({deciding.split})"
-                yield f"differences by {deciding.label}{of}", _differences(verdict_there, deciding)
+            by_measure = claims(replace(results, plan=plan))
+            measure = by_measure.measure
+            if measure is not None:
+                split = "" if measure.split == "test" else f" ({measure.split})"
+                yield f"differences by {measure.label}{split}", _differences(by_measure, measure)
 
 
 def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:
-    """Build tables of means over the names of an axis, or over groups of names.
+    """Yield name and table of means over the names of an axis and over groups of names.
 
-    Each table uses the seeds that have the largest number of the names.
+    A mean uses only seeds that have the same names, the largest set of names that a seed has.
     """
     axis, baseline = verdict.rule.axis or "run", results.plan.report.get("baseline")
     for over, groups in results.plan.report.get("mean_over", {}).items():
         planned = [task.at[over] for task in results.plan.tasks if task.run == verdict.rule.test]
-        every = dict.fromkeys([*(name for names in groups.values() for name in names), *planned])
-        others = [axis for axis in results.plan.axes if axis != over]
+        grouped = [name for names in groups.values() for name in names]
+        all_names = dict.fromkeys([*grouped, *planned])
+        other_axes = [axis for axis in results.plan.axes if axis != over]
         records = []
-        for group, names in {**groups, "all": every}.items():
+        for group, names in {**groups, "all": all_names}.items():
             member_rows = verdict.rows[verdict.rows[over].isin(list(names))]
-            for _, cell in member_rows.groupby(others or (lambda _: 0), sort=False):
-                of_seed = [rows_of_seed for _, rows_of_seed in cell.groupby("seed")]
-                most = max(({*rows_of_seed[over]} for rows_of_seed in of_seed), key=len)
-                called = f"{group}, {len(most)} of {len(names)}"
-                records += [
-                    rows_of_seed.iloc[0].to_dict()
-                    | {
-                        over: called,
+            for _, cell in member_rows.groupby(other_axes or (lambda _: 0), sort=False):
+                by_seed = [rows_of_seed for _, rows_of_seed in cell.groupby("seed")]
+                measured = max(({*rows_of_seed[over]} for rows_of_seed in by_seed), key=len)
+                for rows_of_seed in by_seed:
+                    if {*rows_of_seed[over]} != measured:
+                        continue
+                    # means over different names or different images are not compared
+                    images = zip(rows_of_seed[over], rows_of_seed["fingerprint"], strict=True)
+                    mean = {
+                        over: f"{group}, {len(measured)} of {len(names)}",
                         "value": rows_of_seed["value"].mean(),
-                        # means over different names or different images are not compared
-                        "fingerprint": str(
-                            [*zip(rows_of_seed[over], rows_of_seed["fingerprint"], strict=True)]
-                        ),
+                        "fingerprint": str([*images]),
                         "origin": " ".join(rows_of_seed["origin"]),
                     }
-                    for rows_of_seed in of_seed
-                    if {*rows_of_seed[over]} == most
-                ]
+                    records.append(rows_of_seed.iloc[0].to_dict() | mean)
         rows = pd.DataFrame(records)
         minus = partial(compare, rows, axis, scale=measure.scale)
         frame = _summary(results, verdict, measure, rows, baseline, minus)
-        caption = (
-            f"For each seed, values are means over the names of {over}. Each row says how many"
-        )
-        caption += " names have finished."
-        left_out = ", ".join(name for name in every if name not in planned)
+        caption = f"For each seed, values are means over the names of {over}."
+        caption += " Each row says how many names have finished."
+        left_out = ", ".join(name for name in all_names if name not in planned)
         caption += f" Not in the study: {left_out}." if left_out else ""
         frame = frame.drop(columns=["exaFLOP", "images"], errors="ignore")
         yield f"mean over {over}", Shown(frame, caption)
 
 
 def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:
-    """Build the table of how many times as much a baseline needs along a numeric axis."""
+    """Yield name and table of how many times as much the baseline needs along a numeric axis.
+
+    The study must compare names with a baseline at several numbers of a single other axis, such as
+    shares of labels.
+    """
     rule, baseline = verdict.rule, results.plan.report.get("baseline")
-    places = rule.axes_of_places
-    if not (
-        rule.axis and baseline and len(places) == 1 and numbers([*verdict.rows[places[0]].unique()])
-    ):
+    if not rule.axis or not baseline or len(rule.axes_of_places) != 1:
         return
-    axis, rows, texts = places[0], [], []
+    axis = rule.axes_of_places[0]
+    if not numbers([*verdict.rows[axis].unique()]):
+        return
+    rows, texts = [], []
     values = verdict.rows.assign(value=measure.sign * verdict.rows["value"])
     for name in rule.arms:
         against = None if name == baseline else along(values, rule.axis, name, baseline, axis)
@@ -257,7 +262,7 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
             ends = {"times": factor.value, "low": factor.low, "high": factor.high}
             rows.append({rule.axis: name, axis: place, "n": against.n, **ends})
         for crossing in against.crossings:
-            at, low, high = (_number(end, None) for end in crossing)
+            at, low, high = (_number(value, None) for value in crossing)
             span = f"95% CI {_span(low, high)}"
             texts.append(f" {name} and {baseline} cross at {axis} {at} ({span}).")
     caption = f"The column times says by which factor {axis} must be multiplied until {baseline} is"
@@ -272,19 +277,20 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
 
 
 def _others(results: Results, verdict: Verdict, run: str) -> Shown:
-    """Build the table of everything else that a run has measured: mean and sd over seeds.
+    """Build the table of everything that a run has measured except the deciding measure.
 
-    Probes are shown with the same probes of fresh weights, of the initial weights of training, and
-    of pixels. Pre-training metrics are shown with the baselines of the prediction task.
+    Each metric has the mean and the standard deviation over seeds. Probes are shown with the same
+    probes of fresh weights, of the initial weights of training, and of pixels. Pre-training metrics
+    are shown with the baselines of the prediction task.
     """
     rows, main = results.rows(run), verdict.measure
     if main is not None and run == verdict.rule.test:
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
     rows = pd.concat([rows, results.rows(beside=run)]).sort_index()
-    confirms = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
-    confirmed = rows[rows["seed"].isin(confirms)]
+    tested_seeds = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
+    tested_rows = rows[rows["seed"].isin(tested_seeds)]
     # leave out seeds that chose settings, unless there are no other seeds
-    rows = rows if confirmed.empty else confirmed
+    rows = rows if tested_rows.empty else tested_rows
     axes = [axis for axis in results.plan.axes if (rows[axis] != "").any()]
     records: dict[tuple[str, ...], dict[str, Any]] = {}
     measured: dict[str, list[pd.DataFrame]] = {}
@@ -293,30 +299,34 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     for (*key, whose, split, metric), cell in rows.groupby(columns, sort=False):
         baseline = find_baseline(metric)
         # a baseline has the unit of the metrics that it is compared with
-        of = baseline.compared_with[0] if baseline and baseline.compared_with else metric
-        scale, unit = (100, ", %") if find_metric(of).in_per_cent else (1, "")
-        head = FRESH if whose == UNTRAINED else baseline.called if baseline else ""
+        shown = baseline.compared_with[0] if baseline and baseline.compared_with else metric
+        scale, unit = (100, ", %") if find_metric(shown).in_per_cent else (1, "")
+        head = baseline.called if baseline else ""
+        if whose == UNTRAINED:
+            head = FRESH
         if baseline is None or metric.startswith(tuple(PROBE_BASELINES)):
-            if metric.startswith(COMMONEST) or not find_metric(of).compared:
+            if metric.startswith(COMMONEST) or not find_metric(shown).compared:
                 continue
-            head = f"{label(of)} of {head}" if head else label(of)
+            head = f"{label(shown)} of {head}" if head else label(shown)
         values = stats.summarize((scale * cell["value"]).tolist())
-        of_split = "" if split == "test" else f" ({split})"
-        measured.setdefault(head + of_split, []).append(cell)
-        head += unit + of_split
+        split_text = "" if split == "test" else f" ({split})"
+        measured.setdefault(head + split_text, []).append(cell)
+        head += unit + split_text
         row = records.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(cell)})
         row |= {"n": min(row["n"], len(cell)), head: values.mean, f"{head} sd": values.sd}
-        losses |= set() if unit else {head, f"{head} sd"}
+        if not unit:
+            losses |= {head, f"{head} sd"}
     caption = "Mean and sd over n seeds."
     if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
         caption += " Losses of different objectives or targets cannot be compared."
-    axis, every = verdict.rule.axis or "run", {name: pd.concat(of) for name, of in measured.items()}
-    few = {name: of["n"].min() for name, of in every.items() if of["n"].min() < FEW_IMAGES}
+    rows_by_head = {head: pd.concat(cells) for head, cells in measured.items()}
+    fewest = {head: rows_of_head["n"].min() for head, rows_of_head in rows_by_head.items()}
+    few = [f"{head} ({n:.0f} images)" for head, n in fewest.items() if n < FEW_IMAGES]
     if few:
-        counted = ", ".join(f"{name} ({n:.0f} images)" for name, n in few.items())
-        caption += f" Measured on few images: {counted}."
-    for counts, names in _on_other_images(every, axis, results.plan.axes).items():
-        caption += f" Rows of {some(names)} were measured on different images ({counts} images)."
+        caption += f" Measured on few images: {', '.join(few)}."
+    axis = verdict.rule.axis or "run"
+    for counts, heads in _on_other_images(rows_by_head, axis, results.plan.axes).items():
+        caption += f" Rows of {some(heads)} were measured on different images ({counts} images)."
     return Shown(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))
 
 
@@ -326,21 +336,22 @@ def _on_other_images(
     """Find columns in which two names at the same place and seed were measured on different images.
 
     Args:
-        measured: `{column: results behind its means}`.
+        measured: `{column: rows of the results that the column averages}`.
         axis: Axis whose names are compared.
         axes: All axes of the study.
 
     Returns:
-        `{number of images of each name as text: columns}`, as far as the images are known.
+        `{number of images of each name as text: columns}`. Rows whose images are unknown are
+            ignored.
     """
     texts: dict[str, list[str]] = {}
     places = [place for place in axes if place != axis]
     for column, rows in measured.items():
         known = rows[rows["fingerprint"] != ""]
-        together = known.groupby([*places, "seed"])[["fingerprint", "n"]]
-        apart = known[(together.transform("nunique") > 1).any(axis=1)]
-        if len(apart):
-            counts = apart.groupby(axis, sort=False)["n"].min()
+        by_place = known.groupby([*places, "seed"])[["fingerprint", "n"]]
+        differing = known[(by_place.transform("nunique") > 1).any(axis=1)]
+        if len(differing):
+            counts = differing.groupby(axis, sort=False)["n"].min()
             text = ", ".join(f"{name} {n:,}" for name, n in counts.items())
             texts.setdefault(text, []).append(column)
     return texts
@@ -353,13 +364,13 @@ def _chosen(results: Results) -> Shown:
     for task in tasks.values():
         if task.best is None or task.name not in results.finished:
             continue
-        values, tried, edges = launch.best_values(task, tasks, results.folder)
-        of = len({str(tasks[name].tried) for name in task.best[0]})
+        values, num_finished, edges = launch.best_values(task, tasks, results.folder)
+        num_tries = len({str(tasks[name].tried) for name in task.best[0]})
         row = {"run": task.run, **task.at}
         row["chosen"] = ", ".join(f"{key}={value}" for key, value in values.items())
         measured = launch.tried_values(task, tasks, results.folder)
         row |= {"by": task.best[1], "best": measured[0], "second best": "".join(measured[1:2])}
-        row |= {"tries": f"{tried} of {of}", "at an end": ", ".join(edges)}
+        row |= {"tries": f"{num_finished} of {num_tries}", "at an end": ", ".join(edges)}
         records.setdefault(f"{task.run} {task.at}", row)
     caption = "The values were chosen on held-out images. If a value is at an end of the tries, a"
     caption += " better value may lie beyond this end."
@@ -383,31 +394,34 @@ def _cost(results: Results) -> Shown:
 def as_text(shown: Shown) -> pd.DataFrame:
     """Return a table as text for readers.
 
-    Columns without information are left out. The two ends of an interval become one cell, and so do
-    the mean and the sd of a metric.
+    Empty columns are left out. The two ends of an interval become one cell, and so do the mean and
+    the standard deviation of a metric.
     """
-    frame, shown_columns = shown.frame, {}
-    signed = "difference" in frame
+    frame, columns = shown.frame, {}
+    has_differences = "difference" in frame
     for name in map(str, frame.drop(columns="high", errors="ignore")):
-        digits = None if name in SHORT else 4 if name in shown.losses else shown.digits
+        digits: int | None = 4 if name in shown.losses else shown.digits
+        if name in SHORT:
+            digits = None
         column = frame[name].tolist()
         mean = name.removesuffix(" sd")
         if name == "low":
-            plus = "times" not in frame
-            both_ends = zip(frame["low"], frame["high"], strict=True)
-            texts = ([_number(end, shown.digits, plus) for end in ends] for ends in both_ends)
-            shown_columns[shown.interval] = [_span(*ends) for ends in texts]
-        elif mean != name and mean in shown_columns:
+            is_signed = "times" not in frame  # factors have no sign
+            low, high = (
+                [_number(number, shown.digits, is_signed) for number in frame[end]]
+                for end in ("low", "high")
+            )
+            columns[shown.interval] = [*map(_span, low, high)]
+        elif mean != name and mean in columns:
             sds = [_number(number, digits) for number in column]
-            pairs = zip(shown_columns[mean], sds, strict=True)
-            shown_columns[mean] = [f"{number} ± {sd}" if sd else number for number, sd in pairs]
+            pairs = zip(columns[mean], sds, strict=True)
+            columns[mean] = [f"{number} ± {sd}" if sd else number for number, sd in pairs]
         elif name in SHORT or frame[name].dtype.kind == "f":
-            plus = name.startswith("minus ") or (name == "mean" and signed)
-            shown_columns[name] = [_number(number, digits, plus) for number in column]
+            is_signed = name.startswith("minus ") or (name == "mean" and has_differences)
+            columns[name] = [_number(number, digits, is_signed) for number in column]
         else:
-            shown_columns[name] = ["" if pd.isna(cell) else text_line(cell) for cell in column]
-    kept = {name: texts for name, texts in shown_columns.items() if any(texts)}
-    return pd.DataFrame(kept, dtype="str")
+            columns[name] = ["" if pd.isna(cell) else text_line(cell) for cell in column]
+    return pd.DataFrame({name: texts for name, texts in columns.items() if any(texts)}, dtype="str")
 
 
 def cells(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
@@ -416,13 +430,18 @@ def cells(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
 
 
 def _number(value: float | None, digits: int | None, signed: bool = False) -> str:
+    """Format a number with `digits` decimals, or with three significant digits for None."""
     if pd.isna(value):
         return ""
-    return f"{value:{'+' if signed else ''}{'.3g' if digits is None else f'.{digits}f'}}"
+    sign = "+" if signed else ""
+    precision = ".3g" if digits is None else f".{digits}f"
+    return f"{value:{sign}{precision}}"
 
 
 def _span(low: str, high: str) -> str:
-    """Return the text of an interval, which may be open."""
+    """Return the text of an interval. An open end is an empty text."""
     if low and high:
         return f"{low} to {high}"
-    return f"{low} or more" if low else f"up to {high}" if high else ""
+    if low:
+        return f"{low} or more"
+    return f"up to {high}" if high else ""

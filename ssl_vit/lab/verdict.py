@@ -16,7 +16,7 @@ weights are a separate family with an error of 5% of its own.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -148,43 +148,44 @@ def claims(results: Results) -> Verdict:
     rows = results.rows(rule.test, measure.name, measure.split)
     asked = {comparison: pairs(rows, rule.axis or "run", comparison) for comparison in rule.asked}
     fresh = _with_fresh(results, rule, measure)
-    every = [*asked.items(), *(fresh or {}).items()]
+    compared = [*asked.items(), *(fresh or {}).items()]
     reasons = {
-        comparison: _apart(paired, measure, results.plan.by_name) for comparison, paired in every
+        comparison: _apart(paired, measure, results.plan.by_name) for comparison, paired in compared
     }
-    apart = next((comparison for comparison, why in reasons.items() if why), None)
-    if apart:
-        if report.keys() & {"pairs", "baseline"} or apart not in asked:
-            text = f"{apart.a} and {apart.b}{apart.place} {reasons[apart]}"
+    unequal = next((comparison for comparison, why in reasons.items() if why), None)
+    if unequal:
+        if report.keys() & {"pairs", "baseline"} or unequal not in asked:
+            text = f"{unequal.a} and {unequal.b}{unequal.place} {reasons[unequal]}"
             raise UserError(f"{results.folder}: {text}. Remove this comparison from the report.")
-        every, asked = every[len(asked) :], {}
+        # nobody asked for this comparison, so only the comparisons with fresh weights remain
+        compared, asked = compared[len(asked) :], {}
     final = not results.untested and not results.plan.dropped
-    tasks = {name for _, paired in every for name in (*paired["folder_a"], *paired["folder_b"])}
+    tasks = {name for _, paired in compared for name in (*paired["folder_a"], *paired["folder_b"])}
     correct = results.correct(tasks) if measure.name == PREDICTED else {}
     ends = results.ends
-    of_study, against = (
+    primary, against_fresh = (
         _family(family, ends, final, measure, correct) for family in (asked, fresh or {})
     )
     opening = f"{report['condition']}, by" if report.get("condition") else "By"
     opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
-    why = f": {apart.a} and {apart.b} {reasons[apart]}" if apart else ""
+    why = f": {unequal.a} and {unequal.b} {reasons[unequal]}" if unequal else ""
     sentences = [
-        sentence(opening, of_study, rule, measure) if asked else f"Nothing is compared{why}."
+        sentence(opening, primary, rule, measure) if asked else f"Nothing is compared{why}."
     ]
     sentences += _measured_otherwise(results, asked)
     if fresh is None:
         sentences.append("The study measured nothing with fresh weights for comparison.")
     elif fresh:
-        named = {comparison.b for comparison in fresh} == {FRESH}
+        names_fresh = {comparison.b for comparison in fresh} == {FRESH}
         if asked:  # else no sentence has named the measure yet
-            opening = "By the same measure," if named else "Compared with fresh weights,"
-        sentences.append(sentence(opening, against, rule, measure))
+            opening = "By the same measure," if names_fresh else "Compared with fresh weights,"
+        sentences.append(sentence(opening, against_fresh, rule, measure))
     sentences += [*_unfinished(results), *_history(results)]
-    return Verdict(rule, measure, rows, of_study, against, tuple(sentences))
+    return Verdict(rule, measure, rows, primary, against_fresh, tuple(sentences))
 
 
 def _history(results: Results) -> Iterator[str]:
-    """Report changes of the plan after results were known, and the effect on the claims."""
+    """Yield sentences about changes of the plan after results were known, and their effect."""
     plan = results.plan
     yield from plan.changes
     if plan.dropped:
@@ -202,7 +203,10 @@ def _history(results: Results) -> Iterator[str]:
 
 
 def _unfinished(results: Results) -> Iterator[str]:
-    """Report unfinished tasks with the time of the last result, because a page is not updated."""
+    """Yield a sentence about unfinished tasks, with the time of the last result.
+
+    The time tells a reader of a page how old the page is.
+    """
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
         text = f"At {last} UTC, {len(results.missing)} of {len(results.plan.tasks)} tasks had not"
@@ -210,7 +214,10 @@ def _unfinished(results: Results) -> Iterator[str]:
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:
-    """Return the measure that decides, or None if no run of the test has finished.
+    """Return the measure that decides, or None if no compared run has finished.
+
+    The measure is the rule's, or the first of `MAIN` that a compared run has measured, on test
+    images if there are any.
 
     Raises:
         UserError: The finished runs have not measured the metric, or its better direction is
@@ -240,144 +247,165 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
 
 
 def _order(metric: str) -> float:
-    """Return the rank of a metric among the measures of frozen encoders.
+    """Return the rank by which `find_measure` chooses a metric, the lowest first.
 
-    All other metrics, including the probes of a training run, come after these measures.
+    Measures of frozen encoders come first. All other metrics, including the probes of a training
+    run, share the last rank.
     """
     is_probe = is_of_frozen(metric) and not metric.startswith(PROBED)
     return place(metric) if is_probe else len(MAIN)
 
 
 def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
-    """Report compared frozen encoders that were measured with different pooling or image sizes."""
-    tasks, sentences = results.plan.by_name, dict[str, None]()
+    """Yield a sentence about frozen encoders that were measured in different ways.
+
+    The ways differ in the pooling of features or in the size of the images.
+    """
+    tasks, texts = results.plan.by_name, dict[str, None]()
     for comparison, paired in asked.items():
         for row in paired.itertuples():
             pools = [row.feature_pool_a, row.feature_pool_b]
-            folders = (row.folder_a, row.folder_b)
-            sizes = [tasks[folder].values.get("data.size") for folder in folders]
-            for key, values in (("probe.pool", pools), ("data.size", sizes)):
-                # a fine-tuning has no pool, and without data.size the weights' size is used
-                if all(pools) and None not in values and values[0] != values[1]:
-                    texts = zip((comparison.a, comparison.b), values, strict=True)
-                    sentences |= {f"{name} with {key}={value}": None for name, value in texts}
-    if sentences:
-        differing = some([*sentences])
+            if not all(pools):  # a fine-tuning has no pool
+                continue
+            # None if the size of the weights is used
+            sizes = [tasks[name].values.get("data.size") for name in (row.folder_a, row.folder_b)]
+            for key, (value_a, value_b) in (("probe.pool", pools), ("data.size", sizes)):
+                if None not in (value_a, value_b) and value_a != value_b:
+                    texts[f"{comparison.a} with {key}={value_a}"] = None
+                    texts[f"{comparison.b} with {key}={value_b}"] = None
+    if texts:
+        differing = some([*texts])
         yield f"Part of a difference may come from how the encoders were measured: {differing}."
 
 
 def _apart(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
-    """Return why the two sides of some pairs cannot be compared, or an empty text otherwise.
+    """Return why the two names of a comparison cannot be compared, or an empty text.
 
-    The sides differ if they were tested on different images. For metrics of a pre-training task on
-    held-out images, the sides also differ if a recipe key makes one task easier.
+    Names cannot be compared if they were tested on different images. The loss or accuracy that
+    pre-training reaches in its own task cannot be compared either if a recipe key makes the task of
+    one name easier.
+
+    Args:
+        paired: Pairs of runs, from `compare.pairs`.
+        measure: Measure of the comparison.
+        tasks: Tasks of the study.
     """
     if on_different_images(paired):
         return "were tested on different images"
-    part, _, last = measure.name.rpartition("/")
-    if measure.split == "test" or last.startswith(PROBED) or find_metric(last).unit == NUMBER:
+    objective_part, _, metric = measure.name.rpartition("/")  # a part of a joint objective, or ""
+    if measure.split == "test" or metric.startswith(PROBED) or find_metric(metric).unit == NUMBER:
         return ""
-    folders = (map(tasks.get, paired[side]) for side in ("folder_a", "folder_b"))
-    for a, b in zip(*folders, strict=True):
+    sides = (map(tasks.get, paired[column]) for column in ("folder_a", "folder_b"))
+    for a, b in zip(*sides, strict=True):
         if a is None or b is None or a.tool != "pretrain":
             continue
         keys = [key for key in engine.keys_of_task(a.values) if key in a.values and key in b.values]
-        if engine.predicts_labels(part or str(a.values["objective"])):
+        if engine.predicts_labels(objective_part or str(a.values["objective"])):
             # predicted labels do not depend on which part of an image the network sees
             keys = ["objective"]
-        if differ := [key for key in keys if a.values[key] != b.values[key]]:
-            return f"have different pre-training tasks, because {differ[0]} differs"
+        differing_keys = [key for key in keys if a.values[key] != b.values[key]]
+        if differing_keys:
+            return f"have different pre-training tasks, because {differing_keys[0]} differs"
     return ""
 
 
 def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
-    """Return the pairs of each trained name with fresh weights, in the measure of the test.
+    """Pair each trained encoder with fresh weights of the same seed and place.
 
-    For an evaluation or a pre-training, each task has measured fresh weights itself. For a
-    fine-tuning, some tasks of the study fine-tune fresh weights.
+    A compared fine-tuning is paired with the fine-tuning of fresh weights, a task of its own. A
+    compared evaluation or pre-training has itself measured fresh weights.
 
     Returns:
-        The pairs of each comparison with fresh weights. None without measurements of fresh weights.
-            Empty if no name is trained or the study's own comparisons already include all of the
-            pairs.
+        The pairs of runs of each comparison with fresh weights. None if fresh weights were not
+            measured. Empty if no name is trained, or if the study's own comparisons already include
+            all pairs.
     """
     tasks, report = results.plan.by_name, results.plan.report
     tested = [task for task in tasks.values() if task.run == rule.test]
     trained = [task for task in tested if not _is_fresh(task, tasks)]
     if report.get("question"):  # the answer of study/worth compares the released encoder
         trained = [task for task in trained if _called(task, rule) != RELEASED]
-    tool, runs = tested[0].tool, (rule.test, *report.get("beside", ()))
-    fine_tuned = [task for task in tasks.values() if task.run in runs and task.tool == "finetune"]
-    fresh = [
-        candidate for candidate in fine_tuned if not candidate.tried and _is_fresh(candidate, tasks)
-    ]
-    if tool != "finetune":
-        fresh = []
+    tool, shown_runs = tested[0].tool, (rule.test, *report.get("beside", ()))
+    fresh_tasks = []
+    if tool == "finetune":
+        fine_tuned = [task for task in tasks.values() if task.run in shown_runs]
+        fine_tuned = [task for task in fine_tuned if task.tool == "finetune" and not task.tried]
+        fresh_tasks = [task for task in fine_tuned if _is_fresh(task, tasks)]
     rows = results.rows(metric=measure.name, split=measure.split)
-    every: dict[Comparison, list[pd.DataFrame]] = {}
+    paired_by_comparison: dict[Comparison, list[pd.DataFrame]] = {}
     for task in trained:
         place = tuple(pair for pair in task.at.items() if pair[0] != rule.axis)
-        same = [
-            fresh_task
-            for fresh_task in fresh
+        fresh_folders = {
+            _called(fresh_task, rule): fresh_task.name
+            for fresh_task in fresh_tasks
             if fresh_task.seed == task.seed and _is_beside(rule, task, fresh_task)
-        ]
-        others = {_called(fresh_task, rule): fresh_task.name for fresh_task in same}
-        if not fresh:
-            others = {FRESH: BESIDE.format(task.name)}
-        for name, folder in others.items():
+        }
+        if not fresh_tasks:
+            fresh_folders = {FRESH: BESIDE.format(task.name)}
+        for name, folder in fresh_folders.items():
             paired = pairs(rows, "folder", Comparison(task.name, folder))
-            every.setdefault(Comparison(_called(task, rule), name, place), []).append(paired)
-    joined = {comparison: pd.concat(each) for comparison, each in every.items()}
-    if trained and not fresh and not any(map(len, joined.values())):
+            comparison = Comparison(_called(task, rule), name, place)
+            paired_by_comparison.setdefault(comparison, []).append(paired)
+    joined = {comparison: pd.concat(each) for comparison, each in paired_by_comparison.items()}
+    if trained and not fresh_tasks and not any(map(len, joined.values())):
         # pre-training tasks have baselines of their own
         return {} if tool == "pretrain" else None
-    asked = {frozenset((comparison.a, comparison.b, *comparison.at)) for comparison in rule.asked}
-    return (
-        {}
-        if all(
-            frozenset((comparison.a, comparison.b, *comparison.at)) in asked
-            for comparison in joined
-        )
-        else joined
-    )
+
+    def without_order(comparison: Comparison) -> frozenset[Any]:
+        return frozenset((comparison.a, comparison.b, *comparison.at))
+
+    compared = set(map(without_order, rule.asked))
+    is_repetition = all(without_order(comparison) in compared for comparison in joined)
+    return {} if is_repetition else joined
 
 
 def _is_fresh(task: Task, tasks: Tasks) -> bool:
-    """Return whether a task measures, fine-tunes or could choose to start from fresh weights."""
-    among = (task.best or [()])[0]
-    tried = [tasks[name].tried["init"] for name in among if "init" in tasks[name].tried]
-    start = tried or [task.options.get("init", SCRATCH)]
-    return task.tool != "pretrain" and SCRATCH in start
+    """Return whether a task evaluates or fine-tunes fresh weights.
+
+    A task that chooses its initial weights among tried values counts if fresh weights are tried.
+    """
+    tries = (task.best or [()])[0]
+    tried_init = [tasks[name].tried["init"] for name in tries if "init" in tasks[name].tried]
+    possible_init = tried_init or [task.options.get("init", SCRATCH)]
+    return task.tool != "pretrain" and SCRATCH in possible_init
 
 
 def _called(task: Task, rule: Rule) -> str:
-    """Return the name of the arm that a task belongs to."""
+    """Return the name of the arm that a task belongs to: its name on the axis, or its run."""
     return task.at.get(rule.axis or "", task.run) if task.run == rule.test else task.run
 
 
 def _is_beside(rule: Rule, trained: Task, fresh: Task) -> bool:
-    """Return whether a task from fresh weights belongs to the place of a trained task.
+    """Return whether a task from fresh weights has the same names on the axes as a trained task.
 
-    A task of the test run may differ in the compared axis. A task of another run must agree on all
-    of its axes.
+    The compared axis may differ if the task belongs to the compared run.
     """
-    apart = {axis for axis, name in fresh.at.items() if trained.at.get(axis, name) != name}
-    return not apart - ({rule.axis} if fresh.run == rule.test else set())
+    differing_axes = {axis for axis, name in fresh.at.items() if trained.at.get(axis, name) != name}
+    if fresh.run == rule.test:
+        differing_axes -= {rule.axis or ""}
+    return not differing_axes
 
 
 def _family(
     asked: Asked, ends: int, final: bool, measure: Measure, correct: dict[str, Outcomes]
 ) -> Family:
+    """Measure the differences of comparisons that share an error of 5%.
+
+    Args:
+        asked: Pairs of runs of each comparison.
+        ends: Number of planned ends of the study, by which the error is divided too.
+        final: Whether the study has reached its planned end.
+        measure: Measure of the comparisons.
+        correct: `{task: outcomes}` of the tasks with stored predictions.
+    """
     size = max(1, len(asked)) * ends
-    every = {
+    by_comparison = {
         comparison: difference(comparison, paired, size, measure.scale, correct)
         for comparison, paired in asked.items()
     }
-    differences = tuple(measured for measured in every.values() if measured)
-    return Family(
-        differences, size, tuple(comparison for comparison in every if not every[comparison]), final
-    )
+    differences = tuple(measured for measured in by_comparison.values() if measured)
+    missing = tuple(name for name, measured in by_comparison.items() if not measured)
+    return Family(differences, size, missing, final)
 
 
 def sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
@@ -390,39 +418,35 @@ def sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
         measure: Measure of the comparisons.
     """
     shared = f"{family.asked} comparison{'s' if family.asked != 1 else ''}"
-    shared += f", {len(family.missing)} without results yet" if family.missing else ""
+    if family.missing:
+        shared += f", {len(family.missing)} without results yet"
     ends = family.size // max(1, family.asked)
-    shared += f", at {ends} planned ends" if ends > 1 else ""
+    if ends > 1:
+        shared += f", at {ends} planned ends"
     in_all = f" (Bonferroni over {shared})" if family.size > 1 else ""
     if not family.final:
-        so_far = (
-            some([_open(difference, measure) for difference in family.differences])
-            or "no comparison has results"
-        )
+        so_far = some([_open(difference, measure) for difference in family.differences])
+        so_far = so_far or "no comparison has results"
         return f"{opening} nothing is claimed before the planned end. So far: {so_far}{in_all}."
-    against = {
-        comparison.b
-        for comparison in (
-            *(difference.asked for difference in family.differences),
-            *family.missing,
-        )
-    }
-    others = f" from {against.pop()}" if len(against) == 1 else ""
-    most = max((difference.n for difference in family.differences), default=0)
-    if most < FEWEST:
-        text = f"no difference{others} is claimed, because a claim needs {FEWEST} independent seeds"
-        text += f" on both sides and there are {most}"
+    compared = [*(difference.asked for difference in family.differences), *family.missing]
+    references = {comparison.b for comparison in compared}
+    reference = f" from {references.pop()}" if len(references) == 1 else ""
+    most_seeds = max((difference.n for difference in family.differences), default=0)
+    if most_seeds < FEWEST:
+        text = f"no difference{reference} is claimed, because a claim needs {FEWEST} independent"
+        text += f" seeds on both sides and there are {most_seeds}"
         return f"{opening} {text}{in_all}."
     claimed = family.claimed
-    names = [
+    unclaimed = [
         _open(difference, measure) for difference in family.differences if not difference.claimed
     ]
     if not claimed:
-        text = f"no {rule.axis or rule.test} can be distinguished{others} at 95%{in_all}"
-        return f"{opening} {text}: {some(names)}."
+        text = f"no {rule.axis or rule.test} can be distinguished{reference} at 95%{in_all}"
+        return f"{opening} {text}: {some(unclaimed)}."
     texts = [_claim(difference, measure) for difference in claimed[:NAMED]]
-    texts += [f"{len(claimed) - NAMED} more in the table"] if claimed[NAMED:] else []
-    rest = f" Not distinguished from zero: {some(names)}." if names else ""
+    if len(claimed) > NAMED:
+        texts.append(f"{len(claimed) - NAMED} more in the table")
+    rest = f" Not distinguished from zero: {some(unclaimed)}." if unclaimed else ""
     best = _best(claimed, rule, measure)
     ending = f" {best} is the best of all." if best else ""
     return f"{opening} {'; '.join(texts)}. Intervals: 95%{in_all}.{ending}{rest}"
@@ -431,11 +455,13 @@ def sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
 def _claim(difference: Difference, measure: Measure) -> str:
     """Describe a claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, 5 seeds)."""
     side = "above" if difference.mean > 0 else "below"
-    word = "" if measure.sign > 0 else f" ({'better' if difference.mean < 0 else 'worse'})"
+    verdict = ""
+    if measure.sign < 0:  # readers take a higher value for a better value
+        verdict = " (better)" if difference.mean < 0 else " (worse)"
     size = f"{abs(difference.mean):.{measure.digits}f}{measure.unit}"
     interval = f"({_ends(difference, measure)}, {difference.n} seeds)"
     asked = difference.asked
-    return f"{asked.a} is {size} {side} {asked.b}{asked.place}{word} {interval}"
+    return f"{asked.a} is {size} {side} {asked.b}{asked.place}{verdict} {interval}"
 
 
 def _open(difference: Difference, measure: Measure) -> str:
@@ -453,17 +479,16 @@ def _ends(difference: Difference, measure: Measure) -> str:
 
 def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | None:
     """Return the name that is claimed to be the best at every place, or None."""
-    swapped = (
-        Comparison(difference.asked.b, difference.asked.a, difference.asked.at)
-        for difference in claimed
-    )
-    pairs_of_comparisons = zip(claimed, swapped, strict=True)
-    wins = {
-        difference.asked if measure.sign * difference.mean > 0 else swapped_comparison
-        for difference, swapped_comparison in pairs_of_comparisons
-    }
-    for arm in rule.arms if len(rule.arms) > 2 else ():
-        others = [rival for rival in rule.arms if rival != arm]
-        if wins >= {Comparison(arm, rival, at) for rival in others for at in rule.places or [()]}:
+    if len(rule.arms) <= 2:
+        return None
+    wins = set()  # comparisons whose first name is better
+    for claim in claimed:
+        a, b, place = claim.asked
+        is_a_better = measure.sign * claim.mean > 0
+        wins.add(Comparison(a, b, place) if is_a_better else Comparison(b, a, place))
+    for arm in rule.arms:
+        rivals = [rival for rival in rule.arms if rival != arm]
+        needed = {Comparison(arm, rival, at) for rival in rivals for at in rule.places or [()]}
+        if wins >= needed:
             return arm
     return None

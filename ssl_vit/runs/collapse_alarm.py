@@ -15,14 +15,14 @@ IN_A_ROW = 2  # checks after warm-up
 class CollapseAlarm(Callback):
     """Callback that warns when a measure of the features is out of bounds.
 
-    A warning follows the second such check in a row after warm-up. The next warning needs a check
-    within the bounds before.
+    After warm-up, the callback warns at the second check in a row that is out of bounds. It warns
+    again only after a check within the bounds.
 
     Args:
-        warmup: number of steps without warnings.
-        known: the rows of metrics.jsonl so far; later ranks are compared with the rank of the first
-            check.
-        warn: a function that is called with the warning.
+        warmup: Number of steps without warnings.
+        known: Rows of metrics.jsonl so far. Later ranks are compared with the rank of the first
+            row that has a rank.
+        warn: Function that is called with the text of a warning.
     """
 
     def __init__(self, warmup: int, known: Iterable[Row], warn: Callable[[str], None]) -> None:
@@ -48,21 +48,22 @@ class CollapseAlarm(Callback):
                 self.warn(f"step {row['step']}: features may be collapsing: {text}")
 
     def _out_of_bounds(self, row: Row) -> Mapping[str, str]:
-        """Return {measure: text of the warning} for the measures that are out of bounds."""
+        """Return `{measure: text of the warning}` for the measures that are out of bounds."""
         assert self.first is not None
-        rank, first = row[RANK], self.first[RANK]
-        bounds = {}
-        if not rank >= LEAST_RANK * first:  # true for NaN too
-            under = f"under {LEAST_RANK:.0%} of {first:.1f}, the rank at step {self.first['step']}"
-            bounds[RANK] = f"effective rank {rank:.1f}, {under}"
+        rank, first_rank = row[RANK], self.first[RANK]
+        texts = {}
+        # `not >=` instead of `<`, so that NaN is out of bounds
+        if not rank >= LEAST_RANK * first_rank:
+            under = f"under {LEAST_RANK:.0%} of {first_rank:.1f}, the rank at step"
+            texts[RANK] = f"effective rank {rank:.1f}, {under} {self.first['step']}"
         if not row[COSINE] <= MOST_COSINE:
             over = f"over {MOST_COSINE:g}"
-            bounds[COSINE] = f"mean cosine {row[COSINE]:.4f} between features of two images, {over}"
+            texts[COSINE] = f"mean cosine {row[COSINE]:.4f} between features of two images, {over}"
         for name, what in INFORMATION.items():
             share = row.get(name)
             if share is not None and not share >= LEAST_INFORMATION:
                 under = f"under {LEAST_INFORMATION:.0%}"
-                bounds[name] = (
+                texts[name] = (
                     f"the prototype of {what} has {share:.1%} of the possible information, {under}"
                 )
-        return bounds
+        return texts

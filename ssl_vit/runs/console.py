@@ -40,6 +40,7 @@ def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _summary(row: Row) -> str:
+    """Describe a row of training metrics: loss, first main metric, learning rate and speed."""
     measured = [
         f"{find_metric(name).words} {find_metric(name).text(row[name])}"
         for name in main_metrics()
@@ -85,9 +86,9 @@ class _Progress(Callback, ABC):
         print(text, flush=True)
 
     def _measured(self, row: Row) -> Iterator[str]:
-        """Yield a line of a row's held-out metrics, and a line for each probe.
+        """Yield a line about a row's held-out metrics, and a line about each probe.
 
-        Probes come in the order of measures, with value, interval and the value of fresh weights.
+        A line about a probe has the value, the interval and the value of fresh weights.
         """
         values = {
             name.removeprefix(HELD_OUT): value
@@ -95,11 +96,11 @@ class _Progress(Callback, ABC):
             if name.startswith(HELD_OUT)
         }
         if "loss" in values:
-            of = "" if self.images is None else f" (n = {count_of_images(self.images)})"
+            n = "" if self.images is None else f" (n = {count_of_images(self.images)})"
             measured = format_metrics(values, values)  # the values contain the baselines
-            yield f"held out at step {row['step']}: {measured}{of}"
-        is_probed = any(name.startswith(PROBE) for name in row)
-        probes = self.probed() if self.probed and is_probed else {}
+            yield f"held out at step {row['step']}: {measured}{n}"
+        has_probes = any(name.startswith(PROBE) for name in row)
+        probes = self.probed() if self.probed and has_probes else {}
         for name, probe in probes.items():
             if not is_of_model(name):
                 continue
@@ -184,12 +185,12 @@ class ProgressLines(_Progress):
 
 
 def told(items: Iterable[T], count: int, what: str) -> Iterator[T]:
-    """Yield `count` items of a job that is no training, and print the progress from time to time.
+    """Yield the items of a job that is not training, and print the progress from time to time.
 
     Args:
-        items: the items, such as batches of test images.
-        count: number of items.
-        what: a description of the job, printed with the remaining time.
+        items: Items, such as batches of test images.
+        count: Number of items.
+        what: Description of the job, printed with the remaining time.
     """
     lines = ProgressLines(0, count, word="measured")
     lines.row = what
@@ -222,10 +223,10 @@ def progress(
     """Return a progress bar on a terminal or in a notebook, else progress lines.
 
     Args:
-        start: the step that training begins at.
-        steps: number of steps of the whole run.
-        images: number of held-out images that metrics are measured on.
-        probed: a function that returns the metrics of the probes' last evaluation.
+        start: The step that training begins at.
+        steps: Number of steps of the whole run.
+        images: Number of held-out images that metrics are measured on.
+        probed: A function that returns the metrics of the probes' last evaluation.
     """
     if notebook.in_notebook():
         return NotebookBar(start, steps, images, probed)

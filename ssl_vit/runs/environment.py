@@ -27,9 +27,10 @@ def process_cores() -> int:
     The processes of a run on this machine share the usable cores. SLURM may bind each process to
     separate cores; then the job's requested cores are shared.
     """
-    each, tasks = (os.environ.get(f"SLURM_{name}", "") for name in ("CPUS_PER_TASK", "NTASKS"))
-    if each.isdecimal() and tasks.isdecimal():
-        share = int(each) * int(tasks) // int(os.environ.get("WORLD_SIZE", "1"))
+    cores_per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    tasks = os.environ.get("SLURM_NTASKS", "")
+    if cores_per_task.isdecimal() and tasks.isdecimal():
+        share = int(cores_per_task) * int(tasks) // int(os.environ.get("WORLD_SIZE", "1"))
         return max(1, min(share, cores()))
     return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
@@ -44,11 +45,10 @@ def requested_threads() -> int | None:
     if "SLURM_PROCID" not in os.environ:
         set_by_launchers.add("LOCAL_RANK")
     is_launched = not set_by_launchers.isdisjoint(os.environ)
-    first = (
-        os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    )  # further numbers are for nested regions
-    usable = first.isdecimal() and int(first) > 0 and not is_launched
-    return int(first) if usable else None
+    # further numbers are for nested regions
+    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    is_chosen = threads.isdecimal() and int(threads) > 0 and not is_launched
+    return int(threads) if is_chosen else None
 
 
 def default_threads() -> int:
@@ -83,10 +83,10 @@ def cpu_model() -> str:
 
 
 def _revision() -> str | None:
-    """Return the git revision of this code, with + if files were changed since.
+    """Return the git revision of this code, with a final + if files have changed since.
 
-    Return None outside git, and for an installed package, which may lie inside another project's
-    repository.
+    The result is None outside of git. It is also None for an installed package, because the package
+    may lie inside another project's repository.
     """
     if INSTALLED:
         return None

@@ -27,12 +27,12 @@ def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Pa
     After an error the unfinished file is removed, which frees space on a full disk.
 
     Args:
-        path: the file or folder to write.
-        written: names of all files that are ever written in the folder; needed to replace a folder
+        path: The file or folder to write.
+        written: Names of all files that are ever written in the folder; needed to replace a folder
             with content. Files with other names are moved to the new folder.
 
     Raises:
-        OSError: the path cannot be written; the error names `path`.
+        OSError: The path cannot be written; the error names `path`.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -71,8 +71,8 @@ def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
     """Return files and folders that processes are writing, or that killed processes have left.
 
     Args:
-        folder: the folder to look in.
-        names: matches the final names of the files and folders.
+        folder: The folder to look in.
+        names: Matches the final names of the files and folders.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         matches = (BESIDE.fullmatch(entry.name) for entry in entries)
@@ -86,8 +86,8 @@ def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] =
     """Remove `leftovers` of a folder that only this process writes.
 
     Args:
-        folder, names: as in `leftovers`.
-        delete: a function that removes a file or folder, but not the target of a link.
+        folder, names: As in `leftovers`.
+        delete: A function that removes a file or folder, but not the target of a link.
     """
     for left in leftovers(folder, names):
         with suppress(OSError):  # another process removes it, too
@@ -98,7 +98,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file's content, or leave the file unchanged.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
     with replacing(path) as beside, beside.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -110,7 +110,7 @@ def append(path: Path, content: bytes) -> None:
     """Append to a file, or leave the file unchanged.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
     with path.open("ab", buffering=0) as file:
         size = file.tell()

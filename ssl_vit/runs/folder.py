@@ -44,7 +44,7 @@ def open_run(folder: Path) -> "Run":
     """Return the run in a folder. The run's images need not exist on this machine.
 
     Raises:
-        UserError: the folder holds no run, or recipe.yaml cannot be read.
+        UserError: The folder holds no run, or recipe.yaml cannot be read.
     """
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: no run here, because recipe.yaml is missing. Check the path.")
@@ -54,7 +54,7 @@ def open_run(folder: Path) -> "Run":
 
 
 def parse_row(line: str) -> Row | None:
-    """Parse a row of metrics.jsonl, or return None for anything else.
+    """Return the row in a line of metrics.jsonl, or None if the line is invalid.
 
     Files have millions of rows, and checking each row as a record would be half as fast.
     """
@@ -64,24 +64,24 @@ def parse_row(line: str) -> Row | None:
         return None
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return None
-    numbers = (
+    are_numbers = (
         type(value) is float or (type(value) is int and abs(value) < EXACT)
         for value in row.values()
     )
-    return row if all(numbers) else None
+    return row if all(are_numbers) else None
 
 
 class Run:
     """Recipe and folder of a run. The constructor creates nothing on the disk.
 
     Attributes:
-        recipe: the recipe, completed by `reconcile`.
-        folder: the folder, with paths in it: `checkpoints`, `export`, `figures`, `metrics`, ...
-        recipe_file: what environment.json records of the recipe file (load.recipe_file); None
+        recipe: The recipe, completed by `reconcile`.
+        folder: The folder, with paths in it: `checkpoints`, `export`, `figures`, `metrics`, ...
+        recipe_file: What environment.json records of the recipe file (load.recipe_file); None
             if the recipe came from no file.
-        printed: warnings printed before the folder existed, which `open` logs.
-        signal: the name of a signal that came during training, or too late to stop it.
-        held: the locked folder, while this process holds the lock.
+        printed: Warnings printed before the folder existed, which `open` logs.
+        signal: The name of a signal that came during training, or too late to stop it.
+        held: The locked folder, while this process holds the lock.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -112,7 +112,7 @@ class Run:
         """Complete the recipe from the folder (precision, commits), and check that both agree.
 
         Raises:
-            UserError: as `identity.reconcile`.
+            UserError: As `identity.reconcile`.
         """
         return identity.reconcile(self.recipe, self.folder)
 
@@ -120,18 +120,21 @@ class Run:
         """Return the content of environment.json.
 
         Raises:
-            UserError: the file is damaged or missing.
+            UserError: The file is damaged or missing.
         """
         return identity.read_record(self.folder / "environment.json", Environment)
 
     def open(self, environment: dict[str, Any]) -> None:
-        """Create the folder, or check its images, initial weights and plugin.
+        """Create the folder, or check that its run has the same images, weights and plugin.
 
-        Write recipe.yaml and environment.json. Remove the files of a run that had not begun
-        (`LEFT`).
+        Write recipe.yaml and environment.json. Remove the files that a run has left which failed
+        before it had begun (`LEFT`).
+
+        Args:
+            environment: Content of environment.json, to which the method adds what it knows.
 
         Raises:
-            UserError: the folder cannot be written, or was made with other images, weights or
+            UserError: The folder cannot be written, or was made with other images, weights or
                 plugin.
         """
         path = self.folder / "environment.json"
@@ -142,19 +145,20 @@ class Run:
             target = getattr(self.recipe, "target", None)
             environment["declared"] = declaration.to_record(self.recipe.objective, target)
         environment["options"] = identity.result_options(self.recipe)
-        known = self.environment() if path.exists() and identity.is_begun(self.folder) else None
-        origin = self.recipe_file
-        if known:  # the file of the first start, even if the run is resumed from its recipe.yaml
-            origin = known.recipe_file.content() if known.recipe_file else None
-        if origin:
-            environment["recipe_file"] = origin
+        is_resumed = path.exists() and identity.is_begun(self.folder)
+        before = self.environment() if is_resumed else None
+        recipe_file = self.recipe_file
+        if before:  # the file of the first start, even if the run is resumed from its recipe.yaml
+            recipe_file = before.recipe_file.content() if before.recipe_file else None
+        if recipe_file:
+            environment["recipe_file"] = recipe_file
         try:
             for folder in (self.figures, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
-            if known:
+            if before:
                 now = {kind: environment.get(kind) or {} for kind in FACTS}
                 identity.check_facts(self.recipe, self.folder, now)
-            for name in LEFT if path.exists() and not known else ():
+            for name in LEFT if path.exists() and not before else ():
                 remove(self.folder / name)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
@@ -168,7 +172,7 @@ class Run:
         """Return the content of result.json, or None if the run has not finished.
 
         Raises:
-            UserError: the file is damaged.
+            UserError: The file is damaged.
         """
         path = self.folder / "result.json"
         return identity.read_record(path, Result) if path.exists() else None
@@ -177,7 +181,7 @@ class Run:
         """Write result.json.
 
         Raises:
-            UserError: as `check_not_moved`.
+            UserError: As `check_not_moved`.
         """
         self.check_not_moved()
         write_atomically(self.folder / "result.json", json.dumps(result.content(), indent=2) + "\n")
@@ -202,7 +206,7 @@ class Run:
         """Append a row to metrics.jsonl, or leave the file unchanged.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: The file cannot be written.
         """
         self._check_in_place()
         append(self.metrics, f"{json.dumps(row)}\n".encode())
@@ -211,7 +215,7 @@ class Run:
         """Append a dated line to log.txt.
 
         Raises:
-            OSError: as `append`.
+            OSError: As `append`.
         """
         self._check_in_place()
         append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode(errors="replace"))
@@ -220,7 +224,7 @@ class Run:
         """Print a warning and write it to log.txt, from which the run's page reads warnings.
 
         Raises:
-            OSError: as `append`.
+            OSError: As `append`.
         """
         print(f"warning: {text}", flush=True)
         self.write_log(f"warning: {text}")
@@ -230,20 +234,19 @@ class Run:
         """Keep other writers out while the body runs (lock.hold).
 
         Args:
-            on_lost: a function that is called with the reason if the folder is moved or removed
+            on_lost: A function that is called with the reason if the folder is moved or removed
                 meanwhile. The next write of a line or row notices this.
 
         Raises:
-            UserError: another process or thread holds the folder, or it lies in another run's
+            UserError: Another process or thread holds the folder, or it lies in another run's
                 folder.
         """
         lock.check_outside(self.recipe.name, self.folder)
         existed = self.folder.exists()
         with lock.hold(self.folder, self.recipe.out) as self.held:
             self.on_lost = on_lost
-            sweep(
-                self.folder, SWEPT, delete=Path.unlink
-            )  # a folder with such a name was not made by a run
+            # `Path.unlink`, because a folder with such a name was not made by a run
+            sweep(self.folder, SWEPT, delete=Path.unlink)
             try:
                 yield
             except UserError:
@@ -258,7 +261,7 @@ class Run:
         """Check that the folder still has its path.
 
         Raises:
-            UserError: the folder was moved or removed.
+            UserError: The folder was moved or removed.
         """
         if self.is_moved:
             text = f"{self.folder} was moved or removed during the run"
@@ -274,7 +277,7 @@ class Run:
         """Check that the folder still has its path, before a line is written.
 
         Raises:
-            OSError: the folder was moved or removed, and another folder may have its path.
+            OSError: The folder was moved or removed, and another folder may have its path.
         """
         if self.is_moved:
             self.on_lost(f"the loss of the folder {self.folder}")

@@ -43,17 +43,19 @@ LENGTH = ("optim.steps", "optim.decay")  # keys that may differ between runs wit
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Return the hash of the computation: runs with equal hashes are the same run.
+    """Return the hash that identifies a run's computation. Equal hashes mean the same run.
 
-    The hash ignores the path of local weights; environment.json has the hash of the weights.
+    The hash ignores the path of local weights: environment.json has the hash of the weights.
     """
     return written_hash(recipe.values())
 
 
 def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
-    """Return the `recipe_hash` of {dotted key: value} in recipe.yaml.
+    """Return the `recipe_hash` of the values in a recipe.yaml.
 
-    `free` is explained in `counted`.
+    Args:
+        values: `{dotted key: value}`.
+        free: Keys that do not change the computation; see `counted`.
     """
     computed = counted(values, free)
     for key, source in sources(computed).items():
@@ -63,10 +65,10 @@ def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
 
 
 def free_keys(recipe: Recipe) -> list[str]:
-    """Return keys of the objective's or the target's group that do not change the computation.
+    """Return the keys of the objective and the target that do not change the computation.
 
-    For a plugin they are recorded, because without the plugin they are unknown, and an unknown key
-    counts as changing the computation.
+    environment.json records these keys for a plugin. Without the plugin the keys are unknown, and
+    an unknown key counts as changing the computation.
     """
     return [
         key for key in recipe.values() if key.split(".")[0] in recipe.groups and not counts(key)
@@ -74,14 +76,14 @@ def free_keys(recipe: Recipe) -> list[str]:
 
 
 def result_options(recipe: Recipe) -> Values:
-    """Return {key: value} of keys that change the content of the result, not the computation.
+    """Return `{key: value}` of the keys that change only the result, not the computation.
 
-    These keys may change while a run goes on, but not after it has finished.
+    The user may change these keys until the run has finished.
     """
     values = defaults() | recipe.values()
-    # the evaluations among which the best checkpoint is chosen
-    chosen = ("eval.every",) if recipe.checkpoint.best else ()
-    return {key: values[key] for key in (*of_effect("result"), *chosen)}
+    # decides from which evaluations the best checkpoint is chosen
+    evaluations = ("eval.every",) if recipe.checkpoint.best else ()
+    return {key: values[key] for key in (*of_effect("result"), *evaluations)}
 
 
 def file_hashes(recipe: Recipe) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     """Read a record of the run folder.
 
     Raises:
-        UserError: the record is missing or damaged.
+        UserError: The record is missing or damaged.
     """
     remedy = "Remove the file, or use another name=." if path.exists() else "Use another name=."
     return records.require(path, kind, remedy)
@@ -104,7 +106,7 @@ def recorded(folder: Path, key: str) -> dict[str, Any]:
     """Return what environment.json records under `key`, such as hashes of images.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: The file is damaged.
     """
     known = read_record(folder / "environment.json", RunEnvironment)
     return cast(dict[str, Any], known[key] or {})
@@ -116,49 +118,52 @@ def initial_weights(folder: Path) -> dict[str, Any]:
     These are hashes (`init`, `teacher`) and the cost of training the weights (`before`).
     """
     path = folder / "environment.json"
-    known = read_record(path, Environment).content() if path.exists() else {}
+    content = read_record(path, Environment).content() if path.exists() else {}
     keys = ("init", "teacher", "before")
-    return {key: known[key] for key in keys if known.get(key) is not None}
+    return {key: content[key] for key in keys if content.get(key) is not None}
 
 
 def runs_before(recipe: Recipe) -> Iterator[tuple[Path, Recipe | None]]:
-    """Yield the runs, with recipes, that initial weights and teachers come from, latest first.
+    """Yield each run that a recipe's initial weights and teachers come from, the latest run first.
 
-    Each run is yielded once. The recipe is None if the run is missing or the recipe is unreadable;
-    the runs before that run are then unknown.
+    Yields:
+        Folder and recipe of the run. The recipe is None if the run is missing or its recipe cannot
+            be read. Earlier runs are then unknown.
     """
-    known: set[Path] = set()
-    left = [*recipe.sources().values()]
-    while left:
-        source = left.pop(0)
+    yielded: set[Path] = set()
+    waiting = [*recipe.sources().values()]
+    while waiting:
+        source = waiting.pop(0)
         try:
             run = source.locate().run
-            if run is None or run.resolve() in known:
+            if run is None or run.resolve() in yielded:
                 continue
-            before = read(run / "recipe.yaml")
+            recipe_before = read(run / "recipe.yaml")
         except UserError:
             yield Path(source.place), None
             continue
-        known.add(run.resolve())
-        yield run, before
-        left += before.sources().values()
+        yielded.add(run.resolve())
+        yield run, recipe_before
+        waiting += recipe_before.sources().values()
 
 
 def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
     """Return the cost of all runs that a run's initial weights and teachers come from.
 
-    The costs are those of `InitSource.upstream_cost`. A run that several of them come from directly
-    counts once.
+    `InitSource.upstream_cost` gives the cost of a single source. If several sources are weights of
+    the same run, that run counts once.
 
     Raises:
-        UserError: as `InitSource.upstream_cost`.
+        UserError: As `InitSource.upstream_cost`.
     """
-    sources_of = {source.locate().run or source.key: source for source in recipe.sources().values()}
+    source_by_run = {
+        source.locate().run or source.key: source for source in recipe.sources().values()
+    }
     total: dict[str, float | None] = dict.fromkeys(COSTS, 0.0)
-    for start in sources_of.values():
-        for key, more in start.upstream_cost().items():
-            known = total[key]
-            total[key] = None if known is None or more is None else known + more
+    for source in source_by_run.values():
+        for key, cost in source.upstream_cost().items():
+            subtotal = total[key]
+            total[key] = None if subtotal is None or cost is None else subtotal + cost
     return total
 
 
@@ -167,48 +172,50 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def is_begun(folder: Path) -> bool:
-    """Return whether a folder holds files that another run would destroy.
+    """Return whether a run in a folder has begun, so that another run would destroy files.
 
-    These are a checkpoint, a row of metrics, an export or a result. A run that failed before, such
-    as with a mistake in a plugin, has left none, and the next run may be a different run.
+    A run has begun once it has a checkpoint, a row of metrics, an export or a result. A run that
+    failed earlier, for example because of a mistake in a plugin, leaves the folder free.
     """
-    metrics, ends = folder / "metrics.jsonl", (folder / "export", folder / "result.json")
+    metrics, outputs = folder / "metrics.jsonl", (folder / "export", folder / "result.json")
     has_rows = metrics.is_file() and metrics.stat().st_size > 0
-    return has_rows or any(path.exists() for path in (*ends, *_checkpoints(folder)))
+    return has_rows or any(path.exists() for path in (*outputs, *_checkpoints(folder)))
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
-    """Complete a recipe from the folder to resume, and check that the folder holds this run.
+    """Complete a recipe from the folder of its run, and check that the folder holds this run.
 
-    `compute.precision=auto` becomes the folder's precision. data.mean and data.std become the
+    `compute.precision=auto` becomes the folder's precision. `data.mean` and `data.std` become the
     values that the folder's run has measured. Weights on the Hub without a commit get the folder's
     commit or, in a new folder, the current commit.
 
-    A run that is to begin at a step of another run (resume=RUN@STEP) is completed from the other
-    run first. A folder in which no run has begun counts as new (`is_begun`).
+    With resume=RUN@STEP, a run that has no checkpoint yet is completed from the other run. A folder
+    in which no run has begun (`is_begun`) counts as new.
 
     Raises:
-        UserError: the folder or the other run has another recipe (the message names the keys that
+        UserError: The folder or the other run has another recipe (the message names the keys that
             differ), or the other run has no such step to begin at.
     """
-    path, begun = folder / "recipe.yaml", is_begun(folder)
-    if begun:
+    path, has_begun = folder / "recipe.yaml", is_begun(folder)
+    if has_begun:
         _check_unedited(recipe, folder)
-    if recipe.trunk and not (_checkpoints(folder) or (folder / "result.json").exists()):
+    is_resumable = _checkpoints(folder) or (folder / "result.json").exists()
+    if recipe.trunk and not is_resumable:
         if not (recipe.trunk.folder / "recipe.yaml").exists():
             raise recipe.error("resume", f"{recipe.trunk.folder} holds no run. Check the path.")
         _check_unedited(recipe, recipe.trunk.folder)
         trunk_recipe = _completed_from(recipe.trunk.folder, recipe)
         check_trunk(recipe, trunk_recipe)
         _check_saved(recipe, trunk_recipe)
-    if not path.exists() or not begun:
+    if not path.exists() or not has_begun:
         _pin(recipe)
         return recipe
     if not recipe.resume:
         raise UserError(f"resume=false: {folder} already holds a run. {TAKEN}")
-    trunk_recipe = _completed_from(folder, recipe)
-    if differ := differences(computed_values(trunk_recipe), computed_values(recipe)):
-        text = f"{folder} holds a run of another recipe: {', '.join(map(str, differ))}"
+    recipe_before = _completed_from(folder, recipe)
+    differing = differences(computed_values(recipe_before), computed_values(recipe))
+    if differing:
+        text = f"{folder} holds a run of another recipe: {', '.join(map(str, differing))}"
         # nobody should remove a folder while it is written
         hint = "Use another name=." if lock.is_held(folder) else TAKEN
         raise UserError(f"name={recipe.name}: {text}. {hint}")
@@ -229,15 +236,19 @@ def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
 
 
 def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
-    """Check that the run `trunk` takes the same steps up to the step where a recipe begins.
+    """Check that another run takes the same steps up to the step where a recipe's run begins.
 
-    With resume=RUN@STEP a run begins at a checkpoint of another run. Before its decay nothing in a
-    run of optim.schedule=wsd depends on its length. A run that goes on from another run's
-    checkpoint therefore equals, to the bit, a run of its length from the start, and has the same
-    identity. Its training state and result.json say where it began.
+    With resume=RUN@STEP a run begins at a checkpoint of another run, its trunk. With
+    optim.schedule=wsd, nothing depends on the length of a run before the decay of the learning
+    rate. Therefore a run that continues a trunk equals, to the bit, a run of the same length from
+    the start, and has the same hash. The training state and result.json say where the run began.
+
+    Args:
+        recipe: Recipe of the run that begins at a step of the trunk.
+        trunk: Recipe of the trunk.
 
     Raises:
-        UserError: the recipes differ, or the other run decays before that step.
+        UserError: The recipes differ, or the other run decays before that step.
     """
     if differ := differences(computed_values(trunk), computed_values(recipe), LENGTH):
         text = f"this run has another recipe: {', '.join(map(str, differ))}"
@@ -249,7 +260,7 @@ def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
     """Check that the checkpoint that a recipe begins at exists.
 
     Raises:
-        UserError: it does not exist; the message names the options that would have kept it.
+        UserError: It does not exist; the message names the options that would have kept it.
     """
     assert recipe.trunk is not None
     folder, step = recipe.trunk
@@ -262,13 +273,18 @@ def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
 
 
 def keeping(trunk: Recipe, step: int) -> str:
-    """Return the options with which a finished run still has the checkpoint of a step.
+    """Return the options with which a run keeps the checkpoint of a step until its end.
 
-    Return "" if the run's present options keep the checkpoint.
+    The result is empty if the run's options already keep the checkpoint.
+
+    Args:
+        trunk: Recipe of the run.
+        step: Step of the checkpoint.
     """
     settings, steps = trunk.checkpoint, trunk.optim.steps
     every = step if step % settings.every else settings.every
-    keep = -(-steps // every) - step // every + 1  # the last step is saved too
+    # ceil(steps / every) checkpoints are saved, the last one after the last step
+    keep = -(-steps // every) - step // every + 1
     if every == settings.every and keep <= settings.keep:
         return ""
     return f"checkpoint.every={every} checkpoint.keep={max(keep, settings.keep)}"
@@ -280,14 +296,15 @@ def planned_differences(
     """Describe the differences between recipe.yaml and a study's plan.
 
     Args:
-        values: {dotted key: value} of recipe.yaml.
-        planned: {dotted key: value} of the task's options.
-        undecided: keys that the plan does not decide.
+        values: `{dotted key: value}` of recipe.yaml.
+        planned: `{dotted key: value}` of the task's options.
+        undecided: Keys that the plan does not decide.
     """
-    known = {key: value for key, value in values.items() if key in planned}
+    written = {key: value for key, value in values.items() if key in planned}
     data = Data(**{key: planned[f"data.{key}"] for key in PIXEL_KEYS if f"data.{key}" in planned})
+    # the run itself measures these keys of the images
     undecided = {*undecided, *(f"data.{key}" for key in unmeasured(data))}
-    return [str(difference) for difference in differences(known, planned, undecided)]
+    return [str(difference) for difference in differences(written, planned, undecided)]
 
 
 def _check_unedited(recipe: Recipe, folder: Path) -> None:
@@ -323,14 +340,20 @@ def _pin(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
 
 
 def _accept_moved_weights(recipe: Recipe, recipe_before: Recipe, folder: Path) -> None:
-    """Accept another path of local weights if the weights are the same."""
-    before = recipe_before.sources()
+    """Write new paths of local weights into the folder's recipe if the weights are the same.
+
+    Args:
+        recipe: Recipe that the user asks for.
+        recipe_before: Recipe of the folder's run, which the function changes.
+        folder: Folder of the run.
+    """
+    sources_before = recipe_before.sources()
     for key, source in recipe.sources().items():
-        if key not in before or before[key] == source:
+        if key not in sources_before or sources_before[key] == source:
             continue
-        known, was = source.identity(), initial_weights(folder).get(source.kind, {})
-        same = not differences(facts(source.kind, was), facts(source.kind, known))
-        if known and "file" in was and same:
+        now, before = source.identity(), initial_weights(folder).get(source.kind, {})
+        is_same = not differences(facts(source.kind, before), facts(source.kind, now))
+        if now and "file" in before and is_same:
             recipe_before.set(key, source.place)
 
 
@@ -338,13 +361,13 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
     """Check that the facts of files agree with a run folder's record, if both are known.
 
     Args:
-        recipe: the recipe of the run.
-        folder: the run's folder.
+        recipe: The recipe of the run.
+        folder: The run's folder.
         now: {kind: {name: hash or value}}; the kinds are FACTS (recipe/identity.py) and `real`, the
             labels of ImageNet-ReaL.
 
     Raises:
-        UserError: some facts differ, or a plugin was added or left out.
+        UserError: Some facts differ, or a plugin was added or left out.
     """
     for kind, facts_now in now.items():
         differ = differences(facts(kind, recorded(folder, kind)), facts(kind, facts_now))
@@ -367,20 +390,22 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
-    """Return the options of a finished run's result that differ from the recipe."""
-    was = recorded(folder, "options")
+    """Return the differences between the `result_options` of a finished run and of a recipe."""
+    before = recorded(folder, "options")
     now = result_options(recipe)
-    for values in (was, now):
+    for values in (before, now):
         values["eval.real"] = bool(values.get("eval.real"))  # the file itself is compared by hash
     # a key that was not recorded counts as null
-    return [Difference(key, was.get(key), now[key]) for key in now if now[key] != was.get(key)]
+    return [
+        Difference(key, before.get(key), now[key]) for key in now if now[key] != before.get(key)
+    ]
 
 
 def check_options(recipe: Recipe, folder: Path) -> None:
     """Check that a finished run's result contains what the recipe requests.
 
     Raises:
-        UserError: the result was made with other values of `result_options`.
+        UserError: The result was made with other values of `result_options`.
     """
     if differ := changed_options(recipe, folder):
         names = ", ".join(map(str, differ))

@@ -50,7 +50,7 @@ def check_outside(name: str, folder: Path) -> None:
     """Check that a folder is not inside a run's folder.
 
     Raises:
-        UserError: the folder is inside a run's folder.
+        UserError: The folder is inside a run's folder.
     """
     for above in folder.resolve().parents:
         # Lists of runs need fewer files, in order to show the remains of a run
@@ -119,11 +119,11 @@ def hold_process(job: str, nested: bool = False) -> Iterator[None]:
     each job sets for itself.
 
     Args:
-        job: the name of the body in errors.
-        nested: allow the body inside another job of the same thread.
+        job: The name of the body in errors.
+        nested: Allow the body inside another job of the same thread.
 
     Raises:
-        UserError: another job has not ended.
+        UserError: Another job has not ended.
     """
     is_free = _PROCESS.acquire(blocking=False)
     try:
@@ -148,11 +148,11 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
     """Keep other writers out of a folder while the body runs, also other threads of this process.
 
     Args:
-        folder: created if it does not exist.
-        out: the run's out=, for errors.
+        folder: Created if it does not exist.
+        out: The run's out=, for errors.
 
     Raises:
-        UserError: another writer holds the folder, it cannot be written, or its file system has no
+        UserError: Another writer holds the folder, it cannot be written, or its file system has no
             locks.
     """
     path = folder / FILE

@@ -34,10 +34,10 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
     After fine-tuning: look at the encoder, write its features, compare with other runs.
 
     Args:
-        folder: the folder of the finished run, as the user would type it.
-        out: the folder for the runs that the commands make.
-        recipe: the recipe of the run.
-        labelled: whether the run's images have labels. If not, and for a stream, which has no test
+        folder: The folder of the finished run, as the user would type it.
+        out: The folder for the runs that the commands make.
+        recipe: The recipe of the run.
+        labelled: Whether the run's images have labels. If not, and for a stream, which has no test
             images, the commands leave a place for other images.
     """
     init = f"init={folder}"
@@ -65,15 +65,14 @@ def has_labels(not_compared: str | None) -> bool:
 def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
     """Return the command of the study that measures whether a pre-training helps fine-tuning.
 
-    The study compares it with tuned training from scratch or, if the pre-training went on from
-    other weights, with these weights. Return "" for an objective that learns labels or comes from a
-    plugin, which the study does not support.
+    The study compares the pre-training with tuned training from scratch or, if the pre-training
+    began with other weights, with these weights. The result is empty if the objective learns labels
+    or comes from a plugin, because the study does not support such objectives.
 
     Args:
-        pretraining: the recipe with the objective and model.
-        labelled: the recipe with the images, None for images without labels. Without labels, and
-            for a stream, from which no test images can be held out, the command leaves a place for
-            images.
+        pretraining: Recipe with the objective and the model.
+        labelled: Recipe with the images, or None if they have no labels. Then, and for a stream,
+            from which no test images can be held out, the user has to name images in the command.
     """
     images = _elsewhere(BOTH, pretraining)
     if labelled is not None and not labelled.data.stream:
@@ -104,31 +103,39 @@ def from_scratch(folder: Path) -> str:
 
 
 def _elsewhere(place: str, recipe: Recipe) -> list[str]:
-    """Return the words that name images of another place, of a recipe's size and channels."""
+    """Return options for images that the user has to name, with a recipe's size and channels.
+
+    Args:
+        place: Word in place of the images, which the user replaces.
+        recipe: Recipe with the size and the channels.
+    """
     values = recipe.values()
     kept = [key for key in SAME if key == "data.size" or values[key] != defaults()[key]]
     return [f"data.path={place}", *(f"{key}={option_text(values[key])}" for key in kept)]
 
 
 def _images(recipe: Recipe) -> list[str]:
-    """Return the words for a recipe's images: place, reading, size and channels."""
+    """Return the options with which another run reads the images of a recipe."""
     wanted = {*SPLIT_KEYS, *READING, "data.range"}
     return _words(recipe, "data", wanted - {"data.hub" if recipe.data.path else "data.path"})
 
 
 def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str]:
-    """Return the words of a group of keys: the preset, and the keys that differ from the preset.
+    """Return the options of a group of keys: the preset, and the keys that differ from the preset.
 
-    `wanted` limits the keys; by default all keys of the group are used.
+    Args:
+        recipe: Recipe with the values.
+        group: `data` or `model`.
+        wanted: Keys of the group to use. If empty, all keys.
     """
-    name, usual, values = recipe.value(f"{group}.name"), defaults(), recipe.values()
+    name, implied, values = recipe.value(f"{group}.name"), defaults(), recipe.values()
     words = []
     if name and recipe_files.has_preset(group, name):
-        words = [f"{group}={name}"] if name != usual[f"{group}.name"] else []
-        usual |= recipe_files.preset(group, name)
+        words = [f"{group}={name}"] if name != implied[f"{group}.name"] else []
+        implied |= recipe_files.preset(group, name)
     keys = [key for key in values if key.startswith(f"{group}.") and key != f"{group}.name"]
-    differ = [key for key in keys if key in (wanted or keys) and values[key] != usual[key]]
-    return words + [f"{key}={option_text(values[key])}" for key in differ]
+    differing = [key for key in keys if key in (wanted or keys) and values[key] != implied[key]]
+    return words + [f"{key}={option_text(values[key])}" for key in differing]
 
 
 def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
@@ -138,20 +145,25 @@ def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
 
 
 def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
-    """Return the words that give a following command labelled test images.
+    """Return the options with which a next command gets labelled test images.
 
-    There are no words if the run's data have labelled test images, else a share of its images is
-    used. The words leave a place for other images of the same size if the run's images have no
-    labels, are a stream, or lack test images and the run has learned their labels.
+    If the run's images have a labelled test split, no options are needed. Otherwise a share of the
+    images is held out for testing. The user has to name other images if the run's images have no
+    labels or are a stream, or if there is no test split and the run has learned their labels.
+
+    Args:
+        folder: Folder of the run.
+        recipe: Recipe of the run.
+        labelled: Whether the run's images have labels.
     """
-    tested = None
-    with suppress(UserError):  # where the record is gone, nothing is known
-        tested = recorded(folder, "images").get("labelled_test")
+    num_labelled = None  # of the test split
+    with suppress(UserError):  # without environment.json, nothing is known
+        num_labelled = recorded(folder, "images").get("labelled_test")
     declared = declaration.known_or_bare(recipe.objective)
-    learned = any(part.labels for part in declared.trained(recipe))
-    if not labelled or recipe.data.stream or (learned and tested == 0):
+    has_learned_labels = any(part.labels for part in declared.trained(recipe))
+    if not labelled or recipe.data.stream or (has_learned_labels and num_labelled == 0):
         return _elsewhere(LABELLED, recipe)
-    return [f"data.test={TEST_SHARE}"] if tested == 0 else []
+    return [f"data.test={TEST_SHARE}"] if num_labelled == 0 else []
 
 
 def _typed(tool: str, *options: str) -> str:

@@ -25,11 +25,11 @@ class OutputFolder(Generic[Content]):
     """Folder that a tool writes.
 
     Attributes:
-        path: path of the folder, whose name is name= in errors.
-        own: matches the names that the tool writes.
-        record: the JSON file that describes the content; without it the folder has to be new.
-        content: the type of the record.
-        run: the run's folder that contains this folder, else None. Then the run's lock is taken,
+        path: Path of the folder, whose name is name= in errors.
+        own: Matches the names that the tool writes.
+        record: The JSON file that describes the content; without it the folder has to be new.
+        content: The type of the record.
+        run: The run's folder that contains this folder, else None. Then the run's lock is taken,
             and a damaged record counts as none, because all files can be made again.
     """
 
@@ -46,7 +46,7 @@ class OutputFolder(Generic[Content]):
         The folder is created if it does not exist.
 
         Raises:
-            UserError: another process writes the folder, it lies in a run's folder, holds something
+            UserError: Another process writes the folder, it lies in a run's folder, holds something
                 else or a damaged record, or cannot be written.
         """
         if self.run is None:
@@ -65,7 +65,7 @@ class OutputFolder(Generic[Content]):
         Hidden files and a lock are ignored.
 
         Raises:
-            UserError: the folder holds something else, or cannot be read.
+            UserError: The folder holds something else, or cannot be read.
         """
         if self.run is not None or not self.path.exists():
             return
@@ -81,7 +81,7 @@ class OutputFolder(Generic[Content]):
         """Return the record, or None if there is no record.
 
         Raises:
-            UserError: the record is damaged.
+            UserError: The record is damaged.
         """
         path = self.path / self.record
         if not path.exists():
@@ -97,28 +97,28 @@ class OutputFolder(Generic[Content]):
         """Write the record.
 
         Raises:
-            OSError: the record cannot be written.
+            OSError: The record cannot be written.
         """
         write_atomically(self.path / self.record, json.dumps(content.content(), indent=1) + "\n")
 
     def intact(self, recorded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-        """Return the recorded hashes without the hashes of removed files.
+        """Check that no file was changed, and return the hashes of the files that still exist.
 
-        A removed file may get other bytes when the tool makes it again.
+        A removed file has no hash, because it may get other bytes when the tool makes it again.
 
         Args:
-            recorded: {name: hash} of the record.
-            names: names of the files that the tool writes now; hashes of further files are kept.
+            recorded: `{name: hash}` of the record.
+            names: Names of the files that the tool writes now. Other files are not checked.
 
         Raises:
-            UserError: a file differs from the file that was written.
+            UserError: A file differs from the file that was written.
         """
-        kept = dict(recorded)
+        hashes = dict(recorded)
         for name in recorded.keys() & set(names):
             path = self.path / name
             if not path.exists():
-                del kept[name]
+                del hashes[name]
             elif file_hash(path) != recorded[name]:
                 text = "the file has changed. Remove the file, then repeat the command."
                 raise UserError(f"{path}: {text}")
-        return kept
+        return hashes

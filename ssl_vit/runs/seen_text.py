@@ -23,28 +23,30 @@ def recorded(result: Result | None, environment: Environment) -> list[SeenImages
 
 
 def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
-    """Return how many images of a split have labels that were learned, the most of several runs.
+    """Return the number of images of a split whose labels a run has learned.
 
-    Return 0 up to the share FEW_COPIES.
+    Of several runs, the largest number is returned. A number up to the share `FEW_COPIES` of the
+    split counts as 0.
     """
     counts = ((images.labels.get(split, 0), images.of.get(split, 0)) for images in seen)
-    return max((count for count, of in counts if count > FEW_COPIES * of), default=0)
+    return max((count for count, total in counts if count > FEW_COPIES * total), default=0)
 
 
-def sentence(one: SeenImages) -> str:
-    """Describe what a run has seen, without a full stop."""
-    if not any(one.images.values()):
-        if one.unknown:
-            return f"the images that {one.run} was trained on are unknown{one.unknown}"
-        named = " and ".join(SPLIT_NAMES[split] for split in one.of)
-        return f"{one.run} was trained on none of the {named} images"
-    how = "without labels"
-    if one.labels == one.images:
-        how = "with their labels"
-    elif any(one.labels.values()):
-        how = f"with the labels of {_counted(one.labels, {})} images"
-    more = f", and possibly on more{one.unknown}" if one.unknown else ""
-    return f"{one.run} was trained on {_counted(one.images, one.of)} images, {how}{more}"
+def sentence(images: SeenImages) -> str:
+    """Describe which images of an evaluation a run has seen, as a sentence without a full stop."""
+    if not any(images.images.values()):
+        if images.unknown:
+            return f"the images that {images.run} was trained on are unknown{images.unknown}"
+        split_names = " and ".join(SPLIT_NAMES[split] for split in images.of)
+        return f"{images.run} was trained on none of the {split_names} images"
+    labels_text = "without labels"
+    if images.labels == images.images:
+        labels_text = "with their labels"
+    elif any(images.labels.values()):
+        labels_text = f"with the labels of {_counted(images.labels, {})} images"
+    unknown_text = f", and possibly on more{images.unknown}" if images.unknown else ""
+    text = f"{images.run} was trained on {_counted(images.images, images.of)} images"
+    return f"{text}, {labels_text}{unknown_text}"
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
@@ -54,15 +56,19 @@ def cautions(seen: Iterable[SeenImages]) -> list[str]:
 
 
 def _counted(images: dict[str, int], of: dict[str, int]) -> str:
-    """Describe counts, like `6 of 10 test and 1 held-out`.
+    """Describe numbers of images, such as `6 of 10 test and 1 held-out`.
 
-    The total is given where it differs. Splits with no such image are left out.
+    A total is named if it differs from the number. Splits without such images are left out.
+
+    Args:
+        images: `{split: number of images}`.
+        of: `{split: number of all images}`.
     """
     texts = []
     for split, count in images.items():
-        among = f" of {of[split]:,}" if of.get(split, count) != count else ""
+        total = f" of {of[split]:,}" if of.get(split, count) != count else ""
         if count:
-            texts.append(f"{count:,}{among} {SPLIT_NAMES[split]}")
+            texts.append(f"{count:,}{total} {SPLIT_NAMES[split]}")
     return " and ".join(texts)
 
 

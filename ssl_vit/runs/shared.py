@@ -1,10 +1,12 @@
-"""Measurements that the tasks of a study share. The first task that needs one writes it. No torch.
+"""Share measurements between the tasks of a study. No torch.
 
-STUDY/shared/HASH   the SHA-256 of the rest, then a safetensors file
+The first task that needs a measurement writes it, and later tasks read it.
 
-HASH is of all that a measurement depends on: the caller's facts, this package's code, the versions
-of its libraries and the processor. So a file is never out of date, and every task that writes it
-writes the same bytes. The folder can be deleted at any time.
+STUDY/shared/HASH   the SHA-256 of the rest of the file, then a safetensors file
+
+HASH covers everything that a measurement depends on: the caller's facts, the code of this package,
+the versions of its libraries and the processor. A file is therefore never out of date, and every
+task that writes it writes the same bytes. The user may delete the folder at any time.
 """
 
 import functools
@@ -40,12 +42,12 @@ def is_task(run: Path) -> bool:
 
 @dataclass(frozen=True)
 class SharedFile:
-    """A measurement in the shared folder of a study; without a path nothing is shared."""
+    """Measurement in the shared folder of a study. Without a path nothing is read or written."""
 
     path: Path | None
 
     def read(self) -> dict[str, np.ndarray] | None:
-        """Return the measurement, or None if no task has written it or its file is damaged."""
+        """Return the arrays by name, or None if no task has written the file or it is damaged."""
         if self.path is not None:
             with suppress(OSError, SafetensorError):
                 content = self.path.read_bytes()
@@ -54,7 +56,7 @@ class SharedFile:
         return None
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the measurement. The run goes on without if it cannot be written."""
+        """Write arrays by name. If the file cannot be written, the run continues without it."""
         if self.path is not None:
             packed = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
             with suppress(OSError):
@@ -63,21 +65,21 @@ class SharedFile:
 
 
 def shared_file(run: Path, facts: Mapping[str, Any]) -> SharedFile:
-    """Return where the tasks of a run's study share a measurement.
+    """Return the file in which the tasks of a run's study share a measurement.
 
     Args:
-        run: the folder of the run; outside of a study nothing is shared.
-        facts: all that the measurement depends on, as JSON has it, apart from code and machine.
+        run: Folder of the run. Outside of a study nothing is shared.
+        facts: JSON values that the measurement depends on, apart from code and machine.
     """
     if not is_task(run):
         return SharedFile(None)
-    whole = json.dumps([facts, _software()], sort_keys=True)
-    return SharedFile(run.parent / FOLDER / hashlib.sha256(whole.encode()).hexdigest())
+    identity = json.dumps([facts, _software()], sort_keys=True)
+    return SharedFile(run.parent / FOLDER / hashlib.sha256(identity.encode()).hexdigest())
 
 
 @functools.cache
 def _software() -> list[Any]:
-    """Return what identifies this package's code, its libraries and the processor."""
+    """Return the hash of this package's code, and the names of its libraries and the processor."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):

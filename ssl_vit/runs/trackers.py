@@ -81,8 +81,8 @@ class Trackers(Callback):
     from then on, with one warning; the other trackers continue.
 
     Args:
-        run: the run, in whose folder the trackers write.
-        warn: a function that is called with the warning, in the thread that uses this object.
+        run: The run, in whose folder the trackers write.
+        warn: A function that is called with the warning, in the thread that uses this object.
     """
 
     def __init__(self, run: Run, warn: Callable[[str], None]) -> None:
@@ -138,8 +138,8 @@ class _Worker:
     """Thread of all trackers.
 
     Args:
-        run: the run, in whose folder the trackers write.
-        hung: a worker that hangs in a tracker. The new worker takes over its waiting calls, except
+        run: The run, in whose folder the trackers write.
+        hung: A worker that hangs in a tracker. The new worker takes over its waiting calls, except
             calls of that tracker, and opens the other trackers again.
     """
 
@@ -184,7 +184,7 @@ def check_installed(names: Sequence[str]) -> None:
     """Check that the libraries of log.trackers are installed.
 
     Raises:
-        UserError: a library is missing; the message names the package.
+        UserError: A library is missing; the message names the package.
     """
     for name in names:
         module = importlib.util.find_spec(name)

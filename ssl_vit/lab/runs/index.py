@@ -67,14 +67,11 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
         for place, study in studies.items()
         if place != folder and place.is_relative_to(folder)
     }
-    every = [named(folder, record) for record in records if record.folder.is_relative_to(folder)]
-    runs = [
-        listed_run
-        for listed_run in every
-        if not any(map(listed_run.record.folder.is_relative_to, below))
-    ]
-    hours = sum(one.device_hours or 0 for run in every if (one := run.record.result))
-    text = f"{count_of(len(every), 'runs')}: {counted(every)}. {hours:.3g} device-hours in total."
+    all_runs = [named(folder, record) for record in records if record.folder.is_relative_to(folder)]
+    runs = [run for run in all_runs if not any(map(run.record.folder.is_relative_to, below))]
+    results = [run.record.result for run in all_runs]
+    hours = sum(result.device_hours or 0 for result in results if result)
+    text = f"{count_of(len(all_runs), 'runs')}: {counted(all_runs)}. {hours:.3g} device-hours in total."
     sections = [Section("", [Text(text), Text(f"{COMPARES} {CAUTION}")])]
     if below:
         head = ["study", "title", "finished", "report"]
@@ -82,7 +79,7 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
         sections.append(Section("Studies", [Table(head, rows, labels=2)]))
     sections += [*_frozen(folder, runs), *_groups(folder, runs)]
     where = f"of {studies[folder].title}" if folder in studies else f"in {folder.resolve().name}"
-    refresh = REFRESH if any(run.record.state == "running" for run in every) else 0
+    refresh = REFRESH if any(run.record.state == "running" for run in all_runs) else 0
     return blocks.html(f"Runs {where}", sections, refresh=refresh)
 
 
@@ -111,7 +108,7 @@ def _relative(folder: Path, target: Path) -> str:
 
 
 def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
-    """Return a section about frozen encoders of all objectives.
+    """Return a section that ranks the frozen encoders of all objectives, if any were measured.
 
     The section has one table for each measure and set of images, with the best encoder first.
     """
@@ -129,18 +126,23 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
 
 
 def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
+    """Return the row of a run: name, objective, value, interval, difference from fresh weights."""
     reading = run.measured[measure]
     differences = [baseline.difference for baseline in reading.beside if baseline.place == FRESH]
-    above = next(filter(None, differences), None)
+    difference = next(filter(None, differences), None)
+    interval = difference_mean = difference_interval = listed.NONE
+    if reading.interval:
+        interval = f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
+    if difference:
+        difference_mean = f"{100 * difference.mean:+.2f} points"
+        difference_interval = f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
     return [
         _run_cell(folder, run),
         COLUMNS["objective"].text(run),
         reading.row.text(reading.value, page=True),
-        f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
-        if reading.interval
-        else listed.NONE,
-        f"{100 * above.mean:+.2f} points" if above else listed.NONE,
-        f"{100 * above.low:+.2f} to {100 * above.high:+.2f}" if above else listed.NONE,
+        interval,
+        difference_mean,
+        difference_interval,
     ]
 
 
@@ -148,9 +150,10 @@ def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
     """Return a section for each group of comparable runs, the group with the newest run first."""
     newest = sorted(runs, key=lambda run: run.ended.timestamp() if run.ended else 0, reverse=True)
     groups = listed.groups(newest)
-    most = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))
+    most_points = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))
     return [
-        Section(_title(same[0]), [*_table(folder, same), *_charts(same, most)]) for same in groups
+        Section(_title(group[0]), [*_table(folder, group), *_charts(group, most_points)])
+        for group in groups
     ]
 
 
@@ -172,15 +175,21 @@ def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
 
 
 def _charts(runs: Sequence[ListedRun], most: int) -> list[Block]:
-    """Return charts with the curves of the newest runs, a chart for each metric of the table."""
+    """Return a chart for each metric of the table, with the curves of the newest runs.
+
+    Args:
+        runs: Runs, the newest first.
+        most: Most points of a curve.
+    """
     charts: list[Block] = []
-    known = [(run, run.record.rows.curves) for run in runs]
-    for metric in curves.of_table({name for _, metrics in known for name in metrics}):
-        having = [(run, metrics[metric]) for run, metrics in known if metric in metrics][:CHARTED]
-        lines = [curves.line(run.name, curves.thinned(curve, most)) for run, curve in having]
+    curves_of_runs = [(run, run.record.rows.curves) for run in runs]
+    for metric in curves.of_table({name for _, by_name in curves_of_runs for name in by_name}):
+        having = [(run, by_name[metric]) for run, by_name in curves_of_runs if metric in by_name]
+        lines = [
+            curves.line(run.name, curves.thinned(curve, most)) for run, curve in having[:CHARTED]
+        ]
         if any(len(line.steps) > 1 for line in lines):
             charts.append(Chart(curves.written(metric), lines))
-    more = len(runs) - CHARTED
-    if charts and more > 0:
+    if charts and len(runs) > CHARTED:
         charts.append(Text(f"The charts show the newest {CHARTED} runs that have a curve."))
     return charts

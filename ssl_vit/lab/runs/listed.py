@@ -76,12 +76,12 @@ class ListedRun:
             return {}
         values, result = self.record.values, self.record.result
         groups = {key.rpartition(".")[0] for key in values} - {""}
-        usual = {
+        merged = {
             key: default for key, default in defaults().items() if key.rpartition(".")[0] in groups
-        }
-        merged = usual | values
+        } | values
         pool = (result and result.pool) or merged.get("probe.pool")
-        unused = ("probe.pool", "optim.") if merged.get("objective") == "probe" else ("probe.pool",)
+        is_evaluation = merged.get("objective") == "probe"
+        unused = ("probe.pool", "optim.") if is_evaluation else ("probe.pool",)
         used = {key: value for key, value in merged.items() if not key.startswith(unused)}
         return used | ({"probe.pool": pool} if pool else {})
 
@@ -140,11 +140,11 @@ class ListedRun:
     def measured(self) -> dict[str, Reading]:
         """Finite metrics with baselines, by name."""
         with own_rows(self.record.environment.own_rows):
-            every = readings(self.record.metrics(), self.record.measured_on)
-        return {reading.name: reading for reading in every if math.isfinite(reading.value)}
+            with_baselines = readings(self.record.metrics(), self.record.measured_on)
+        return {reading.name: reading for reading in with_baselines if math.isfinite(reading.value)}
 
     def has_direction(self, metric: str) -> bool:
-        """Return whether it is known if higher values of a metric are better."""
+        """Return whether the better direction of a metric is known, higher or lower."""
         with own_rows(self.rows):
             return has_direction(metric)
 
@@ -162,16 +162,13 @@ class ListedRun:
         return next((baseline.value for baseline in beside if baseline.place == FRESH), None)
 
     def to_beat(self, metric: str) -> float | None:
-        """Return the best baseline on the same images, except fresh weights, or None."""
+        """Return the best baseline on the same images except fresh weights, or None."""
         reading = self.measured.get(metric)
-        values = (
-            [baseline.value for baseline in reading.beside if baseline.place != FRESH]
-            if reading
-            else []
-        )
-        if not reading or not values:
+        if reading is None:
             return None
-        return max(values) if reading.row.higher else min(values)
+        values = [baseline.value for baseline in reading.beside if baseline.place != FRESH]
+        best = max if reading.row.higher else min
+        return best(values, default=None)
 
     def learned(self, split: str) -> int:
         """Return the number of images of a split whose labels the initial weights had learned.
@@ -187,9 +184,9 @@ class ListedRun:
         Metrics of test images come before other metrics.
         """
         with own_rows(self.rows):
-            known = [name for name in in_order(self.measured) if is_of_frozen(name)]
-        tested = [name for name in known if self.measured[name].split == "test"]
-        return next(iter([*tested, *known]), None)
+            measures = [name for name in in_order(self.measured) if is_of_frozen(name)]
+        tested = [name for name in measures if self.measured[name].split == "test"]
+        return next(iter([*tested, *measures]), None)
 
     def frozen(self) -> str | None:
         """Describe the frozen encoder's accuracy and the difference from untrained weights.
@@ -205,10 +202,10 @@ class ListedRun:
         return f"{text}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
-        """Return the name and value of the first metric that is not of the frozen encoder, or None.
+        """Return name and value of the first metric that is not of the frozen encoder, or None.
 
         Args:
-            test: Whether to look at metrics of the test split or of other images.
+            test: Whether the metric is of the test split (True) or of other images (False).
         """
         with own_rows(self.rows):
             for name in in_order(self.measured):
@@ -232,9 +229,13 @@ class ListedRun:
 
 
 def named(folder: Path, record: RunRecord) -> ListedRun:
-    """Return a run in or below a folder, named by the path from the folder."""
-    inside = record.folder != folder
-    return ListedRun(str(record.folder.relative_to(folder)) if inside else record.name, record)
+    """Return a run of a list, named by the path from the listed folder.
+
+    If the listed folder is the run itself, the run keeps its name.
+    """
+    if record.folder == folder:
+        return ListedRun(record.name, record)
+    return ListedRun(str(record.folder.relative_to(folder)), record)
 
 
 def counted(runs: Sequence[ListedRun]) -> str:
@@ -244,21 +245,20 @@ def counted(runs: Sequence[ListedRun]) -> str:
 
 
 def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
-    """Return the keys that differ between runs and change the computation.
+    """Return the keys that change the computation and differ between runs.
 
-    A key counts if the runs that use it have at least two values. A recipe that cannot be read
-    counts as no difference.
+    Runs whose recipe has no such group of keys, and runs whose recipe cannot be read, make no
+    difference.
 
     Returns:
-        `{key: value of each run}`.
+        `{key: value of each run}`, in the order of the recipes.
     """
-    known, default = [run.settings for run in runs if run.settings], defaults()
+    recipes, default = [run.settings for run in runs if run.settings], defaults()
     free = {key for run in runs for key in run.record.environment.free}
     by_key = {}
-    for key in dict.fromkeys(
-        key for values in known for key in values
-    ):  # in the order of the recipes
-        using = [values for values in known if key in values or key not in default]
+    for key in dict.fromkeys(key for values in recipes for key in values):
+        # a key of a plugin has no default: a run without the plugin differs
+        using = [values for values in recipes if key in values or key not in default]
         texts = {format_value(values.get(key, NONE)) for values in using}
         if len(texts) > 1 and identity.counts(key, free):
             by_key[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
@@ -266,7 +266,7 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
 
 
 def export_problem(export: Path) -> str:
-    """Return why an export cannot be loaded, judged by sizes and headers, or an empty text."""
+    """Return why an export cannot be loaded, or an empty text. Only headers are read."""
     try:
         export_files.read_config(export)
         # safe_open fails unless the header describes the file up to its last byte
@@ -307,18 +307,23 @@ class Column(NamedTuple):
         return NONE if value is None else self.form(value)
 
     def ordered(self, runs: Sequence[ListedRun], backwards: bool) -> list[ListedRun]:
-        """Return the runs in order, with texts ascending and numbers descending, or reversed.
+        """Return the runs sorted by this column: texts from A to Z, numbers from high to low.
 
         Runs without a value come last.
+
+        Args:
+            runs: Runs to sort.
+            backwards: Sort the other way round.
         """
-        having = [run for run in runs if self.value(run) is not None]
-        rising = bool(having) and isinstance(self.value(having[0]), str)
-        having.sort(key=self.value, reverse=rising == backwards)
-        return having + [run for run in runs if self.value(run) is None]
+        with_value = [run for run in runs if self.value(run) is not None]
+        is_text = bool(with_value) and isinstance(self.value(with_value[0]), str)
+        is_descending = backwards if is_text else not backwards
+        with_value.sort(key=self.value, reverse=is_descending)
+        return with_value + [run for run in runs if self.value(run) is None]
 
 
 def of_recipe(*keys: str) -> Callable[[ListedRun], Any]:
-    """Return a function that gives the first value among recipe keys as text."""
+    """Return a function from a run to the value of the first of these recipe keys that is set."""
 
     def value(run: ListedRun) -> str | None:
         candidates = (run.record.values.get(key) for key in keys)
@@ -328,7 +333,7 @@ def of_recipe(*keys: str) -> Callable[[ListedRun], Any]:
 
 
 def of_result(name: str) -> Callable[[ListedRun], float | None]:
-    """Return a function that gives a number of result.json, or None for an unfinished run."""
+    """Return a function from a run to a number in result.json, or None for an unfinished run."""
     return lambda run: getattr(run.record.result, name, None)
 
 
@@ -369,21 +374,22 @@ def metric_text(run: ListedRun, metric: str) -> str:
     baseline, and the reason if the metric does not measure new images.
     """
     reading = run.measured[metric]
-    text = reading.row.text(reading.value, page=True) + (
-        f" (n = {reading.count_text})" if reading.images else ""
-    )
-    if (fresh := run.fresh(metric)) is not None:
-        text = f"{text}; fresh weights {reading.row.text(fresh, page=True)}"
-    if (best := run.to_beat(metric)) is not None:
-        text = f"{text}; to beat {reading.row.text(best, page=True)}"
+    fresh, baseline = run.fresh(metric), run.to_beat(metric)
+    text = reading.row.text(reading.value, page=True)
+    if reading.images:
+        text += f" (n = {reading.count_text})"
+    if fresh is not None:
+        text += f"; fresh weights {reading.row.text(fresh, page=True)}"
+    if baseline is not None:
+        text += f"; to beat {reading.row.text(baseline, page=True)}"
     return f"{text}{_caveats(run, reading)}"
 
 
 def _caveats(run: ListedRun, reading: Reading) -> str:
-    """Describe the limits of a metric, or return an empty text.
+    """Return a text that ends the description of a metric with its limits, or an empty text.
 
-    The limits are that the metric is no better than always naming the commonest class, or that it
-    does not measure new images.
+    The limits are that the metric is no better than always naming the commonest class, or that the
+    encoder may have seen the measured images before.
     """
     text = f"; {NO_BETTER}" if is_no_better(reading) else ""
     if run.learned(reading.split):
@@ -396,12 +402,12 @@ def _caveats(run: ListedRun, reading: Reading) -> str:
 def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     """Return the columns of a table in index.html, for runs of one objective and data set.
 
-    Metrics come first, each on one split. Metrics by kind of patch are the last metrics, so that a
-    phone shows the others.
+    Columns of metrics come first, one for each metric and split. Metrics by kind of patch are the
+    last metrics, because a phone shows only the first columns.
 
     Returns:
-        The columns after the run's name, and `{heading: text}` of what all runs share and no column
-            shows.
+        The columns after the run's name, and `{heading: text}` of values that all runs share, which
+            have no column.
     """
     with own_rows(*(run.rows for run in runs)):
         return _of_page(runs)
@@ -410,23 +416,18 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
 def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     measured = {(name, reading.split) for run in runs for name, reading in run.measured.items()}
     names = {name for name, _ in measured}
-    # a name with different meanings in these runs gets separate columns
     shares = {
         name for run in runs for name, reading in run.measured.items() if reading.row.unit == SHARE
     }
     shown = [name for name in dict.fromkeys((*in_order(names), *sorted(shares))) if "/" not in name]
     order = [pair for pair in itertools.product(shown, SPLIT_NAMES) if pair in measured]
-    order.sort(key=lambda pair: is_split(pair[0], names))
-    texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
-    shared = {COLUMNS[key].head: min(of) for key, of in texts.items() if len(of) == 1}
-    rest = [key for key, of in texts.items() if len(of) > 1]
-    columns = [COLUMNS[key] for key in (*rest, "total_exaflop", "time", "ended", "warnings")]
-    metrics = [
-        column
-        for name, split in order
-        for row in dict.fromkeys(run.measured[name].row for run in runs if name in run.measured)
-        for column in _of_metric(name, split, row, runs)
-    ]
+    order.sort(key=lambda pair: is_split(pair[0], names))  # by kind of patch last
+    metrics: list[Column] = []
+    for name, split in order:
+        # a name with different meanings in these runs gets separate columns
+        meanings = dict.fromkeys(run.measured[name].row for run in runs if name in run.measured)
+        for row in meanings:
+            metrics += _of_metric(name, split, row, runs)
     if differing_values := differing(runs):
         lines = [
             "; ".join(f"{key}={values[number]}" for key, values in differing_values.items())
@@ -434,20 +435,31 @@ def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
         ]
         by_name = dict(zip([run.name for run in runs], lines, strict=True))
         metrics.append(Column("what differs", lambda run: by_name[run.name]))
+    texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
+    varying = [key for key, values in texts.items() if len(values) > 1]
+    columns = [COLUMNS[key] for key in (*varying, "total_exaflop", "time", "ended", "warnings")]
+    shared = {COLUMNS[key].head: min(values) for key, values in texts.items() if len(values) == 1}
     return metrics + columns, {head: text for head, text in shared.items() if text != NONE}
 
 
 def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) -> list[Column]:
-    """Return the columns of a metric on one split, for the runs in which the name means `row`.
+    """Return the columns of a metric on one split: the metric, fresh weights, the best baseline.
 
-    The columns are the metric, and the values of fresh weights and of the best other baseline if
-    they were measured. The heading has the number of images if all runs have the same number.
+    Baselines that were not measured have no column. The heading has the number of images if all
+    runs have the same number.
+
+    Args:
+        metric: Name of the metric.
+        split: Split that the metric was measured on.
+        row: Description of the metric. Runs in which the name has another description are left out.
+        runs: Runs of the table.
     """
-    of = [run for run in runs if metric in run.measured and run.measured[metric].row == row]
-    called = metric.removesuffix(row.name) + row.words
-    counts = {run.count(metric) for run in of if run.measured[metric].split == split}
-    head = f"{called}, {SPLIT_NAMES[split]}"
-    if len(counts) == 1 and (n := counts.pop()):
+    having = [run for run in runs if metric in run.measured and run.measured[metric].row == row]
+    words = metric.removesuffix(row.name) + row.words
+    counts = {run.count(metric) for run in having if run.measured[metric].split == split}
+    head = f"{words}, {SPLIT_NAMES[split]}"
+    n = counts.pop() if len(counts) == 1 else None
+    if n:
         # no-break spaces keep the text together in a narrow column
         head = f"{head} (n\u00a0=\u00a0{n:,})"
 
@@ -464,8 +476,8 @@ def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) 
     number = partial(row.text, page=True)
     columns = [Column(head, value, number)]
     for what, value_of in (("of fresh weights", fresh), ("to beat", to_beat)):
-        if any(value_of(run) is not None for run in of):
-            columns.append(Column(f"{called} {what}, {SPLIT_NAMES[split]}", value_of, number))
+        if any(value_of(run) is not None for run in having):
+            columns.append(Column(f"{words} {what}, {SPLIT_NAMES[split]}", value_of, number))
     return columns
 
 
@@ -482,7 +494,9 @@ class RankedGroup(NamedTuple):
 
 
 def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
-    """Rank the finished and sound runs that have a metric.
+    """Rank the finished runs that have measured a metric, in groups of comparable runs.
+
+    Runs whose features may have collapsed are left out if a collapse could give the best value.
 
     Returns:
         Groups of comparable runs, the largest group first and the best run of a group first. Runs
@@ -490,17 +504,17 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
             of the frozen encoder, the objective.
     """
     by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
-    known = [
+    ranked_runs = [
         run
         for run in runs
         if metric in run.measured and run.state == "finished" and not tells_nothing(run, metric)
     ]
 
-    def place(run: ListedRun) -> float:
+    def badness(run: ListedRun) -> float:
         reading = run.measured[metric]
         return -reading.value if reading.row.higher else reading.value
 
-    for run in sorted(known, key=place):
+    for run in sorted(ranked_runs, key=badness):
         by_facts.setdefault(tuple(_facts(run, metric).items()), []).append(run)
     ranked = [RankedGroup(dict(facts), same) for facts, same in by_facts.items()]
     return sorted(ranked, key=lambda group: -len(group.runs))
@@ -509,7 +523,8 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
 def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
     """Return the facts that must be equal for measurements on a split to be comparable.
 
-    The facts are the objective and the images with their number and size, as far as they are known.
+    The facts are the objective and the images with their number and size. Unknown facts are left
+    out.
     """
     environment = run.record.environment
     images = environment.data.get(split)
@@ -540,22 +555,22 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
             for split in splits
             for key, value in _comparable(run, split, counts.get(split)).items()
         }
-        for known, same in grouped:
-            if all(known.get(fact, value) == value for fact, value in facts.items()):
-                known |= facts
-                same.append(run)
+        for group_facts, members in grouped:
+            if all(group_facts.get(fact, value) == value for fact, value in facts.items()):
+                group_facts |= facts
+                members.append(run)
                 break
         else:
             grouped.append((facts, [run]))
-    return [same for _, same in grouped]
+    return [members for _, members in grouped]
 
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     """Return the facts that must be equal for the values of a metric to be comparable.
 
-    If the objective corrupts or crops the images, its keys are facts too, because an easier task
-    has a lower loss. A frozen encoder is measured in the same way for every objective, but probes
-    in a training run learn from fewer images if the steps take little work.
+    The keys of the objective are facts too, because an easier task has a lower loss. A frozen
+    encoder is measured in the same way for every objective, so the objective is no fact of its
+    metrics. The number of labelled training images is: probes in a training run may use fewer.
     """
     split, environment = run.measured[metric].split, run.record.environment
     values, learned = run.record.values, run.learned(split)

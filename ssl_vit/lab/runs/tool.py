@@ -135,11 +135,13 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
         UserError: No run has the metric, the metric is a baseline, or its better direction is
             unknown.
     """
-    known = dict.fromkeys(name for run in runs for name in run.measured)
-    if metric not in known and not is_of_model(metric):
+    metrics = dict.fromkeys(name for run in runs for name in run.measured)
+    if metric not in metrics and not is_of_model(metric):
         raise UserError(f"best={metric}: a baseline cannot be ranked. Name a metric of the model.")
-    if metric not in known:
-        raise UserError(f"best={metric}: no listed run has this metric ({suggest(metric, known)})")
+    if metric not in metrics:
+        raise UserError(
+            f"best={metric}: no listed run has this metric ({suggest(metric, metrics)})"
+        )
     if not all(run.has_direction(metric) for run in runs if metric in run.measured):
         text = "whether lower values are better is unknown. Compare the pages of the runs."
         raise UserError(f"best={metric}: {text}")
@@ -162,13 +164,10 @@ def _ranking_lines(
     metric: str, groups: Sequence[RankedGroup], runs: Sequence[ListedRun]
 ) -> Iterator[str]:
     """Yield the ranked runs, each group below the shared facts, and the runs that are left out."""
-    directions = {
-        ranked_run.measured[metric].row.higher
-        for ranked_run in runs
-        if metric in ranked_run.measured
-    }
-    named = " or ".join("higher" if higher else "lower" for higher in sorted(directions))
-    yield f"{metric}: {named} is better{', as each plugin declares' * (len(directions) > 1)}"
+    directions = {run.measured[metric].row.higher for run in runs if metric in run.measured}
+    better = " or ".join("higher" if is_higher else "lower" for is_higher in sorted(directions))
+    reason = ", as each plugin declares" if len(directions) > 1 else ""
+    yield f"{metric}: {better} is better{reason}"
     if len(groups) > 1:
         yield f"{len(groups)} groups. Compare only runs of the same group."
     for group in groups:
@@ -176,27 +175,30 @@ def _ranking_lines(
         yield from ("", f"{shared}:")
         settings = listed.differing(group.runs)
         rows = []
-        for place, run in enumerate(group.runs):
-            words = " ".join(f"{key}={text_line(at[place])}" for key, at in settings.items())
+        for index, run in enumerate(group.runs):
+            words = " ".join(
+                f"{key}={text_line(values[index])}" for key, values in settings.items()
+            )
             value = listed.metric_text(run, metric)
-            rows.append([str(place + 1), value, text_line(run.name), words or listed.NONE])
+            rows.append([str(index + 1), value, text_line(run.name), words or listed.NONE])
         yield from plain_table(("", metric, "run", "differs"), rows)
     ranked = {run for group in groups for run in group.runs}
     for run in runs:
         if metric in run.measured and run not in ranked:
-            collapsed = listed.tells_nothing(run, metric)
-            why = f"even useless features can have the best {metric}" if collapsed else run.state
+            why = run.state
+            if listed.tells_nothing(run, metric):
+                why = f"even useless features can have the best {metric}"
             yield f"left out    {text_line(run.name)}: {text_line(why)}"
     if any(len(group.runs) > 1 for group in groups):
         yield from ("", listed.CAUTION)
 
 
 def _clean(runs: list[ListedRun]) -> RunTable:
-    """Remove the checkpoints that no run needs any more."""
+    """Remove the checkpoints that no run needs any more, and describe what was removed."""
     cleaned = [result for result in map(checkpoints.clean, runs) if result]
-    gone = [result for result in cleaned if not result.kept]
-    freed = sum(result.bytes for result in gone)
-    text = f"freed       {format_bytes(freed)} from {count_of(len(gone), 'runs')}"
+    removed = [result for result in cleaned if not result.kept]
+    freed = sum(result.bytes for result in removed)
+    text = f"freed       {format_bytes(freed)} from {count_of(len(removed), 'runs')}"
     record = {"bytes": freed, "clean": [result._asdict() for result in cleaned]}
     return RunTable(runs, [*map(_cleaned_line, cleaned), text], record=record)
 
@@ -204,6 +206,6 @@ def _clean(runs: list[ListedRun]) -> RunTable:
 def _cleaned_line(cleaned: Cleaned) -> str:
     what = count_of(cleaned.checkpoints, "checkpoints")
     text = f"{text_line(cleaned.name)}: {what}, {format_bytes(cleaned.bytes)}"
-    return (
-        f"kept        {text}: {text_line(cleaned.kept)}" if cleaned.kept else f"removed     {text}"
-    )
+    if cleaned.kept:
+        return f"kept        {text}: {text_line(cleaned.kept)}"
+    return f"removed     {text}"

@@ -32,25 +32,30 @@ OWN_KEYS = {"name": "", "hub.repo": None, "resume": True}
 
 
 def _origin(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
-    """Return the task whose weights a task starts from, or whose folder the option `key` names.
+    """Return the task whose weights a task starts from, or None.
 
-    If the task chooses among several tasks, the first one is returned.
+    If the task chooses among several tasks, the first of them is returned.
+
+    Args:
+        task: Task that may start from another task.
+        tasks: All tasks of the study.
+        key: Option that names the other task: `init` or `resume`.
     """
-    tried = tasks[task.best[0][0]].options if task.best else {}
-    names = REFERENCE.findall(task.options.get(key, tried.get(key, "")))
-    return next((tasks[name] for name in names if name in tasks), None)
+    options_of_try = tasks[task.best[0][0]].options if task.best else {}
+    text = task.options.get(key, options_of_try.get(key, ""))
+    return next((tasks[name] for name in REFERENCE.findall(text) if name in tasks), None)
 
 
 def _judged(tasks: Tasks) -> set[str]:
-    """Return the names of all tasks among which another task chooses."""
+    """Return the names of all tasks whose tried values another task chooses from."""
     return {name for task in tasks.values() if task.best for name in task.best[0]}
 
 
 def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
-    """Resolve and check the options of every task.
+    """Resolve and check the options of every task, and return `{task: recipe}`.
 
     A task that starts from another task's run gets the model and images of that run. The best tried
-    values are not known yet, so the first tried values stand in.
+    values are not known yet, so the first tried values stand in for them.
 
     Args:
         study: Study of the tasks.
@@ -64,7 +69,7 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
             metric. Or two names of an axis give the same run, which would count twice.
     """
     by_task: Recipes = {}
-    same: dict[str, Task] = {}
+    first_tasks: dict[str, Task] = {}  # {options and recipe: first task with both}
     resolved: dict[str, Recipe] = {}  # shared by tasks that differ only in their seed
     judged = _judged(tasks)
     for task in tasks.values():
@@ -75,10 +80,11 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
             # a fixed name, because composing the default name takes longer than everything else
             resolved[key] = engine.resolve([*words, f"name={task.run}"], place, here)
         recipe = by_task[task.name] = resolved[key]
-        known = plain_options(task.options) | OWN_KEYS
-        named = [option for option in task.options.items() if option[0] not in known]
-        of_task = [task.tool, task.seed, task.best, task.tried, named]
-        first_task = same.setdefault(str([*of_task, recipe.values() | OWN_KEYS]), task)
+        # the recipe does not show which tasks an option names in braces
+        in_recipe = plain_options(task.options) | OWN_KEYS
+        with_braces = [(key, text) for key, text in task.options.items() if key not in in_recipe]
+        identity = [task.tool, task.seed, task.best, task.tried, with_braces]
+        first_task = first_tasks.setdefault(str([*identity, recipe.values() | OWN_KEYS]), task)
         if first_task is not task and task.run == first_task.run:
             text = f"this run has the same options as {where(first_task.run, first_task.at)}"
             remedy = "Change an option, or leave a name out with `only`."
@@ -101,10 +107,11 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
 
 
 def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
-    """Check that a task can resume from a step of another task.
+    """Check that a task can resume from a step of another task, its trunk.
 
     Raises:
-        UserError: The task cannot resume."""
+        UserError: The seeds or recipes differ, or the trunk will not keep the checkpoint.
+    """
     recipe, trunk_recipe = resolved[task.name], resolved[trunk.name]
     assert recipe.trunk is not None
     place, step = where(task.run, task.at), recipe.trunk.step
@@ -115,7 +122,8 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
         engine.check_trunk(recipe, trunk_recipe)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
-    if keys := engine.keeping(trunk_recipe, step):
+    keys = engine.keeping(trunk_recipe, step)
+    if keys:
         text = f"run {trunk.run} does not keep this checkpoint. Write into run {trunk.run}: {keys}."
         raise UserError(f"{place}: resume={recipe.resume}: {text}")
 
@@ -123,8 +131,8 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
 def _chooses(place: str, best: Best, tool: str, recipe: Recipe) -> None:
     """Check that the measure of tried values tells which value is better.
 
-    The accuracy and loss that pre-training reaches in its own task say nothing about its features,
-    so pre-training needs an explicit measure.
+    Tries of pre-training need an explicit measure, because the accuracy and loss of a pre-training
+    task say nothing about the features.
 
     Args:
         place: Place of the choosing run, for error messages.
@@ -160,18 +168,21 @@ def _check_measured(key: str, measure: str, run: str, tool: str, recipe: Recipe)
 
 
 def _check_known(key: str, measure: str, run: str, tool: str, recipe: Recipe) -> None:
+    """Check a metric as `_check_measured` does, with the metrics of the recipe's plugin."""
     name, rows = measure.rpartition("/")[2], all_metrics()
-    known = _probed(recipe) if tool == "evaluate" else _online(recipe)
-    # metrics by which no report compares runs
-    others = [row.name for row in rows if not row.compared]
+    suggested = _probed(recipe) if tool == "evaluate" else _online(recipe)
+    # also allowed: metrics by which no report compares runs
+    allowed = [row.name for row in rows if not row.compared]
     if tool == "finetune":  # probes during fine-tuning have names that begin with probe_
-        known = [*(row.name for row in rows if row.compared and not _is_probed(row)), *known]
+        of_classifier = [row.name for row in rows if row.compared and not _is_probed(row)]
+        suggested = [*of_classifier, *suggested]
     elif tool == "pretrain":
-        # a metric of the pre-training task
+        suggested = [*suggested, "loss"]
         is_of_task = not (name.startswith(PROBED) or _is_probed(find_metric(name)))
-        known, others = [*known, "loss"], [*others, *([name] if is_of_task else [])]
-    if name not in (*known, *others):
-        text = f"run {run} does not measure this metric, {suggest(measure, known)}"
+        if is_of_task:  # a plugin may measure anything in its pre-training task
+            allowed.append(name)
+    if name not in (*suggested, *allowed):
+        text = f"run {run} does not measure this metric, {suggest(measure, suggested)}"
         raise UserError(f"{key}: {measure}: {text}")
     if not has_direction(measure):
         text = "ssl_vit does not know whether lower values are better. Use another metric, or"
@@ -197,23 +208,24 @@ def _probed(recipe: Recipe) -> list[str]:
 
 def _online(recipe: Recipe) -> list[str]:
     """Return the probe metrics in the result.json of a training run."""
-    knn = recipe.eval.knn and not engine.predicts_labels(recipe.objective)
-    measured = _probed(recipe) if recipe.probe.every else ["knn"] if knn else []
-    return [PROBED + measure for measure in measured]
+    if recipe.probe.every:
+        return [PROBED + measure for measure in _probed(recipe)]
+    has_knn = recipe.eval.knn and not engine.predicts_labels(recipe.objective)
+    return [f"{PROBED}knn"] if has_knn else []
 
 
 def with_values(tasks: Tasks, resolved: Recipes) -> Tasks:
-    """Return the tasks with the values that the recipes determine.
+    """Return the tasks with the recipes' values that are known before the study starts.
 
-    The best values and whatever another task's weights determine are still unknown and left out.
+    Unknown are the best tried values and the values that the weights of another task decide.
     """
-    settled = {}
+    completed = {}
     # {id of a recipe: values}, because several tasks share a recipe
     computed: dict[int, dict[str, Any]] = {}
     for name, task in tasks.items():
         unknown = {key for try_name in (task.best or [()])[0] for key in tasks[try_name].tried}
-        named = sources(task.options).values()
-        unknown |= {source.network_key for source in named if REFERENCE.search(source.place)}
+        weights = sources(task.options).values()
+        unknown |= {source.network_key for source in weights if REFERENCE.search(source.place)}
         if _origin(task, tasks) or "init" in unknown:
             unknown |= {*engine.from_init()} - task.options.keys()
         recipe = resolved[name]
@@ -221,15 +233,16 @@ def with_values(tasks: Tasks, resolved: Recipes) -> Tasks:
             computed[id(recipe)] = engine.computed_values(recipe)
         values = computed[id(recipe)] | {"seed": task.seed}
         known = {key: value for key, value in values.items() if key not in unknown}
-        settled[name] = replace(task, values=known)
-    return settled
+        completed[name] = replace(task, values=known)
+    return completed
 
 
 def _words(task: Task, tasks: Tasks, resolved: Recipes) -> list[str]:
-    """Return the options of a task as words, before the needed runs exist."""
+    """Return the options of a task as words that can be resolved before the needed runs exist."""
     options = plain_options(task.options)
-    if before := _origin(task, tasks):
-        options = engine.with_origin(options, resolved[before.name])
+    origin = _origin(task, tasks)
+    if origin:
+        options = engine.with_origin(options, resolved[origin.name])
     tried = tasks[task.best[0][0]].tried if task.best else {}
     options |= plain_options({key: option_text(value) for key, value in tried.items()})
     options.pop("hub.repo", None)  # the repository differs between tasks
@@ -280,12 +293,16 @@ def not_here(resolved: Recipes) -> list[str]:
 
 
 def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
-    """Return how an evaluation pools features, or `""` without pooling or if unknown."""
+    """Return how an evaluation pools features, or an empty text without pooling or if unknown."""
     probe, origin = resolved[task.name].probe, _origin(task, tasks)
     if task.tool != "evaluate" or probe.feature == "hidden" or {*probe.measures} <= engine.TOKENS:
         return ""
-    fresh = "token" if task.options.get("init", engine.SCRATCH) == engine.SCRATCH else ""
-    return probe.pool or (resolved[origin.name].pool if origin else fresh)
+    if probe.pool:
+        return probe.pool
+    if origin:
+        return resolved[origin.name].pool
+    is_fresh = task.options.get("init", engine.SCRATCH) == engine.SCRATCH
+    return "token" if is_fresh else ""
 
 
 def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str]:
@@ -300,13 +317,12 @@ def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str
     test, axis = rule.test, rule.axis
     tested = [task for task in tasks.values() if task.run == test]
     pools = {task.at[axis]: _pool(task, tasks, resolved) for task in tested}
-    unequal = [
-        comparison[:2]
-        for comparison in rule.asked
-        if len({"", pools[comparison.a], pools[comparison.b]}) > 2
-    ]
-    if named := dict.fromkeys(name for pair in unequal for name in pair):
-        texts = [f"{name} probe.pool={pools[name]}" for name in named]
+    unequal: dict[str, None] = {}
+    for a, b, _ in rule.asked:
+        if pools[a] and pools[b] and pools[a] != pools[b]:
+            unequal |= {a: None, b: None}
+    if unequal:
+        texts = [f"{name} probe.pool={pools[name]}" for name in unequal]
         yield f"run {test} compares encoders with different pooling: {', '.join(texts)}"
     compared = {name for comparison in rule.asked for name in comparison[:2]}
     models = {
@@ -316,7 +332,7 @@ def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str
     }
     if not models:
         return
-    says = [
+    sets_model = [
         any(
             key.split(".")[0] == "model" for setting in settings.values() for key in setting.options
         )
@@ -324,11 +340,10 @@ def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str
         if name in models
     ]
     first = next(iter(models.values()))
-    differ = [
+    differing = [
         key for key in first if any(network[key] != first[key] for network in models.values())
     ]
-    if differ and not all(says):
-        texts = [
-            f"{name} model.{differ[0]}={network[differ[0]]}" for name, network in models.items()
-        ]
+    if differing and not all(sets_model):
+        key = differing[0]
+        texts = [f"{name} model.{key}={network[key]}" for name, network in models.items()]
         yield f"run {test} compares encoders of different architectures: {', '.join(texts)}"

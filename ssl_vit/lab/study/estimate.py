@@ -87,20 +87,20 @@ class StudyEstimate:
 def of_request(request: Request, options: PlanOptions) -> StudyEstimate:
     """Estimate the cost of a study.
 
-    With `own.probe`, the step time is measured once for all tasks whose steps are alike.
+    With `options.probe`, the step time is measured once for all tasks whose steps are alike.
 
     Raises:
         UserError: `lab.estimate.estimate` refuses a task.
     """
     estimates: dict[str, estimate.RunEstimate] = {}
     by_run: dict[str, list[estimate.RunEstimate]] = {}
-    by_key: dict[str, StepTime] = {}
+    step_times: dict[str, StepTime] = {}
     warned: dict[str, dict[str, None]] = {}  # {warning: runs}
     for name, recipe in request.recipes.items():
         run, step = request.tasks[name].run, None
         if options.probe and recipe.trains:
-            alike = engine.timing_key(recipe)
-            step = by_key[alike] = by_key.get(alike) or engine.measure(recipe)
+            key = engine.timing_key(recipe)
+            step = step_times[key] = step_times.get(key) or engine.measure(recipe)
         estimates[name] = estimate.estimate(recipe, options, step)
         by_run.setdefault(run, []).append(estimates[name])
         for text in estimates[name].warnings:
@@ -111,7 +111,7 @@ def of_request(request: Request, options: PlanOptions) -> StudyEstimate:
         title=request.study.title,
         asked=options,
         device=estimate.find_device(options.device),
-        runs={run: sum_up(ones) for run, ones in by_run.items()},
+        runs={run: sum_up(estimates_of_run) for run, estimates_of_run in by_run.items()},
         in_all=sum_up([*estimates.values()]),
         compared=_compared(request, estimates),
         warnings=[*request.cautions, *lines],
@@ -120,7 +120,7 @@ def of_request(request: Request, options: PlanOptions) -> StudyEstimate:
 
 
 def _compared(request: Request, estimates: Mapping[str, estimate.RunEstimate]) -> list[str]:
-    """Return the lines of `StudyEstimate.compared`."""
+    """Return lines about what the report will compare, for `StudyEstimate.compared`."""
     from pandas import DataFrame  # pandas is slow to import and only needed here
 
     rule, tasks = rule_of(request.study), request.tasks
@@ -140,11 +140,11 @@ def _compared(request: Request, estimates: Mapping[str, estimate.RunEstimate]) -
 
 
 def _spent(task: Task, request: Request, estimates: Mapping[str, estimate.RunEstimate]) -> float:
-    """Return the exaFLOP of a task and of everything that the weights come from.
+    """Return the exaFLOP of a task and of all earlier runs that its weights come from.
 
-    The sum uses the estimates of the study's tasks, and the recorded cost of weights from outside
-    the study. A run that resumes another run's trunk counts with its whole length, and the trunk
-    itself does not count. The result is NaN if any part was not counted.
+    Tasks of the study count with their estimates, and weights from outside the study with their
+    recorded cost. A run that resumes from a step of another run counts with its whole length, and
+    then the other run does not count. The result is NaN if the exaFLOP of any run are not counted.
     """
     names = [task.name, *origins(request.tasks, task.name)]
     options = {name: request.tasks[name].options for name in names}
@@ -152,12 +152,12 @@ def _spent(task: Task, request: Request, estimates: Mapping[str, estimate.RunEst
     spent = 0.0
     for name in names:
         if name not in trunks:
-            of_task = estimates[name]
-            whole = 1 + of_task.begins_at / max(1, of_task.steps)  # includes the steps of the trunk
-            spent += math.nan if of_task.exaflop is None else of_task.exaflop * whole
+            cost = estimates[name]
+            whole_length = 1 + cost.begins_at / max(1, cost.steps)  # includes the trunk's steps
+            spent += math.nan if cost.exaflop is None else cost.exaflop * whole_length
         if not references({"init": options[name].get("init", "")}):
-            before = request.recipes[name].init_source.upstream_cost()["exaflop"]
-            spent += math.nan if before is None else before
+            upstream = request.recipes[name].init_source.upstream_cost()["exaflop"]
+            spent += math.nan if upstream is None else upstream
     return spent
 
 

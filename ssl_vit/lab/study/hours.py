@@ -126,14 +126,15 @@ def makespan(
         parallel: Number of tasks that run at once.
         running: `{task: seconds until its end}` of running tasks.
     """
-    ends = dict(running or {})
-    places = sorted(ends.values())[-parallel:]
-    places += [0.0] * (parallel - len(places))
+    ends = dict(running or {})  # {task: seconds from now until its end}
+    # for each task that can run at once, the seconds until the next task can start in its place
+    free_at = sorted(ends.values())[-parallel:]
+    free_at += [0.0] * (parallel - len(free_at))
     for name in tasks:
-        place = places.index(min(places))
-        ready = (ends.get(need, 0.0) for need in needs[name])
-        ends[name] = places[place] = max([places[place], *ready]) + seconds[name]
-    return max([*places, *ends.values()])
+        place = free_at.index(min(free_at))
+        ends_of_needs = (ends.get(need, 0.0) for need in needs[name])
+        ends[name] = free_at[place] = max([free_at[place], *ends_of_needs]) + seconds[name]
+    return max([*free_at, *ends.values()])
 
 
 def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds) -> Seconds:
@@ -153,13 +154,13 @@ def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds)
     measured: dict[str, list[float]] = {}
     for name, seconds in took.items():
         measured.setdefault(kinds[name], []).append(seconds)
-    known = [name for name in took if kinds[name] in expected]
-    planned = sum(expected[kinds[name]] for name in known)
-    slower = sum(took[name] for name in known) / planned if planned else 1.0
-    each = {kind: slower * seconds for kind, seconds in expected.items()}
-    each |= {kind: statistics.mean(seconds) for kind, seconds in measured.items()}
-    usual = statistics.mean(each.values()) if each else 0.0
-    return {name: each.get(kind, usual) for name, kind in kinds.items()}
+    planned_tasks = [name for name in took if kinds[name] in expected]
+    planned = sum(expected[kinds[name]] for name in planned_tasks)
+    slowdown = sum(took[name] for name in planned_tasks) / planned if planned else 1.0
+    seconds_of_kind = {kind: slowdown * seconds for kind, seconds in expected.items()}
+    seconds_of_kind |= {kind: statistics.mean(seconds) for kind, seconds in measured.items()}
+    usual = statistics.mean(seconds_of_kind.values()) if seconds_of_kind else 0.0
+    return {name: seconds_of_kind.get(kind, usual) for name, kind in kinds.items()}
 
 
 class Hours:
@@ -217,7 +218,7 @@ class Hours:
         return self.before + (self.clock() - self.began) / 3600
 
     def _list_runs(self) -> None:
-        """List the tasks of every required group and of every started group."""
+        """Set `runs` to the tasks of every required group and of every started group."""
         started = {decision.group for decision in self.ledger.decisions if decision.starts}
         self.runs = [
             name
@@ -230,19 +231,19 @@ class Hours:
     def forecast(
         self, tasks: Iterable[str], took: Seconds, running: Seconds, over: Collection[str] = ()
     ) -> float:
-        """Return the total hours of the study once the given tasks have also ended.
+        """Estimate the hours that the study will have taken when these tasks have ended.
 
         Args:
             tasks: Names of tasks.
             took: `{task: seconds}` of the finished tasks.
-            running: `{task: seconds since its start}`.
+            running: `{task: seconds since its start}` of the running tasks.
             over: Tasks that will not run.
         """
         seconds = expected_seconds(self.kinds, took, self.plan.expected)
-        left = {name: max(0.0, seconds[name] - since) for name, since in running.items()}
-        ended = {*took, *running, *over}
-        waiting = [name for name in tasks if name not in ended]
-        return self.used + makespan(waiting, self.needs, seconds, self.parallel, left) / 3600
+        remaining = {name: max(0.0, seconds[name] - since) for name, since in running.items()}
+        not_waiting = {*took, *running, *over}
+        waiting = [name for name in tasks if name not in not_waiting]
+        return self.used + makespan(waiting, self.needs, seconds, self.parallel, remaining) / 3600
 
     def decide(
         self, took: Seconds, running: Seconds, over: Collection[str] = ()
@@ -253,24 +254,17 @@ class Hours:
         does not fit, all later groups of the same kind are left out. `forecast` describes the
         arguments.
         """
-        known = {past.group for past in self.ledger.decisions}
-        group = next(
-            (
-                candidate
-                for candidate in self.order
-                if candidate.kind and candidate.name not in known
-            ),
-            None,
-        )
+        decided = {past.group for past in self.ledger.decisions}
+        optional = (group for group in self.order if group.kind)
+        group = next((group for group in optional if group.name not in decided), None)
         if group is None:
             return None
         tasks = self._possible(group)
         expected = self.forecast([*self.runs, *tasks], took, running, over)
         refused = {past.group for past in self.ledger.decisions if not past.starts}
-        stopped = any(
-            candidate.kind == group.kind and candidate.name in refused for candidate in self.order
-        )
-        starts = bool(tasks) and not stopped and expected <= self.ledger.hours
+        refused_kinds = {past.kind for past in self.order if past.name in refused}
+        fits = bool(tasks) and expected <= self.ledger.hours
+        starts = fits and group.kind not in refused_kinds
         for name in group.tasks:
             if not starts:
                 self.ledger.left_out[name] = f"{group.name} does not fit into the hours"

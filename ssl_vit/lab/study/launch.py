@@ -139,10 +139,10 @@ def result(folder: Path, name: str) -> TaskResult:
 
 
 def measured(job: Job, name: str) -> str:
-    """Return the main measured value of a finished task as text.
+    """Describe the most important measurement of a finished task, such as "top-1 78.4% (test)".
 
-    The value is the measure by which other tasks choose this task, else the first measure of the
-    report that the task or its probes have measured, else the first metric in lists of runs.
+    This is the measure by which other tasks choose among this task's values, else the report's
+    first measure that the task or its probes have measured, else the first metric in lists of runs.
     """
     with own_rows(*_declared(job.folder, [name])):
         return _measured(job, name)
@@ -150,47 +150,52 @@ def measured(job: Job, name: str) -> str:
 
 def _measured(job: Job, name: str) -> str:
     metrics = result(job.folder, name).metrics
-    chosen = (task.best for task in job.tasks.values() if task.best and name in task.best[0])
+    choices = (task.best for task in job.tasks.values() if task.best and name in task.best[0])
     shown = in_order(filter(is_of_model, metrics))
-    for metric in (*(by for _, by in chosen), *job.measures, *shown):
-        for name in filter(metrics.get, (metric, PROBED + metric)):
-            entry = metrics[name]
-            return f"{label(name)} {find_metric(name).text(entry.value)} ({entry.split})"
+    for measure in (*(by for _, by in choices), *job.measures, *shown):
+        for metric in (measure, PROBED + measure):
+            if entry := metrics.get(metric):
+                return f"{label(metric)} {find_metric(metric).text(entry.value)} ({entry.split})"
     return "nothing measured"
 
 
 def _declared(folder: Path, names: Iterable[str]) -> Iterator[list[Row]]:
-    """Yield the rows that the plugin of each finished task's run declares."""
+    """Yield the metrics and baselines that the plugin of each finished task declares."""
     for name in names:
         with suppress(OSError, ValueError):
             yield records.read(folder / name / "environment.json", Environment).own_rows
 
 
 def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:
-    """Choose the best tried values for a task.
+    """Choose the tried values that have the best measure, averaged over seeds.
+
+    Args:
+        task: Task that takes the best values.
+        tasks: All tasks of the study.
+        folder: Folder of the study.
 
     Returns:
-        The values with the best measure averaged over seeds (the first among equals); the number of
-            settings with a finite measure; and the keys whose best value is the lowest or highest
-            of the tried numbers.
+        `{key: value}` of the best setting (the first among equals), the number of settings with a
+            finite measure, and the keys whose best value is the lowest or highest tried number.
 
     Raises:
         UserError: No setting has a finite measure, or the measure is not of held-out images.
     """
     assert task.best is not None
-    tried = {str(tasks[name].tried): tasks[name].tried for name in task.best[0]}
+    settings = {str(tasks[name].tried): tasks[name].tried for name in task.best[0]}
     means = _mean_scores(task, tasks, folder)
-    chosen = tried[max(means, key=lambda setting: means[setting])]
+    best = settings[max(means, key=lambda setting: means[setting])]
     edges = []
-    for key, value in chosen.items():
-        numbers = {setting[key] for setting in tried.values() if type(setting[key]) in (int, float)}
+    for key, value in best.items():
+        values = [setting[key] for setting in settings.values()]
+        numbers = {number for number in values if type(number) in (int, float)}
         if len(numbers) > 1 and value in (min(numbers), max(numbers)):
             edges.append(key)
-    return chosen, len(means), edges
+    return best, len(means), edges
 
 
 def tried_values(task: Task, tasks: Tasks, folder: Path) -> list[str]:
-    """Return the measure of each setting that `best_values` chooses among, as text, the best first.
+    """Return the measure of each tried setting as text, the best first.
 
     Raises:
         UserError: `best_values` cannot choose.
@@ -212,20 +217,21 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
         UserError: `best_values` cannot choose.
     """
     assert task.best is not None
-    among, by = task.best
-    where = f"run {task.run}: best: by={by}"
-    scores: dict[str, list[float]] = {str(tasks[name].tried): [] for name in among}
-    with own_rows(*_declared(folder, among)):
-        for name in among:
+    tries, measure = task.best
+    where = f"run {task.run}: best: by={measure}"
+    scores: dict[str, list[float]] = {str(tasks[name].tried): [] for name in tries}
+    with own_rows(*_declared(folder, tries)):
+        for name in tries:
             if not finished(folder, name):
                 continue
             metrics = result(folder, name).metrics
-            if by not in metrics:
+            if measure not in metrics:
                 raise UserError(f"{where}: task {name} measured only {', '.join(metrics)}")
-            if (split := metrics[by].split) != "validation":
-                text = f"task {name} measured {by} on {split} images, not on held-out images"
+            split = metrics[measure].split
+            if split != "validation":
+                text = f"task {name} measured {measure} on {split} images, not on held-out images"
                 raise UserError(f"{where}: {text}")
-            scores[str(tasks[name].tried)].append(score(by, metrics[by].value))
+            scores[str(tasks[name].tried)].append(score(measure, metrics[measure].value))
     seeds = max(1, *map(len, scores.values()))
     means = {
         setting: sum(values) / seeds
@@ -233,19 +239,23 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
         if len(values) == seeds and all(map(math.isfinite, values))
     }
     if not means:
-        raise UserError(f"{where}: none of the {len(among)} tries has a finite value of {by}")
+        raise UserError(f"{where}: none of the {len(tries)} tries has a finite value of {measure}")
     return means
 
 
 def alternatives(task: Task, tasks: Tasks) -> set[str]:
-    """Return the needed tasks that this task uses only if tuning chooses them."""
+    """Return the tasks that a task may use, depending on the values that tuning chooses.
+
+    For example, `init` may be tried with the encoders of several pre-trainings. The tries
+    themselves are not included.
+    """
     if task.best is None:
         return set()
     return {*task.needs} - {*task.best[0]} - references(task.options)
 
 
 def chosen_alternatives(task: Task, tasks: Tasks, folder: Path) -> set[str]:
-    """Return which of the `alternatives` a task uses, once the tries have ended.
+    """Return the tasks among the `alternatives` that a task uses, once its tries have ended.
 
     Raises:
         UserError: `best_values` cannot choose.
@@ -262,29 +272,38 @@ def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
 
 
 def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
-    """Return the options that run a task, as far as known before the needed tasks finish.
+    """Return the options that run a task, before all needed tasks have finished.
 
     If some tries have finished, the options hold the best values so far, as in `command`.
 
     Returns:
-        The options, and the keys that are still to be chosen if no try has finished.
+        The options as words KEY=VALUE, and the keys whose values are not chosen yet, because no try
+            has finished.
     """
     if task.best is None:
         return _words(task, tasks, folder, {}), []
     with suppress(UserError):  # no try has a result yet
-        chosen = best_values(task, tasks, folder)[0]
-        return _words(task, tasks, folder, chosen), []
-    tried = [key for try_name in task.best[0] for key in tasks[try_name].tried]
-    return _words(task, tasks, folder, {}), [*dict.fromkeys(tried)]
+        best = best_values(task, tasks, folder)[0]
+        return _words(task, tasks, folder, best), []
+    tried_keys = [key for name in task.best[0] for key in tasks[name].tried]
+    return _words(task, tasks, folder, {}), [*dict.fromkeys(tried_keys)]
 
 
 def _words(task: Task, tasks: Tasks, folder: Path, chosen: Mapping[str, Any]) -> list[str]:
+    """Return the options of a task as words, with paths in place of names in braces.
+
+    Args:
+        task: Task to run.
+        tasks: All tasks of the study.
+        folder: Folder of the study.
+        chosen: `{key: value}` that tuning has chosen.
+    """
     root = folder.resolve()
     # a chosen value may name a run, which stands for the needed task of the run
-    of_run = {tasks[name].run: name for name in task.needs}
+    task_of_run = {tasks[name].run: name for name in task.needs}
     options = task.options | {key: option_text(value) for key, value in chosen.items()}
     options = {
-        key: REFERENCE.sub(lambda m: str(root / of_run.get(m[1], m[1])), text)
+        key: REFERENCE.sub(lambda match: str(root / task_of_run.get(match[1], match[1])), text)
         for key, text in options.items()
     }
     options |= {"seed": str(task.seed), "out": str(root), "name": task.name}

@@ -132,7 +132,7 @@ class Here:
         environment, gpu = process_environment(), ""
         if self.gpus:
             taken = [gpu for process, gpu in self.begun if process.poll() is None]
-            gpu = min(self.names, key=taken.count)
+            gpu = min(self.names, key=taken.count)  # the GPU with the fewest running tasks
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         warm = self._warm_process(line)
         if warm is not None and warm.suits(environment):
@@ -148,14 +148,18 @@ class Here:
             self.warm.close()
 
     def _warm_process(self, line: Sequence[str]) -> WarmProcess | None:
-        """Return the process that forks this command, or None if no process can."""
+        """Return the process that can fork this command, or None.
+
+        A process that was lost is replaced up to `WARM_ATTEMPTS` times.
+        """
         if [*line[: len(PROGRAM)]] != PROGRAM or PROGRAM[0] != sys.executable:
             return None
         if self.warm is not None:
             self.warm.receive()
             if self.warm.lost is None:
                 return self.warm
-            self.attempts = self.attempts if self.warm.can_fork else 0
+            if not self.warm.can_fork:
+                self.attempts = 0
             then = "starting a new process" if self.attempts else "tasks now start more slowly"
             _say("forking", f"the process that starts tasks has ended ({self.warm.lost}): {then}")
             self.warm = None
@@ -211,9 +215,11 @@ def largest_need(job: Job, gpu: bool) -> int:
 
 def gpus() -> list[str]:
     """Return the names of the usable GPUs as in CUDA_VISIBLE_DEVICES, without initialising CUDA."""
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
         return [name for name in visible.split(",") if name.strip()]
-    return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
+    folders = list(Path("/proc/driver/nvidia/gpus").glob("*"))
+    return [str(number) for number in range(len(folders))]
 
 
 def memory() -> int:
@@ -224,19 +230,22 @@ def memory() -> int:
     """
     limits = [psutil.virtual_memory().available]
     for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else ():
-        _, kinds, place = line.split(":", 2)
-        name = "memory.limit_in_bytes" if kinds else "memory.max"  # of cgroup version 1 or 2
-        root = GROUPS / kinds
-        for group in (root / place.strip("/"), *(root / place.strip("/")).parents):
+        _, controllers, place = line.split(":", 2)
+        name = "memory.limit_in_bytes" if controllers else "memory.max"  # cgroup version 1 or 2
+        folder = GROUPS / controllers / place.strip("/")
+        for group in (folder, *folder.parents):
             with suppress(OSError, ValueError):  # no such group, or no limit
                 limits.append(int((group / name).read_text()))
     return min(limits)
 
 
 def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
-    """Return the last line of a log that is not blank, looking only after byte `start`.
+    """Return the last line of a log that is not blank.
 
-    If there is no such line, return `without`.
+    Args:
+        log: File of the log.
+        start: Byte at which to begin reading.
+        without: Text to return if there is no such line.
     """
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
@@ -313,9 +322,11 @@ class _Processes:
         with ExitStack() as stack:
             # other threads cannot set handlers
             if threading.current_thread() is threading.main_thread():
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    stack.callback(signal.signal, number, signal.signal(number, self._stop))
-            stack.callback(self._finish_page)  # after `_end`
+                for signal_number in (signal.SIGINT, signal.SIGTERM):
+                    stack.callback(
+                        signal.signal, signal_number, signal.signal(signal_number, self._stop)
+                    )
+            stack.callback(self._finish_page)  # runs after `_end`, because callbacks run last first
             stack.callback(self._end)
             while not self.signals and (self.running or self._more()):
                 self._reap()
@@ -359,8 +370,8 @@ class _Processes:
     def _waiting(self) -> list[Task]:
         """Return the tasks that have not started, each after the needed tasks.
 
-        If hours limit the study, the list has only the tasks that may start, in the order of their
-        groups.
+        If hours limit the study, the list has only the tasks of required groups and of optional
+        groups that have been started, group after group.
         """
         started = self.took.keys() | self.failed.keys() | self.running.keys()
         names = self.tasks if self.hours is None else self.hours.runs
@@ -374,42 +385,46 @@ class _Processes:
 
     def _over(self) -> set[str]:
         """Return the tasks that have ended or will not run."""
-        over = self.took.keys() | self.failed.keys() | self.left_out.keys()
+        ended = self.took.keys() | self.failed.keys() | self.left_out.keys()
         if self.hours is None:
-            return over
-        return over | {task.name for task in self._waiting() if self._is_used(task.name) is False}
+            return ended
+        return ended | {task.name for task in self._waiting() if self._is_used(task.name) is False}
 
     def _start(self) -> None:
-        """Start the ready tasks up to the limit, and leave out tasks that need a failed task."""
-        over = self._over()
-        early = time.monotonic() - self.lost < PATIENCE
+        """Start the ready tasks up to the limit, and leave out tasks that need a failed task.
+
+        If tuning has ended and there is room for more tasks, the next optional group starts.
+        """
+        ended = self._over()
+        # a task killed together with the warm process may still write its folder
+        is_recent_loss = time.monotonic() - self.lost < PATIENCE
         for task in self._waiting():
             if missing := unreachable(task, self.tasks, [*self.failed]):
                 self._fail(task.name, f"needs {missing}", "left out")
-            if self.signals or len(self.running) >= self.parallel or not {*task.needs} <= over:
+            if self.signals or len(self.running) >= self.parallel or not {*task.needs} <= ended:
                 continue
-            held = early and engine.is_written(self.folder / task.name)
-            if task.name not in self.failed and not held and self._is_used(task.name):
+            is_written = is_recent_loss and engine.is_written(self.folder / task.name)
+            if task.name not in self.failed and not is_written and self._is_used(task.name):
                 self._launch(task)
-        tuned = self.hours is None or {*self.hours.order[0].tasks} <= over
-        if not self.signals and len(self.running) < self.parallel and tuned:
+        is_tuned = self.hours is None or {*self.hours.order[0].tasks} <= ended
+        if not self.signals and len(self.running) < self.parallel and is_tuned:
             self._start_group()
 
     def _is_used(self, name: str) -> bool | None:
         """Return whether any task uses a task, or None until tuning has chosen.
 
-        Tuning may choose among several runs, and then no task uses the others. Without limited
+        Tuning may choose one of several runs, and then no task uses the other runs. Without limited
         hours every task counts as used.
         """
         if self.hours is None:
             return True
         runs, dependents = {*self.hours.runs}, self.dependents[name]
-        used = [
-            self._uses(self.tasks[task_name], name) for task_name in dependents if task_name in runs
+        are_used = [
+            self._uses(self.tasks[dependent], name) for dependent in dependents if dependent in runs
         ]
-        if any(used) or not dependents:
+        if any(are_used) or not dependents:
             return True
-        return None if None in used else False
+        return None if None in are_used else False
 
     def _uses(self, task: Task, name: str) -> bool | None:
         """Return whether a task uses a needed task, or None until tuning has chosen."""
@@ -431,8 +446,8 @@ class _Processes:
         self._compare_with_plan()
         now = time.monotonic()
         running = {name: now - child.begun for name, child in self.running.items()}
-        over = self._over() - self.took.keys()
-        while decision := self.hours.decide(self.took, running, over):
+        without_result = self._over() - self.took.keys()
+        while decision := self.hours.decide(self.took, running, without_result):
             what = f"{decision.group} {'starts' if decision.starts else 'is left out'}"
             ends = f"would end after {decision.expected:.2g} of {self.hours.ledger.hours:g} hours"
             _say("hours", f"{what}: with this group, the study {ends}")
@@ -441,25 +456,24 @@ class _Processes:
         return False
 
     def _compare_with_plan(self) -> None:
-        """Print how long tuning and each required seed took, and when all required seeds end."""
+        """Print the hours used after tuning and after each required seed.
+
+        If the required seeds need more than the study's hours, the line says when they will end.
+        """
         assert self.hours is not None
-        over = self._over()
-        for group in self.hours.order:
-            if group.kind or group.name in self.compared or not {*group.tasks} <= over:
+        ended = self._over()
+        groups = [group for group in self.hours.order if not group.kind]
+        required = [name for group in groups for name in group.tasks]
+        for group in groups:
+            if group.name in self.compared or not {*group.tasks} <= ended:
                 continue
             self.compared.add(group.name)
-            required = [
-                name
-                for any_group in self.hours.order
-                if not any_group.kind
-                for name in any_group.tasks
-            ]
-            ends = self.hours.forecast(required, self.took, {}, over - self.took.keys())
+            total = self.hours.forecast(required, self.took, {}, ended - self.took.keys())
             limit = self.hours.ledger.hours
             text = f"after {group.name}, {self.hours.used:.2g} of {limit:g} hours are used"
-            if ends > limit and not {*required} <= over:
+            if total > limit and not {*required} <= ended:
                 text += ". Three seeds run in any case, because a claim needs three seeds, and end"
-                text += f" after {ends:.2g} hours"
+                text += f" after {total:.2g} hours"
             _say("hours", text)
 
     def _close_hours(self) -> None:
@@ -467,8 +481,9 @@ class _Processes:
         if self.hours is None:
             return
         waiting = [task.name for task in self._waiting()]
-        lost = [name for name in self.failed if not self.tasks[name].tried]
-        if self.signals or self.running or lost:
+        # a failed try may have diverged, and the study ends without it
+        failed = [name for name in self.failed if not self.tasks[name].tried]
+        if self.signals or self.running or failed:
             self.hours.save(self.took)
             return
         self.hours.leave_out(dict.fromkeys(waiting, "no remaining task needs this task"))
@@ -519,7 +534,8 @@ class _Processes:
                     why = f"killed by signal {-status}. The last line of the task: {why}"
                 elif status == 0:
                     why = f"ended without a result. The last line of the task: {why}"
-                if (status < 0 or status == LostError.status) and name not in self.retried:
+                may_retry = status < 0 or status == LostError.status
+                if may_retry and name not in self.retried:
                     self.retried.add(name)
                     _say("again", f"{name}: {why}")
                 else:
@@ -574,20 +590,22 @@ class _Processes:
         _say("so far", f"{len(self.took)} of {wanted} finished{failed}{self._left(now)}")
 
     def _left(self, now: float) -> str:
-        """Estimate the time for the remaining tasks from the finished tasks of the same run.
+        """Describe the time for the remaining tasks, estimated from finished tasks of their runs.
 
-        The text is empty if some run has no finished task.
+        The text is empty if no task remains, or if a remaining task's run has no finished task.
         """
-        known: dict[str, list[float]] = {}
+        seconds_of_run: dict[str, list[float]] = {}
         for name, seconds in self.took.items():
-            known.setdefault(self.tasks[name].run, []).append(seconds)
+            seconds_of_run.setdefault(self.tasks[name].run, []).append(seconds)
         elapsed = {name: now - child.begun for name, child in self.running.items()}
-        left = []
+        remaining: list[float] = []  # seconds of each task
         for name in self.tasks if self.hours is None else self.hours.runs:
-            task = self.tasks[name]
+            run = self.tasks[name].run
             if name not in self.took and name not in self.failed:
-                if task.run not in known:
+                if run not in seconds_of_run:
                     return ""
-                mean = statistics.mean(known[task.run])
-                left.append(max(0.0, mean - elapsed.get(name, 0.0)))
-        return f", about {duration(max(*left, sum(left) / self.parallel))} left" if left else ""
+                mean = statistics.mean(seconds_of_run[run])
+                remaining.append(max(0.0, mean - elapsed.get(name, 0.0)))
+        if not remaining:
+            return ""
+        return f", about {duration(max(*remaining, sum(remaining) / self.parallel))} left"

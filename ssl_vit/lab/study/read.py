@@ -61,13 +61,15 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.%=,+-]*")
 
 
 def _shown(node: Any) -> str:
+    """Return the beginning of a YAML node on one line, for error messages."""
     return " ".join(str(node).split())[:60]
 
 
 def _keyed(node: Any) -> dict[str, Any]:
-    """Check that a node is a mapping and return a mapping with text keys.
+    """Return a mapping of the file with its keys as text, because YAML reads 0.1 as a number.
 
-    YAML reads keys such as 0.1 as numbers.
+    Raises:
+        ValueError: The node is no mapping.
     """
     if not isinstance(node, dict | None):
         raise ValueError(f"expected a mapping of keys to values, not {_shown(node)}")
@@ -75,18 +77,28 @@ def _keyed(node: Any) -> dict[str, Any]:
 
 
 def _names(node: Any) -> tuple[str, ...]:
-    """Return a list of texts. A single text may stand without brackets."""
+    """Return a list of the file as texts. A single text may stand without brackets.
+
+    Raises:
+        ValueError: The node is no list, or an item appears twice.
+    """
     if isinstance(node, str):
         return (node,)
     if not isinstance(node, list | None):
         raise ValueError(f"expected a list, not {_shown(node)}")
     names = tuple(option_text(item) for item in node or ())
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{twice} appears twice. Remove either copy.")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated:
+        raise ValueError(f"{repeated} appears twice. Remove either copy.")
     return names
 
 
 def _options(node: Any) -> dict[str, str]:
+    """Return `{dotted key: text}` of a mapping of options.
+
+    Raises:
+        ValueError: A key is not allowed in a study.
+    """
     options = {key: option_text(value) for key, value in flatten(_keyed(node)).items()}
     for key, text in options.items():
         if key in OURS:
@@ -95,6 +107,11 @@ def _options(node: Any) -> dict[str, str]:
 
 
 def _tries(node: Any) -> dict[str, list[Any]]:
+    """Return `{dotted key: values to try}` of a mapping.
+
+    Raises:
+        ValueError: A value is no list, or appears twice.
+    """
     tries = flatten(_keyed(node))
     for key, values in tries.items():
         if not isinstance(values, list) or not values:
@@ -105,6 +122,11 @@ def _tries(node: Any) -> dict[str, list[Any]]:
 
 
 def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of names of a list such as [mae:scratch].
+
+    Raises:
+        ValueError: An item is no pair of different names, or a pair appears twice.
+    """
     pairs: list[tuple[str, str]] = []
     for text in _names(node):
         first, colon, second = text.partition(":")
@@ -117,16 +139,16 @@ def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
 
 
 def seeds_of(node: Any) -> tuple[int, ...]:
-    """Return the seeds of a list, or the first N seeds for a number N.
+    """Return the seeds of a list, or the seeds 0 to N - 1 for a number N.
 
     Raises:
         ValueError: A seed appears twice or is not a whole number of 64 bits, or there are no seeds
             or more than `MOST_SEEDS`.
     """
     seeds = [*range(min(node, MOST_SEEDS + 1))] if type(node) is int else node
-    whole = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
-    fits = whole and 0 < len(seeds) <= MOST_SEEDS and len({*seeds}) == len(seeds)
-    if not fits or any(abs(seed) >= LARGEST_SEED for seed in seeds):
+    are_integers = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
+    is_valid = are_integers and 0 < len(seeds) <= MOST_SEEDS and len({*seeds}) == len(seeds)
+    if not is_valid or any(abs(seed) >= LARGEST_SEED for seed in seeds):
         expected = f"expected a number of seeds from 1 to {MOST_SEEDS:,}, or a list of different"
         raise ValueError(f"{_shown(node)}: {expected} 64-bit whole numbers such as [0, 2]")
     return tuple(seeds)
@@ -350,20 +372,23 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
         UserError: An option would override values that the run tries.
     """
     declared = study.runs[run]
-    plain = [
+    # pairs of a place in the file, for error messages, and a setting
+    general = [
         ("options", Setting(study.options, {})),
         (f"runs.{run}", Setting(declared.options, declared.tries)),
     ]
     special: list[tuple[str, Setting]] = []
     for axis in declared.over:
-        settings = study.axes[axis][at[axis]] if axis in at else {}
-        others = [f"{run}@{name}" for other_axis, name in at.items() if other_axis != axis]
-        for keys, to in (((ALL, run), plain), (others, special)):
-            places = ((f"axes.{axis}.{at[axis]}.{key}", key) for key in keys if key in settings)
-            to += [(place, settings[key]) for place, key in places]
+        if axis not in at:
+            continue
+        settings = study.axes[axis][at[axis]]
+        place = f"axes.{axis}.{at[axis]}"
+        special_keys = [f"{run}@{name}" for other_axis, name in at.items() if other_axis != axis]
+        general += [(f"{place}.{key}", settings[key]) for key in (ALL, run) if key in settings]
+        special += [(f"{place}.{key}", settings[key]) for key in special_keys if key in settings]
     options: dict[str, str] = {}
     tries: dict[str, list[Any]] = {}
-    for place, setting in (*plain, *special):
+    for place, setting in (*general, *special):
         tries |= setting.tries
         for key in setting.options.keys() & tries.keys():
             text = f"run {run} tries several values of this key. Remove the option or the tries."
@@ -373,7 +398,7 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
 
 
 def settings_of(study: Study, run: str) -> Iterator[Setting]:
-    """Yield every setting of a run: the setting for all tasks, then the settings for each name."""
+    """Yield the settings of a run: for all its tasks, then for each name of its axes."""
     declared = study.runs[run]
     yield Setting(study.options | declared.options, declared.tries)
     for axis in declared.over:
@@ -386,18 +411,18 @@ def settings_of(study: Study, run: str) -> Iterator[Setting]:
 def needs(study: Study, run: str) -> set[str]:
     """Return the runs that must finish before a run can start.
 
-    These are the runs that the options name in braces, the run that tries the values of `best`, and
-    the runs that the tries name in braces.
+    These are the runs that its options name in braces. If the run takes the best values of another
+    run, these are also the other run and the runs that the other run's tries name in braces.
     """
     best = study.runs[run].best
-    named = _named_in(study, run)
+    names = _named_in(study, run)
     if best:
-        named |= {best.of, *_named_in(study, best.of)}
-    return named & study.runs.keys()
+        names |= {best.of, *_named_in(study, best.of)}
+    return names & study.runs.keys()
 
 
 def _named_in(study: Study, run: str) -> set[str]:
-    """Return all names in braces in the options and tried values of a run, for all axis names."""
+    """Return all names in braces in the options and tried values of a run, at any axis name."""
     names: set[str] = set()
     for setting in settings_of(study, run):
         tried = {option_text(value) for values in setting.tries.values() for value in values}
@@ -406,7 +431,7 @@ def _named_in(study: Study, run: str) -> set[str]:
 
 
 def _line(error: ValidationError) -> str:
-    """Describe the first mistake: the place, and what is expected."""
+    """Describe the first mistake in one line: the place in the file, and what is expected."""
     first = error.errors(include_url=False)[0]
     text = first["msg"].removeprefix("Value error, ")
     text = text.replace("Field required", "this key is missing")
@@ -414,29 +439,49 @@ def _line(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {text}".removeprefix(": ")
 
 
-def _require(fits: object, text: str) -> None:
-    if not fits:
+def _require(condition: object, text: str) -> None:
+    if not condition:
         raise ValueError(text)
 
 
 def _known(place: str, names: Collection[str], choices: Collection[str], what: str) -> None:
+    """Check that names are among the choices.
+
+    Args:
+        place: Place in the file, for error messages.
+        names: Names to check.
+        choices: Possible names.
+        what: Description of a possible name, such as "a run".
+
+    Raises:
+        ValueError: A name is not among the choices.
+    """
     for name in names:
         text = f"{place}: {name}: not {what} of this study, {suggest(name, choices)}"
         _require(name in choices, text)
 
 
 def _check_names(study: Study) -> None:
-    """Check the names of a study.
+    """Check the names of places, axes, runs and axis names, and the mentions of axes and runs.
 
-    Names must be possible in folder names and in braces, must not clash, and every axis and run
-    that another part names must exist.
+    Names must be possible in folder names and in braces, and must not clash. Every axis and run
+    that the file mentions must exist.
+
+    Raises:
+        ValueError: A name is wrong.
     """
     _require(study.runs, "runs: this study has no run. Add a run.")
-    for kind, named in (("places", study.places), ("axes", study.axes), ("runs", study.runs)):
-        for name in named:
-            free = name not in (ALL, SEED, UNTRAINED, *(COLUMNS if kind == "axes" else ()))
+    for kind, names_of_kind in (
+        ("places", study.places),
+        ("axes", study.axes),
+        ("runs", study.runs),
+    ):
+        reserved = {ALL, SEED, UNTRAINED, *(COLUMNS if kind == "axes" else ())}
+        for name in names_of_kind:
             place = f"{kind}: {name}"
-            _require(free, f"{place}: ssl_vit reserves this name. Use another name.")
+            _require(
+                name not in reserved, f"{place}: ssl_vit reserves this name. Use another name."
+            )
             _require(WORD.fullmatch(name), f"{place}: expected a name of letters, digits, _ and .")
     shared_name = next((place for place in study.places if place in study.runs), None)
     text = f"places: {shared_name}: a run has the same name. Rename the place or the run."
@@ -451,35 +496,39 @@ def _check_names(study: Study) -> None:
             _require(only, f"{place}: the list is empty. Write names of axis {axis}.")
             _known(place, only, study.axes[axis], f"a name of axis {axis}")
     for axis, names in study.axes.items():
-        tools = {
-            run_of_axis.tool for run_of_axis in study.runs.values() if axis in run_of_axis.over
-        }
+        tools = {run.tool for run in study.runs.values() if axis in run.over}
         _require(tools, f"axes.{axis}: no run uses this axis. Add {axis} to `over` of a run.")
-        matched = study.match and study.match.exaflop == axis
-        text = f"match.exaflop: {axis}: no pretrain run uses this axis. Choose another axis."
-        _require(not matched or "pretrain" in tools, text)
+        if study.match and study.match.exaflop == axis:
+            text = f"match.exaflop: {axis}: no pretrain run uses this axis. Choose another axis."
+            _require("pretrain" in tools, text)
         text = f"axes.{axis}: this axis has no names. Write {{NAME: {{RUN: {{KEY: VALUE}}}}}}."
         _require(names, text)
         for name, settings in names.items():
             text = f"axes.{axis}: {name}: expected a name of letters, digits and _ . % = , + -"
             _require(NAME.fullmatch(name), text)
-            for key in settings:
-                run, at, name_there = key.partition("@")
+            for key in settings:  # a run, RUN@NAME or `all`
+                run_name, at, other_name = key.partition("@")
                 place = f"axes.{axis}.{name}"
-                _known(place, [run], study.runs if at else (*study.runs, ALL), "a run")
-                over = study.runs[run].over if run != ALL else (axis,)
-                text = f"{place}.{key}: {axis} is missing in `over` of run {run}. Add {axis} there."
-                _require(axis in over, text)
-                beside = {
-                    name_of_axis for two in over if two != axis for name_of_axis in study.axes[two]
-                }
+                _known(place, [run_name], study.runs if at else (*study.runs, ALL), "a run")
+                over = study.runs[run_name].over if run_name != ALL else (axis,)
+                text = f"{place}.{key}: {axis} is missing in `over` of run {run_name}."
+                _require(axis in over, f"{text} Add {axis} there.")
                 if at:
-                    what = f"a name of another axis of run {run}"
-                    _known(f"{place}.{key}", [name_there], beside, what)
+                    other_axes = [study.axes[other] for other in over if other != axis]
+                    choices = {choice for names_of_axis in other_axes for choice in names_of_axis}
+                    what = f"a name of another axis of run {run_name}"
+                    _known(f"{place}.{key}", [other_name], choices, what)
 
 
 def _check_references(study: Study) -> None:
-    """Check that every run and place that a run names exists wherever needed."""
+    """Check the runs and places that each run mentions in braces or under `best`.
+
+    They must exist. A needed run must not be repeated over further axes, because it would then be
+    unclear which of its tasks is meant.
+
+    Raises:
+        ValueError: A mention is wrong.
+    """
     trying = {
         name for name in study.runs if any(setting.tries for setting in settings_of(study, name))
     }
@@ -498,14 +547,19 @@ def _check_references(study: Study) -> None:
             _require(run.best.by not in TESTED, f"{text} Use a measure of held-out images.")
             needed.add(run.best.of)
         for needed_run in sorted(needed & study.runs.keys()):
-            beyond = [axis for axis in study.runs[needed_run].over if axis not in run.over]
-            over = ", ".join((*run.over, *beyond))
+            further = [axis for axis in study.runs[needed_run].over if axis not in run.over]
+            over = ", ".join((*run.over, *further))
             text = f"{place}: run {needed_run}, which this run needs, is repeated over"
-            _require(not beyond, f"{text} {', '.join(beyond)}. Write over: [{over}] for this run.")
+            text += f" {', '.join(further)}. Write over: [{over}] for this run."
+            _require(not further, text)
 
 
 def _check_report(study: Study, report: Report) -> None:
-    """Check that everything that the report compares exists."""
+    """Check that the runs and names that the report compares exist.
+
+    Raises:
+        ValueError: A run or name does not exist, or the compared run tries values.
+    """
     if report.test is None:
         raise ValueError("report.test: this key is missing. Name the run to compare.")
     _known("report.test", [report.test], study.runs, "a run")

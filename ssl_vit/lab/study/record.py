@@ -64,26 +64,28 @@ def rule_of(study: Study) -> Rule | None:
     report, arms = study.report, study.compared
     if report.test is None:
         return None
-    first, *others = study.runs[report.test].over or (None,)
-    named = ([(axis, name) for name in study.names(report.test, axis)] for axis in others if axis)
-    places = tuple(itertools.product(*named))
+    compared_axis, *other_axes = study.runs[report.test].over or (None,)
+    names_of_axes = (
+        [(axis, name) for name in study.names(report.test, axis)] for axis in other_axes if axis
+    )
+    places = tuple(itertools.product(*names_of_axes))
     asked: tuple[Comparison, ...] = ()
+    # a study that only averages over an axis compares nothing unless its file says so
     if report.pairs or report.baseline or not report.mean_over:
         asked = comparisons(arms, places, report.pairs, report.baseline)
     measure = report.measures[0] if report.measures else None
-    return Rule(report.test, first, arms, places, asked, measure)
+    return Rule(report.test, compared_axis, arms, places, asked, measure)
 
 
 def decides(study: Study) -> dict[str, Any]:
     """Return `{dotted key: JSON value}` of every study key that can change a result or a claim."""
-    apart: Any = {"title": True, "places": True, "report": FOR_READERS}
-    parts = json.loads(json.dumps(study.model_dump(exclude=apart)))
-    flat = {key: parts.pop(key) for key in ("seeds", "match")}
-    parts |= {f"runs.{name}": values for name, values in parts.pop("runs").items()}
-    for place, values_there in parts.items():
-        flat |= {
-            f"{place}.{key.replace('tries', 'try')}": value for key, value in values_there.items()
-        }
+    excluded: Any = {"title": True, "places": True, "report": FOR_READERS}
+    sections = json.loads(json.dumps(study.model_dump(exclude=excluded)))
+    flat = {key: sections.pop(key) for key in ("seeds", "match")}
+    sections |= {f"runs.{name}": values for name, values in sections.pop("runs").items()}
+    for section, values in sections.items():
+        for key, value in values.items():
+            flat[f"{section}.{key.replace('tries', 'try')}"] = value
     return flat
 
 
@@ -120,13 +122,14 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
         return History()
     before, after = read(folder), decides(study)
     finished = {task.name for task in before.tasks if (folder / task.name / RESULT).exists()}
-    keys = [key for key in {**before.decides, **after} if before.decides.get(key) != after.get(key)]
+    all_keys = {**before.decides, **after}
+    changed = [key for key in all_keys if before.decides.get(key) != after.get(key)]
     planned_before = (*before.dropped, *before.compared_tasks)
     dropped = [name for name in planned_before if name not in {*tasks, *finished}]
     changes, ends = before.changes, before.ends
-    if finished and keys:
+    if finished and changed:
         count = f"{len(finished)} of {len(before.tasks)} runs had finished"
-        changes = [*changes, f"The study was changed after {count}: {some(keys)}."]
+        changes = [*changes, f"The study was changed after {count}: {some(changed)}."]
         ends += 1
     return History(tuple(changes), ends, tuple(dropped) if finished else ())
 
@@ -162,12 +165,12 @@ def read(folder: Path) -> StudyRecord:
         UserError: study.json is missing or damaged.
     """
     recorded = records.require(folder / FILE, StudyRecord, "remove the file, or use another name=")
-    known: set[str] = set()
+    names: set[str] = set()
     for task in recorded.tasks:
-        if task.name in known or not is_name(task.name) or not known.issuperset(task.needs):
+        if task.name in names or not is_name(task.name) or not names.issuperset(task.needs):
             text = f"task {task.name} has an invalid or repeated name, or needs a later task"
             raise UserError(f"{folder / FILE} is damaged: {text}. Remove the file.")
-        known.add(task.name)
+        names.add(task.name)
     return recorded
 
 
@@ -193,23 +196,23 @@ def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
     """
     settled: Tasks = {}
     names: dict[str, str] = {}  # {planned: settled}
-    others: dict[str, str] = {}
+    foreign: dict[str, str] = {}
     for task in tasks.values():
-        moved = _renamed(task, names)
-        place = moved.name
+        renamed = _renamed(task, names)
+        place = renamed.name
         for number in itertools.count(2):
-            here = replace(moved, name=place)
-            words, undecided = planned(here, settled, folder)
-            why = run_folder.not_planned(folder / place, here.values, words, undecided)
+            placed = replace(renamed, name=place)
+            words, undecided = planned(placed, settled, folder)
+            why = run_folder.not_planned(folder / place, placed.values, words, undecided)
             if not why and place not in settled:
                 break
-            others[place] = why
-            place = f"{moved.name}-{number}"
+            foreign[place] = why
+            place = f"{renamed.name}-{number}"
         names[task.name] = place
-        settled[place] = here
+        settled[place] = placed
     for path in sorted(folder.glob("*/recipe.yaml")):
-        others.setdefault(path.parent.name, "the study has no task of this name")
-    return settled, {name: why for name, why in others.items() if name not in settled}
+        foreign.setdefault(path.parent.name, "the study has no task of this name")
+    return settled, {name: why for name, why in foreign.items() if name not in settled}
 
 
 def _renamed(task: Task, names: Mapping[str, str]) -> Task:

@@ -56,14 +56,14 @@ def requested(
     stand_ins: bool = False,
     look: bool = True,
 ) -> Request:
-    """Parse a request, plan the tasks of the study and check everything before a task starts.
+    """Plan a study from the words of a command line, and check everything before a task starts.
 
     The images may be on another machine if `stand_ins` is set or the words contain `--check`.
 
     Args:
         words: Words of the command line.
         content: Study as a mapping, or None if the words name a recipe or a file.
-        stand_ins: Replace places that are not set by made-up paths.
+        stand_ins: Use made-up paths for places that the command line does not set.
         look: Read the images that are on this machine.
 
     Raises:
@@ -74,26 +74,26 @@ def requested(
         words, swept = sweep.split(words)
     texts, rest = split(StudyOptions, words)
     study_options = build(StudyOptions, texts)
-    given_texts = engine.parse(rest)
-    if given_texts.get("plugin") is not None:
-        given_texts["plugin"] = _absolute(given_texts["plugin"])
-        engine.run_plugin(given_texts["plugin"])  # the plugin's keys are known from here on
+    recipe_texts = engine.parse(rest)
+    if recipe_texts.get("plugin") is not None:
+        recipe_texts["plugin"] = _absolute(recipe_texts["plugin"])
+        engine.run_plugin(recipe_texts["plugin"])  # the plugin's keys are known from here on
     planned = None
     if study_options.recipe == worth.NAME:
         study_options, planned = _worth(
-            study_options, given_texts, may_time=not (stand_ins or study_options.dry)
+            study_options, recipe_texts, may_time=not (stand_ins or study_options.dry)
         )
         content = planned.study
-        given_texts = {key: text for key, text in given_texts.items() if key == "plugin"}
+        recipe_texts = {key: text for key, text in recipe_texts.items() if key == "plugin"}
     elif study_options.hours is not None:
         text = f"only recipe={worth.NAME} takes hours=. Leave hours= out."
         raise UserError(f"hours={study_options.hours:g}: {text}")
-    study, stem = _study(study_options, given_texts, content, swept)
+    study, default_name = _study(study_options, recipe_texts, content, swept)
     if swept is not None:  # the runs of the sweep hold all other options
-        given_texts = {key: text for key, text in given_texts.items() if key == "plugin"}
-    name = study_options.name or stem
+        recipe_texts = {key: text for key, text in recipe_texts.items() if key == "plugin"}
+    name = study_options.name or default_name
     build_recipe({"name": name})  # checks the name
-    places, options = _sorted(study, given_texts)
+    places, options = _sorted(study, recipe_texts)
     lines: list[str] = []
     if stand_ins:
         places = {place: _stand_in(study, place) for place in study.places} | places
@@ -115,7 +115,7 @@ def requested(
         name=name,
         folder=folder,
         own=study_options,
-        plugin=given_texts.get("plugin"),
+        plugin=recipe_texts.get("plugin"),
         cautions=lines,
         opening=planned.lines if planned else [],
         hours=planned.plan if planned and study_options.launcher == "local" else None,
@@ -128,7 +128,17 @@ def _study(
     content: Mapping[str, Any] | None,
     swept: Sequence[str] | None,
 ) -> tuple[read.Study, str]:
-    """Return the study of a mapping, a sweep or a file, and the folder's default name."""
+    """Return the study of a mapping, a sweep or a file, and the default name of its folder.
+
+    Args:
+        options: Options of the study tool.
+        texts: `{key: text}` of the other options.
+        content: Study as a mapping, or None.
+        swept: Keys after the word `sweep`, or None.
+
+    Raises:
+        UserError: An option or the study is wrong.
+    """
     if content is not None:
         if options.name is None or options.recipe is not None:
             raise UserError(
@@ -155,15 +165,19 @@ def _study(
 
 
 def _sorted(study: read.Study, texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split command-line options into the study's places and the keys of recipes."""
+    """Split command-line options into paths of the study's places and options of its tasks.
+
+    Raises:
+        UserError: A place has the name of an option, or an option is wrong.
+    """
     for place in study.places:
-        taken = place in StudyOptions.options() or place in engine.own_keys()
-        if taken and place not in PRESETS:
+        is_option = place in StudyOptions.options() or place in engine.own_keys()
+        if is_option and place not in PRESETS:
             raise UserError(f"places: {place}: ssl_vit has an option {place}=. Rename the place.")
     options = {key: text for key, text in texts.items() if key not in study.places}
     _check_options(options, study.places)
-    named = {key: text for key, text in texts.items() if key in study.places}
-    places = {key: _absolute(text) for key, text in named.items() if text.lower() not in NULLS}
+    paths = {key: text for key, text in texts.items() if key in study.places}
+    places = {key: _absolute(text) for key, text in paths.items() if text.lower() not in NULLS}
     return places, options
 
 
@@ -246,9 +260,9 @@ def _absolute(place: str) -> str:
 
 
 def _stand_in(study: read.Study, place: str) -> str:
-    """Return a made-up value for a place that is not set.
+    """Return a made-up value for a place that is not set: its name.
 
-    The value is the place's name. For initial weights the name stays in braces.
+    For a place of initial weights the name stays in braces, which the checks leave out.
     """
     settings = (setting for run in study.runs for setting in read.settings_of(study, run))
     is_init = any(setting.options.get("init") == f"{{{place}}}" for setting in settings)

@@ -59,12 +59,12 @@ Tasks = dict[str, Task]  # {name: task}, each task after the tasks that it needs
 
 
 def where(run: str, at: Mapping[str, str]) -> str:
-    """Return a place of a study for error messages, such as `run final, arm mpp`."""
+    """Name a run and its names on the axes for error messages, such as `run final, arm mpp`."""
     return ", ".join([f"run {run}", *(f"{axis} {name}" for axis, name in at.items())])
 
 
 def plain_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that refer to no further task and no place that is not set."""
+    """Return the options without names in braces, which stand for other tasks or unset places."""
     return {key: text for key, text in options.items() if not REFERENCE.search(text)}
 
 
@@ -89,53 +89,55 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     missing = {*study.places} - places.keys()
     axes, lines = {}, []
     for axis, names in study.axes.items():
-        lacking: dict[str, str] = {}
+        dropped: dict[str, str] = {}  # {name: reason}
         for name, settings in names.items():
-            reasons_here = (
-                _lacks(setting.options, places, missing) for setting in settings.values()
-            )
-            if reason := next(filter(None, reasons_here), ""):
-                lacking[name] = reason
-        axes[axis] = {
-            name: settings_of_name
-            for name, settings_of_name in names.items()
-            if name not in lacking
-        }
+            reasons = (_lacks(setting.options, places, missing) for setting in settings.values())
+            reason = next(filter(None, reasons), "")
+            if reason:
+                dropped[name] = reason
+        axes[axis] = {name: settings for name, settings in names.items() if name not in dropped}
         if not axes[axis]:
-            reasons = some([*dict.fromkeys(lacking.values())])
-            raise UserError(f"axis {axis}: none of the names can run: {reasons}")
-        lines += [f"{axis} {name} is left out: {why}" for name, why in lacking.items()]
+            text = some([*dict.fromkeys(dropped.values())])
+            raise UserError(f"axis {axis}: none of the names can run: {text}")
+        lines += [f"{axis} {name} is left out: {why}" for name, why in dropped.items()]
     for name, run in study.runs.items():
         for place in sorted(references(study.options | run.options) & missing):
             raise UserError(f"{place}= is missing. Run {name} needs {place}=VALUE.")
-    report, left = study.report, study.model_copy(update={"axes": axes})
+    report, reduced = study.report, study.model_copy(update={"axes": axes})
     compared = {
-        "pairs": tuple(pair for pair in report.pairs if {*pair} <= {*left.compared}),
-        "baseline": report.baseline if report.baseline in left.compared else None,
+        "pairs": tuple(pair for pair in report.pairs if {*pair} <= {*reduced.compared}),
+        "baseline": report.baseline if report.baseline in reduced.compared else None,
     }
-    return left.model_copy(update={"report": report.model_copy(update=compared)}), lines
+    return reduced.model_copy(update={"report": report.model_copy(update=compared)}), lines
 
 
 def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: set[str]) -> str:
-    """Return why a name cannot be run, or `""` if the name can be run."""
+    """Return why options cannot be used, or an empty text.
+
+    Args:
+        options: Options that may begin with a place, such as `data.path={photos}/train`.
+        places: `{place: path}` from the command line.
+        missing: Places that the command line does not set.
+    """
     for place in sorted(references(options) & missing):
         return f"{place}= is missing"
     for text in options.values():
-        place, _, below = text.partition("}/")
-        folder = Path(places.get(place[1:], "")) / below
-        if place.startswith("{") and place[1:] in places and below and not folder.exists():
-            return f"{folder} does not exist"
+        before, _, below = text.partition("}/")
+        place = before[1:]
+        if before.startswith("{") and place in places and below:
+            folder = Path(places[place]) / below
+            if not folder.exists():
+                return f"{folder} does not exist"
     return ""
 
 
 def plan(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> Tasks:
-    """Plan the tasks of a study.
+    """Plan the tasks of a study: each run at each name of its axes, tried value and seed.
 
     Args:
         study: Study as `without_missing` returns it.
-        places: `{place: path}` that replaces `{place}` in options; every place of the study is a
-            key.
-        texts: Options of the command line. Each overrides the tasks that use the option.
+        places: `{place: path}` of every place of the study, which replaces `{place}` in options.
+        texts: `{key: text}` of the command line, for all tasks that use the key.
 
     Raises:
         UserError: No task uses an option, a run tries the values of a given option, a needed run
@@ -159,13 +161,13 @@ def plan(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> T
                 raise UserError(f"{key}={used[key]}: {text}")
             options |= used
             if study.match and study.match.exaflop in declared.over and declared.tool == "pretrain":
-                others = {axis: at[axis] for axis in declared.over if axis != study.match.exaflop}
-                base = _filled(settings_at(study, run, others).options, places) | used
+                other_axes = {axis: at[axis] for axis in at if axis != study.match.exaflop}
+                base = _filled(settings_at(study, run, other_axes).options, places) | used
                 options |= _matched(base, options, f"match: {where(run, at)}")
             for seed, *values in itertools.product(seeds[run], *tries.values()):
                 tried = dict(zip(tries, values, strict=True))
                 task = _task(study, run, at, seed, tried, options, tasks)
-                build({"name": task.name})  # which checks it
+                build({"name": task.name})  # checks the name
                 if task.name in tasks:
                     text = "two names or values give this folder name. Rename either of the two."
                     raise UserError(f"run {run}: {task.name}: {text}")
@@ -213,15 +215,16 @@ def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) ->
         if options.get(key) != base.get(key):
             text = f"`match` chooses this value. Leave {key} out."
             raise UserError(f"{place}: {key}={options.get(key)}: {text}")
-    whole = engine.cost(words_of(plain_options(base)), f"{place}, without the axis")
-    own_cost = engine.cost(words_of(plain_options(options)), place)
-    wanted = whole.steps * whole.exaflop_a_step / own_cost.exaflop_a_step
-    count = max(1, round(wanted))
-    if abs(count / wanted - 1) > TOLERANCE:
-        text = f"no number of steps gives the same exaFLOP ({count} give {count / wanted:.0%})"
+    base_cost = engine.cost(words_of(plain_options(base)), f"{place}, without the axis")
+    cost = engine.cost(words_of(plain_options(options)), place)
+    exact_steps = base_cost.steps * base_cost.exaflop_a_step / cost.exaflop_a_step
+    steps = max(1, round(exact_steps))
+    ratio = steps / exact_steps
+    if abs(ratio - 1) > TOLERANCE:
+        text = f"no number of steps gives the same exaFLOP ({steps} give {ratio:.0%})"
         raise UserError(f"{place}: {text}. Use more optim.steps=.")
-    warmup = min(count - 1, round(own_cost.warmup * count / own_cost.steps))
-    return {"optim.steps": str(count), "optim.warmup": str(warmup)}
+    warmup = min(steps - 1, round(cost.warmup * steps / cost.steps))
+    return {"optim.steps": str(steps), "optim.warmup": str(warmup)}
 
 
 def _task(
@@ -233,37 +236,57 @@ def _task(
     options: Mapping[str, str],
     tasks: Tasks,
 ) -> Task:
-    """Build a task. `tasks` already holds all tasks that the new task needs."""
-    texts = {key: option_text(value) for key, value in tried.items()}
-    options = {**options, **texts}
-    named, best = references(options), study.runs[run].best
-    among: tuple[str, ...] = ()
+    """Build a task.
+
+    Args:
+        study: Study of the task.
+        run: Name of the task's run.
+        at: `{axis: name}` of the task.
+        seed: Seed of the task.
+        tried: `{key: value}` that the task tries.
+        options: `{key: text}`, where `{RUN}` stands for a task of another run.
+        tasks: All tasks that the new task needs, and further tasks.
+
+    Raises:
+        UserError: A needed task does not exist.
+    """
+    tried_texts = {key: option_text(value) for key, value in tried.items()}
+    options = {**options, **tried_texts}
+    best, tool = study.runs[run].best, study.runs[run].tool
+    needed_runs = references(options)
+    tries: tuple[str, ...] = ()
     if best:
-        among = tuple(task.name for task in _runs_of(run, best.of, at, tasks))
-    for tried_task in among:  # a tried value may name a run
-        named |= references(
-            {key: option_text(text) for key, text in tasks[tried_task].tried.items()}
-        )
-    filled, needed = {SEED: str(seed)}, [*among]
+        tries = tuple(task.name for task in _runs_of(run, best.of, at, tasks))
+    for name in tries:  # a tried value may name a run
+        texts = {key: option_text(value) for key, value in tasks[name].tried.items()}
+        needed_runs |= references(texts)
+    filled, needed = {SEED: str(seed)}, [*tries]
     # a place without a path stays in braces
-    for name in sorted(named - {SEED, *study.places}):
-        needed_tasks = _runs_of(run, name, at, tasks)
-        same = next((task.name for task in needed_tasks if task.seed == seed), needed_tasks[0].name)
-        filled[name] = f"{{{same}}}"
-        needed.append(same)
+    for needed_run in sorted(needed_runs - {SEED, *study.places}):
+        candidates = _runs_of(run, needed_run, at, tasks)
+        same_seed = [task.name for task in candidates if task.seed == seed]
+        needed_task = same_seed[0] if same_seed else candidates[0].name
+        filled[needed_run] = f"{{{needed_task}}}"
+        needed.append(needed_task)
     # in the folder's name each tried value has the last word of the key: lr=0.1
-    values = [f"{key.rpartition('.')[2]}={text}" for key, text in texts.items()]
+    values = [f"{key.rpartition('.')[2]}={text}" for key, text in tried_texts.items()]
     name = PLAIN.sub("_", "-".join([run, *at.values(), str(seed), *values]))
     options = _filled(options, filled)
     if "hub.repo" in options:  # a repository for each run
         options["hub.repo"] = engine.repository_beside(options["hub.repo"], name)
-    chosen = (among, best.by or "accuracy") if best else None
-    despite, tool = best.despite if best else (), study.runs[run].tool
-    return Task(name, run, tool, at, seed, options, tried, tuple(needed), chosen, despite)
+    choice = (tries, best.by or "accuracy") if best else None
+    despite = best.despite if best else ()
+    return Task(name, run, tool, at, seed, options, tried, tuple(needed), choice, despite)
 
 
 def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
-    """Return the tasks of a needed run that have the same axis names.
+    """Return the tasks of a needed run that have the same names on their axes.
+
+    Args:
+        run: Name of the run that needs the other run, for error messages.
+        needed: Name of the needed run.
+        at: `{axis: name}` of a task of `run`.
+        tasks: Tasks planned so far.
 
     Raises:
         UserError: No such task exists.
@@ -284,9 +307,10 @@ def origins(tasks: Tasks, name: str) -> list[str]:
 
     Tasks that only serve to choose the best tried values are not included.
     """
-    among = (tasks[name].best or [()])[0]
-    direct = [need for need in tasks[name].needs if need not in among]
-    return list(dict.fromkeys([*direct, *(far for need in direct for far in origins(tasks, need))]))
+    tries = (tasks[name].best or [()])[0]
+    direct = [need for need in tasks[name].needs if need not in tries]
+    indirect = [origin for need in direct for origin in origins(tasks, need)]
+    return list(dict.fromkeys([*direct, *indirect]))
 
 
 def tried_otherwise(tasks: Tasks) -> list[str]:
@@ -301,12 +325,14 @@ def tried_otherwise(tasks: Tasks) -> list[str]:
     texts: dict[str, str] = {}
     for task in tasks.values():
         tried = tasks[task.best[0][0]] if task.best else task
-        tried_values, here = (compared.values | _weights(compared) for compared in (tried, task))
-        apart = {*tried.tried, *NOT_CHOSEN_FOR, *task.despite, *(tried_values.keys() ^ here.keys())}
-        every = engine.differences(tried_values, here, apart)
-        if differ := [str(difference) for difference in every if engine.counts(difference.key)]:
+        values_tried, values = (compared.values | _weights(compared) for compared in (tried, task))
+        in_one_only = values_tried.keys() ^ values.keys()
+        ignored = {*tried.tried, *NOT_CHOSEN_FOR, *task.despite, *in_one_only}
+        differences = engine.differences(values_tried, values, ignored)
+        counting = [str(difference) for difference in differences if engine.counts(difference.key)]
+        if counting:
             text = f"takes the best {' and '.join(tried.tried)} from run {tried.run}, which differs"
-            text += f" in {', '.join(differ)}. For this run, another value may be better."
+            text += f" in {', '.join(counting)}. For this run, another value may be better."
             texts.setdefault(text, where(task.run, task.at))
     return [f"{place}: {text}" for text, place in texts.items()]
 
@@ -320,10 +346,11 @@ def _weights(task: Task) -> dict[str, str]:
 def unreachable(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
     """Return a failed task that prevents this task, or None if the task can run.
 
-    Among the tasks to choose from, one finished task is enough, because some tries may diverge.
+    Tasks that try values prevent this task only if all of them have failed, because some tries may
+    diverge.
     """
-    among = task.best[0] if task.best else ()
+    tries = task.best[0] if task.best else ()
     missing = [name for name in task.needs if name in failed]
-    if not {*among} <= {*failed}:
-        missing = [name for name in missing if name not in among]
+    if not {*tries} <= {*failed}:
+        missing = [name for name in missing if name not in tries]
     return missing[0] if missing else None
