@@ -180,9 +180,9 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         num_classes = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= num_classes:
             raise UserError(
-                f"{data.location}: the {split} split has labels from {low} to {high}, but {num_classes}"
-                f" classes have the labels 0 to {num_classes - 1} (-1 means no label). Correct the labels"
-                " or data.classes=."
+                f"{data.location}: the {split} split has labels from {low} to {high}, but"
+                f" {num_classes} classes have the labels 0 to {num_classes - 1} (-1 means no label)."
+                " Correct the labels or data.classes=."
             )
     classes = data.classes or len(splits.train.classes)
     if classes:

@@ -170,8 +170,8 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
         return {name: _lists(column, reading) for name, column in stored.items()}
     if num_lists:
         guesses.append(
-            f"labels are not used, because the labels of {count_of_images(num_lists)} are lists. To use"
-            f" the lists, set data.label_column={reading.column}"
+            f"labels are not used, because the labels of {count_of_images(num_lists)} are lists. To"
+            f" use the lists, set data.label_column={reading.column}"
         )
         return _none(stored)
     texts = [label for label in all_values if isinstance(label, str) and label]

@@ -71,7 +71,8 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
     runs = [run for run in all_runs if not any(map(run.record.folder.is_relative_to, below))]
     results = [run.record.result for run in all_runs]
     hours = sum(result.device_hours or 0 for result in results if result)
-    text = f"{count_of(len(all_runs), 'runs')}: {counted(all_runs)}. {hours:.3g} device-hours in total."
+    number = count_of(len(all_runs), "runs")
+    text = f"{number}: {counted(all_runs)}. {hours:.3g} device-hours in total."
     sections = [Section("", [Text(text), Text(f"{COMPARES} {CAUTION}")])]
     if below:
         head = ["study", "title", "finished", "report"]
