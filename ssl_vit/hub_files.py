@@ -82,33 +82,44 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
 
 def _check(path: Path, listed: Any, source: str) -> None:
-    """Check a file against the Hub's listing: LFS's SHA-256, or git's blob hash of a small file."""
+    """Check the hash of a file against the Hub's listing.
+
+    The listing has the SHA-256 of a large file (LFS), and git's blob hash of a small file.
+
+    Raises:
+        UserError: The file is damaged.
+    """
     if listed.lfs:
         with path.open("rb") as file:
-            sound = hashlib.file_digest(file, "sha256").hexdigest() == listed.lfs.sha256
+            is_sound = hashlib.file_digest(file, "sha256").hexdigest() == listed.lfs.sha256
     else:
         content = path.read_bytes()
-        sound = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == listed.blob_id
-    if not sound:
+        blob = b"blob %d\0" % len(content) + content
+        is_sound = hashlib.sha1(blob).hexdigest() == listed.blob_id
+    if not is_sound:
         raise UserError(
             f"{source}: {path.name} is damaged. Remove {path.resolve()}, then repeat the command."
         )
 
 
 def beside(repository: str, name: str) -> str:
-    """Return USER/NAME-name as the Hub allows names, a repository for a single run of many.
+    """Return the repository of a single run of a study: USER/STUDY-RUN.
 
-    Long names end in a hash. Text that names no repository is returned unchanged.
+    Characters that the Hub does not allow are replaced, and the end of a long name becomes a hash.
+
+    Args:
+        repository: Repository of the study, USER/STUDY. Another text is returned unchanged.
+        name: Name of the run.
     """
     if not NAME.fullmatch(repository):
         return repository
-    user, _, own_name = repository.partition("/")
-    whole = re.sub(r"[^\w.-]", "-", f"{own_name}-{name}", flags=re.ASCII)
-    whole = re.sub(r"[-.]{2,}", "-", whole).strip("-.")
-    if len(whole) > LONGEST:
-        digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
-        whole = f"{whole[: LONGEST - 9].rstrip('-.')}-{digest}"
-    return f"{user}/{whole}"
+    user, _, study_name = repository.partition("/")
+    full_name = re.sub(r"[^\w.-]", "-", f"{study_name}-{name}", flags=re.ASCII)
+    full_name = re.sub(r"[-.]{2,}", "-", full_name).strip("-.")
+    if len(full_name) > LONGEST:
+        digest = hashlib.sha256(full_name.encode()).hexdigest()[:8]
+        full_name = f"{full_name[: LONGEST - 9].rstrip('-.')}-{digest}"
+    return f"{user}/{full_name}"
 
 
 def calm() -> None:
@@ -129,9 +140,9 @@ def _limit_timeouts() -> None:
     from huggingface_hub import set_client_factory
 
     def client() -> Any:
-        made = _default_client()
-        made.event_hooks["request"].append(_limit)
-        return made
+        http_client = _default_client()
+        http_client.event_hooks["request"].append(_limit)
+        return http_client
 
     set_client_factory(client)
 
@@ -174,7 +185,7 @@ def clean(text: str) -> str:
 
 
 def why(error: BaseException) -> str:
-    """Describe an error of the Hub in one line, with a remedy."""
+    """Describe an error of the Hub in one line, with a remedy if there is one."""
     from huggingface_hub import constants, errors
 
     error = _under(error)

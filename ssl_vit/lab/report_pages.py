@@ -96,11 +96,14 @@ def write(options: ReportOptions) -> "RunPages | Report":
 
 
 def _write_run(folder: Path) -> RunRecord:
-    """Write the page of a run, and before it the figure that a task of a study leaves out."""
+    """Write the page of a run and return the run's record.
+
+    A task of a study does not draw its predictions, so they are drawn first.
+    """
     if is_task(folder):
         try:
             engine.draw_predictions(folder)
-        except UserError as error:  # the page has the rest
+        except UserError as error:  # the page then lacks only this figure
             print(f"warning: the predictions of the run were not drawn: {error}", file=sys.stderr)
     return run_page.write(folder)
 

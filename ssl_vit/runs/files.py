@@ -27,40 +27,45 @@ def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Pa
     After an error the unfinished file is removed, which frees space on a full disk.
 
     Args:
-        path: The file or folder to write.
-        written: Names of all files that are ever written in the folder; needed to replace a folder
-            with content. Files with other names are moved to the new folder.
+        path: File or folder to write.
+        written: Names of all files that the program ever writes into the folder, or None for a
+            file or a new folder. Files of other names are moved into the new folder.
 
     Raises:
-        OSError: The path cannot be written; the error names `path`.
+        OSError: The path cannot be written. The error names `path`.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        remove(beside)
-        yield beside
+        remove(unfinished)
+        yield unfinished
         if written is not None and path.is_dir():
-            _exchange(beside, path, written)
+            _exchange(unfinished, path, written)
         else:
-            beside.replace(path)
+            unfinished.replace(path)
     except BaseException as error:
         with suppress(OSError):
-            remove(beside)
+            remove(unfinished)
         # the error of a failed write names no file
-        if isinstance(error, OSError) and error.errno and error.filename in (None, str(beside)):
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 
-def _exchange(beside: Path, path: Path, written: Collection[str]) -> None:
-    """Rename a folder to `path`, in place of the present folder.
+def _exchange(unfinished: Path, path: Path, written: Collection[str]) -> None:
+    """Replace the folder `path` by an unfinished folder, and keep the user's files.
 
-    POSIX cannot rename over a folder with content. Between two renames the folder is missing, and a
-    reader tries again.
+    POSIX cannot rename over a folder with content. Between the two renames there is no folder, and
+    a reader tries again.
+
+    Args:
+        unfinished: Unfinished folder.
+        path: Folder to replace.
+        written: Names of files that are not kept.
     """
     old = path.with_name(f".{path.name}.0")  # no process has that number
     remove(old)
     path.rename(old)
-    beside.rename(path)
+    unfinished.rename(path)
     for entry in old.iterdir():
         if entry.name not in written:
             entry.rename(path / entry.name)
@@ -68,11 +73,11 @@ def _exchange(beside: Path, path: Path, written: Collection[str]) -> None:
 
 
 def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """Return files and folders that processes are writing, or that killed processes have left.
+    """Return the unfinished files and folders that processes write or that killed processes left.
 
     Args:
-        folder: The folder to look in.
-        names: Matches the final names of the files and folders.
+        folder: Folder to look in.
+        names: Pattern that matches the final names of the files and folders.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         matches = (BESIDE.fullmatch(entry.name) for entry in entries)
@@ -86,12 +91,13 @@ def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] =
     """Remove `leftovers` of a folder that only this process writes.
 
     Args:
-        folder, names: As in `leftovers`.
-        delete: A function that removes a file or folder, but not the target of a link.
+        folder: See `leftovers`.
+        names: See `leftovers`.
+        delete: Function that removes a file or folder, but not the target of a link.
     """
-    for left in leftovers(folder, names):
+    for path in leftovers(folder, names):
         with suppress(OSError):  # another process removes it, too
-            delete(left)
+            delete(path)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -100,7 +106,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with replacing(path) as beside, beside.open("xb") as file:
+    with replacing(path) as unfinished, unfinished.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())

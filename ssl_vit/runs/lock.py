@@ -62,16 +62,16 @@ def check_outside(name: str, folder: Path) -> None:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a process writes the folder, by the lock file, without locking anything."""
+    """Return whether a process writes the folder, according to the lock file. Nothing is locked."""
     return writer(folder) is not None
 
 
 def writer(folder: Path) -> str | None:
-    """Describe who writes the folder, as the lock file tells.
+    """Describe the process that writes the folder, according to the lock file, or return None.
 
-    The text is like `process 12 on gpu7 since 2026-11-27 06:30:00`. It is None if nobody writes:
-    the file is empty, or names a process of this machine that has ended. A process of another
-    machine counts as alive, because this machine cannot tell.
+    The text is like `process 12 on gpu7 since 2026-11-27 06:30:00`. No process writes if the file
+    is empty or names a process of this machine that has ended. A process of another machine counts
+    as alive, because this machine cannot tell.
     """
     path = folder / FILE
     if not path.is_file():  # reading a pipe would block
@@ -148,8 +148,8 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
     """Keep other writers out of a folder while the body runs, also other threads of this process.
 
     Args:
-        folder: Created if it does not exist.
-        out: The run's out=, for errors.
+        folder: Folder to hold, created if it does not exist.
+        out: Value of out=, for error messages.
 
     Raises:
         UserError: Another writer holds the folder, it cannot be written, or its file system has no
@@ -161,10 +161,10 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            place = HeldFolder(folder)
+            held_folder = HeldFolder(folder)
         except OSError as error:
             raise UserError(f"out={out}: {folder} cannot be written: {error.strerror}") from None
-        stack.callback(place.close)
+        stack.callback(held_folder.close)
         try:
             stack.enter_context(lock)
         except Timeout:
@@ -173,22 +173,25 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
         except OSError as error:
             text = "Use a writable folder, on a file system with locks."
             raise UserError(f"out={out}: {path}: {error.strerror}. {text}") from None
-        real = folder.resolve()
-        OURS.add(real)
-        stack.callback(OURS.discard, real)
+        resolved = folder.resolve()
+        OURS.add(resolved)
+        stack.callback(OURS.discard, resolved)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         line = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
         path.write_text(json.dumps(line))
         try:
-            yield place
+            yield held_folder
         finally:
-            if place.is_in_place():
+            if held_folder.is_in_place():
                 with suppress(OSError):
                     path.write_text("")
 
 
 def _named(folder: Path) -> str:
-    """Describe who holds the lock, and wait for a process that has not written the line yet."""
+    """Describe the process that holds the lock.
+
+    The holder may not have written its line yet, so the function waits up to `NAMING` seconds.
+    """
     until = time.monotonic() + NAMING
     while (holder := writer(folder)) is None and time.monotonic() < until:
         time.sleep(0.01)

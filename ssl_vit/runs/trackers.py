@@ -65,7 +65,7 @@ class MetricsLog(WarningLog):
 
 
 def tagged(row: Row) -> dict[str, Any]:
-    """Return a row's values by the names that trackers show, train/NAME for training metrics."""
+    """Return `{name in trackers: value}` of a row. Training metrics are called train/NAME."""
     return {
         name if "/" in name else f"train/{name}": value
         for name, value in row.items()
@@ -76,13 +76,13 @@ def tagged(row: Row) -> dict[str, Any]:
 class Trackers(Callback):
     """Callback that passes rows to the trackers of log.trackers, on rank 0.
 
-    All calls are made in one thread, because some libraries bind their run to a thread, and no
-    tracker may hold up training. A tracker that raises, or takes longer than PATIENCE, is left out
-    from then on, with one warning; the other trackers continue.
+    A separate thread makes all calls, because some libraries bind their run to a thread, and no
+    tracker may hold up training. If a tracker raises an error or takes longer than PATIENCE, the
+    callback warns once and no longer calls this tracker. The other trackers continue.
 
     Args:
-        run: The run, in whose folder the trackers write.
-        warn: A function that is called with the warning, in the thread that uses this object.
+        run: Run in whose folder the trackers write.
+        warn: Function that is called with a warning, in the thread that uses this object.
     """
 
     def __init__(self, run: Run, warn: Callable[[str], None]) -> None:
@@ -135,12 +135,12 @@ class Trackers(Callback):
 
 
 class _Worker:
-    """Thread of all trackers.
+    """Thread that calls all trackers.
 
     Args:
-        run: The run, in whose folder the trackers write.
-        hung: A worker that hangs in a tracker. The new worker takes over its waiting calls, except
-            calls of that tracker, and opens the other trackers again.
+        run: Run in whose folder the trackers write.
+        hung: Worker that hangs in a tracker, or None. The new worker opens the other trackers again
+            and makes their waiting calls.
     """
 
     def __init__(self, run: Run, hung: "_Worker | None" = None) -> None:
@@ -166,8 +166,8 @@ class _Worker:
 
     def _work(self) -> None:
         opened: dict[str, Any] = {}
-        while (one := self.calls.get()) is not None:
-            name, call = one
+        while (named_call := self.calls.get()) is not None:
+            name, call = named_call
             if name in self.failed or self.run.is_moved:
                 continue
             self.busy = (name, time.monotonic())
@@ -195,31 +195,36 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 def _open(name: str, run: Run, first_step: int) -> Any:
-    """Start or continue the run of a tracker.
+    """Start or continue the run of a tracker, and return accelerate's tracker.
 
-    TensorBoard's values from `first_step` on, written before a resume, are dropped.
+    Args:
+        name: Name of the tracker in log.trackers.
+        run: Run in whose folder the tracker writes.
+        first_step: First step after a resume. TensorBoard drops earlier values from this step on.
     """
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     if name == "tensorboard":
-        place = {"run_name": run.tensorboard.name, "logging_dir": run.folder}
-        tracker = LOGGER_TYPE_TO_CLASS[name](**place, purge_step=first_step)
+        folders = {"run_name": run.tensorboard.name, "logging_dir": run.folder}
+        tracker = LOGGER_TYPE_TO_CLASS[name](**folders, purge_step=first_step)
         tracker.start()
         return tracker
     folder = run.folder.resolve() / "trackers"
-    known = folder / f"{name}.json"
+    id_file = folder / f"{name}.json"
     folder.mkdir(exist_ok=True)
-    before = None
+    identifier_before = None
     with suppress(OSError, ValueError, KeyError, TypeError):
-        before = str(json.loads(known.read_text())["id"])
-    arguments = OPENERS[name](folder, run.recipe.name, before)
+        identifier_before = str(json.loads(id_file.read_text())["id"])
+    arguments = OPENERS[name](folder, run.recipe.name, identifier_before)
     identifier = arguments.pop("identifier", None)
     tracker = LOGGER_TYPE_TO_CLASS[name](folder.parent.parent.name or "runs", **arguments)
     tracker.start()
     if name == "mlflow":
         identifier = tracker.tracker.info.run_id
-    write_atomically(known, json.dumps({"id": identifier}) + "\n")
-    if before is None or name == "trackio":  # trackio replaces a continued run's configuration
+    write_atomically(id_file, json.dumps({"id": identifier}) + "\n")
+    if (
+        identifier_before is None or name == "trackio"
+    ):  # trackio replaces a continued run's configuration
         tracker.store_init_configuration(without_private(run.recipe).values())
     return tracker
 

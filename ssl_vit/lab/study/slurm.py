@@ -171,28 +171,30 @@ def _left(job: Job, run: str, queued: Collection[int]) -> list[tuple[str, Task]]
 def _command(
     job: Job, run: str, numbers: Mapping[str, Sequence[str]], queued: Collection[int]
 ) -> list[str]:
-    """Return the command that submits the remaining tasks of a run, or an empty list if none
-    remain.
+    """Return the command that submits the remaining tasks of a run, or an empty list without any.
 
     Args:
-        job: The study.
+        job: Study to submit.
         run: Name of the run.
         numbers: `{run: job numbers}`. The array waits for the end of all jobs of the needed runs,
             failed or not (`afterany`). With `afterok`, one failed task would block all further
             tasks. Each task checks its own needs instead.
         queued: Indices of the run's tasks that are in the queue.
     """
-    left = _left(job, run, queued)
-    if not left:
+    unfinished = _left(job, run, queued)
+    if not unfinished:
         return []
-    needed = dict.fromkeys(job.tasks[need].run for _, task in left for need in task.needs)
-    waits = ":".join(number for needed_run in needed for number in numbers[needed_run])
-    logs, most = _logs(job), f"%{job.parallel}" if job.parallel else ""
+    indices = ",".join(index for index, _ in unfinished)
+    needed_runs = dict.fromkeys(
+        job.tasks[need].run for _, task in unfinished for need in task.needs
+    )
+    waits = ":".join(number for needed_run in needed_runs for number in numbers[needed_run])
+    logs, at_once = _logs(job), f"%{job.parallel}" if job.parallel else ""
     return [
         *("sbatch", "--parsable", *_options(job)),
         *([f"--dependency=afterany:{waits}"] if waits else []),
         f"--job-name={_job_name(job, run)}",
-        f"--array={','.join(index for index, _ in left)}{most}",
+        f"--array={indices}{at_once}",
         # sbatch replaces %a by the index. Other percent signs in the folder's name are doubled.
         f"--output={str(logs).replace('%', '%%')}/{run}-%a.txt",
         *(str(SCRIPT), str(logs / run)),
@@ -237,29 +239,37 @@ def _options(job: Job) -> list[str]:
 
 
 def _layout(values: Mapping[str, str]) -> tuple[int, int]:
-    """Return the number of machines of a task and the processes on each machine.
+    """Return the number of machines of a task, and the number of processes on each machine.
 
-    The processes are as many as the options ask for, else one for each GPU.
+    The options set the number of processes, or else one process runs for each GPU.
+
+    Args:
+        values: `{option of sbatch: value}`.
 
     Raises:
         UserError: An option's number is invalid, or the machines do not divide the GPUs.
     """
     nodes = _number(values, "nodes", NUMBER)
     name = next((option for option in PROCESSES if option in values), "")
-    each = _number(values, name, PROCESSES.get(name, NUMBER))
+    processes = _number(values, name, PROCESSES.get(name, NUMBER))
     if name != "gpus":
-        return nodes, each
-    if each % nodes:
+        return nodes, processes
+    if processes % nodes:
         text = f"the number of GPUs must be a multiple of --nodes={nodes}"
         raise UserError(f"slurm: --gpus={values[name]}: {text}")
-    return nodes, each // nodes
+    return nodes, processes // nodes
 
 
 def _number(values: Mapping[str, str], name: str, pattern: str) -> int:
-    """Return the number of an option, or 1 if the option is missing.
+    """Return the number in the value of an option, or 1 if the option is missing.
+
+    Args:
+        values: `{option of sbatch: value}`.
+        name: Name of the option.
+        pattern: Pattern of a valid value, with the number as its first group.
 
     Raises:
-        UserError: The text is not such a number.
+        UserError: The value does not match the pattern.
     """
     match = re.fullmatch(pattern, values.get(name, "1"), re.ASCII)
     if match is None:

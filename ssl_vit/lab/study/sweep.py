@@ -20,20 +20,20 @@ COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words without `sweep`, and the keys that follow the word."""
-    behind = words[words.index(SWEEP) + 1 :]
-    keys = [key for key, equals, _ in (word.partition("=") for word in behind) if equals]
+    """Return the words without `sweep`, and the keys of the options after `sweep`."""
+    words_after = words[words.index(SWEEP) + 1 :]
+    keys = [word.partition("=")[0] for word in words_after if "=" in word]
     return [word for word in words if word != SWEEP], keys
 
 
 def content(
     recipe: str | None, texts: Mapping[str, str], swept: Iterable[str], match: str | None
 ) -> tuple[dict[str, Any], str]:
-    """Return the study of the sweep with the structure of a study file, and the study's name.
+    """Return the study of a sweep with the structure of a study file, and the study's name.
 
     Args:
-        recipe: Recipe that all runs start from.
-        texts: `{key: text}` of all options, swept and not.
+        recipe: Name of the recipe of all runs.
+        texts: `{key: text}` of all options. The text of a swept key has its values with commas.
         swept: Keys that have several values.
         match: `exaflop` if the values of the first key get equal compute, else None.
 
@@ -53,22 +53,26 @@ def content(
         if len(values) == 1:
             wanted = f"Add a value, or write {key}= before the word {SWEEP}."
             raise UserError(f"{key}={texts[key]}: only a single value after {SWEEP}. {wanted}")
-    start = {key: text for key, text in texts.items() if key not in axes}
-    start |= {"recipe": recipe} if recipe else {}
-    trained = {key: text for key, text in start.items() if not key.startswith("probe.")}
-    probed = {key: text for key, text in start.items() if key.startswith(("probe.", "compute."))}
-    base = _base(trained, {key: values[0] for key, values in axes.items()})
+    shared_options = {key: text for key, text in texts.items() if key not in axes}
+    shared_options |= {"recipe": recipe} if recipe else {}
+    pretrain_options = {
+        key: text for key, text in shared_options.items() if not key.startswith("probe.")
+    }
+    probe_options = {
+        key: text for key, text in shared_options.items() if key.startswith(("probe.", "compute."))
+    }
+    base = _base(pretrain_options, {key: values[0] for key, values in axes.items()})
     if not base.trains:
         raise UserError(f"recipe={recipe}: this recipe trains no encoder. Use recipe=mpp.")
-    trained.pop("plugin", None)  # the study passes on the plugin of the command line
+    pretrain_options.pop("plugin", None)  # the study passes on the plugin of the command line
     if base.data.path:
         # absolute, so that runs find the images from any folder
-        trained["data.path"] = base.data.path
-    runs = {"pretrain": {"tool": "pretrain", "over": [*axes], "options": trained}}
+        pretrain_options["data.path"] = base.data.path
+    runs = {"pretrain": {"tool": "pretrain", "over": [*axes], "options": pretrain_options}}
     report: dict[str, Any] = {"test": "pretrain", "measures": ["loss"]}
     if engine.labelled(base):
         images = engine.evaluated_images(base)
-        options = {"recipe": "evaluate", "init": "{pretrain}"} | images | probed
+        options = {"recipe": "evaluate", "init": "{pretrain}"} | images | probe_options
         runs["probe"] = {"tool": "evaluate", "over": [*axes], "options": options}
         report = {"test": "probe"}
     return {
@@ -93,7 +97,14 @@ def _names(key: str, values: list[str]) -> dict[str, Any]:
 
 
 def _base(start: Mapping[str, str], first: Mapping[str, str]) -> Recipe:
-    """Resolve the recipe without the swept keys, or else with the first value of each key."""
+    """Resolve the recipe of a sweep without the swept keys.
+
+    If the recipe needs a swept key, each swept key gets its first value.
+
+    Args:
+        start: `{key: text}` of the options that are not swept.
+        first: `{key: text}` of the first value of each swept key.
+    """
     options = [f"{key}={text}" for key, text in start.items()]
     try:
         return engine.resolve(options, SWEEP)

@@ -105,21 +105,25 @@ class WarmProcess:
             )
 
     def suits(self, environment: Mapping[str, str]) -> bool:
-        """Return whether a task with this environment would import the same as this process did."""
-        ours, theirs = dict(self.environment), dict(environment)
+        """Return whether this process can fork a task with these environment variables.
+
+        The variables that an import may have read must be equal.
+        """
+        of_process, of_task = dict(self.environment), dict(environment)
         for key in READ_LATE:
-            ours.pop(key, None)
-            theirs.pop(key, None)
-        return ours == theirs
+            of_process.pop(key, None)
+            of_task.pop(key, None)
+        return of_process == of_task
 
     def start(
         self, options: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> "ForkedTask":
         """Fork a task that runs `ssl-vit OPTIONS` and appends the output to a log."""
         self.requests += 1
-        late = {key: environment[key] for key in READ_LATE if key in environment}
-        where = {"log": str(log.resolve()), "cwd": str(Path.cwd())}
-        self.send({"start": self.requests, "options": [*options], "environment": late, **where})
+        variables = {key: environment[key] for key in READ_LATE if key in environment}
+        paths = {"log": str(log.resolve()), "cwd": str(Path.cwd())}
+        request = {"start": self.requests, "options": [*options], "environment": variables}
+        self.send(request | paths)
         return ForkedTask(self, self.requests)
 
     def send(self, request: Mapping[str, Any]) -> None:
@@ -213,12 +217,12 @@ def dies_with_us(number: int = signal.SIGKILL) -> Callable[[], None] | None:
     prctl = ctypes.CDLL(None).prctl
     parent = os.getpid()
 
-    def first() -> None:
+    def set_signal() -> None:
         prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # the parent ended before prctl took effect
             os._exit(1)
 
-    return first
+    return set_signal
 
 
 # ---- in the warm process
@@ -232,16 +236,17 @@ def module_names() -> list[str]:
 
 
 def import_all() -> str | None:
-    """Import what runs import. Return why a fork would not be safe, or None if a fork is safe."""
+    """Import what runs import. Return why a fork is not safe afterwards, or None if it is safe."""
     for name in WITH_OPENBLAS:
         importlib.import_module(name)
-    before = threads()
+    threads_before = threads()
     for name in module_names():
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # otherwise garbage collection in a task would copy the memory of all imports
-    if more := [name for name in threads() - before if name not in FORK_SAFE_THREADS]:
-        return f"an import started the thread {more[0]}"
+    started = [name for name in threads() - threads_before if name not in FORK_SAFE_THREADS]
+    if started:
+        return f"an import started the thread {started[0]}"
     if "/libcuda.so" in Path("/proc/self/maps").read_text():
         return "an import initialised CUDA"
     return None
@@ -254,7 +259,7 @@ def threads() -> Counter[str]:
 
 
 def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
-    """Fork a task for each request and report the exit status until the study's process ends.
+    """Fork a task for each request, and report the exit statuses, until the study's process ends.
 
     Args:
         connection: Connection to the study's process.
