@@ -45,15 +45,17 @@ def random_views(
     Args:
         images: Tensors (C, H, W), which may differ in size.
         key_B: Keys of the samples.
-        size, area, flip: Options of the crops, as in `transforms.train_transform`.
+        size: The side S of a view in pixels.
+        area: The smallest share of an image's area that a view has.
+        flip: Whether to flip half of the views.
         views: Chances and strengths of the transforms.
     """
-    made = []
+    all_views = []
     for view in range(VIEWS):
         view_key_B = view_keys(key_B, view)
         crops = transforms.train_transform(images, view_key_B, size, area, flip)
-        made.append(_changed(crops, view_key_B, views, views.blur[view], views.solarize[view]))
-    return torch.stack(made, 1)
+        all_views.append(_changed(crops, view_key_B, views, views.blur[view], views.solarize[view]))
+    return torch.stack(all_views, 1)
 
 
 def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: ViewOptions) -> Tensor:
@@ -63,14 +65,14 @@ def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: View
     et al., 2021). Their keys follow the keys of the random views.
     """
     smallest, largest = views.local_area
-    made = []
+    all_views = []
     for view in range(VIEWS, VIEWS + views.local):
         view_key_B = view_keys(key_B, view)
         crops = transforms.train_transform(
             images, view_key_B, views.local_size, smallest, flip, largest
         )
-        made.append(_changed(crops, view_key_B, views, views.local_blur, solarize=0.0))
-    return torch.stack(made, 1)
+        all_views.append(_changed(crops, view_key_B, views, views.local_blur, solarize=0.0))
+    return torch.stack(all_views, 1)
 
 
 def _changed(
@@ -108,7 +110,7 @@ def _changed(
 
 
 def _drawn(key_B: np.ndarray, chance: float) -> np.ndarray:
-    """Draw from slot 0 of each key whether something happens: bool (B,), true with this chance."""
+    """Draw from slot 0 of each key, bool (B,): true with the probability `chance`."""
     return rng.uniform(key_B, 0) < chance
 
 
@@ -127,10 +129,10 @@ def _color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, n
 
 def _jittered(image: Image.Image, order: tuple[int, ...], by_4: list[float]) -> Image.Image:
     """Change brightness, contrast, saturation and hue of an image in the given order."""
-    for which in order:
-        by = by_4[which]
-        if by:  # turning the hue by 0 changes pixels too, by rounding
-            image = ADJUST[which](image, by)
+    for i in order:
+        change = by_4[i]
+        if change:  # turning the hue by 0 changes pixels too, by rounding
+            image = ADJUST[i](image, change)
     return image
 
 

@@ -19,26 +19,29 @@ Features = Mapping[str, Any]  # {column: type}, as datasets.Features
 def find(features: Features, data: Data) -> tuple[str, str | None]:
     """Return the names of the image column and the label column (None for no labels).
 
-    data.image_column and data.label_column come first, then the types of the columns, then the
-    usual names. Lists of labels are used only where data.label_column names their column.
+    The columns are chosen by data.image_column and data.label_column, else by type, else by a usual
+    name. A column with lists of labels is used only if data.label_column names the column.
+
+    Args:
+        features: {column: type}.
+        data: The recipe's options of the images.
 
     Raises:
         UserError: A named column does not exist, no column holds images, or a column has another
             type.
     """
-    for key, name in (
-        ("data.image_column", data.image_column),
-        ("data.label_column", data.label_column),
-    ):
+    options = {"data.image_column": data.image_column, "data.label_column": data.label_column}
+    for key, name in options.items():
         if name is not None and name not in features:
             raise UserError(
                 f"{key}={name}: {data.location} has no such column, {suggest(name, features)}"
             )
-    images = [name for name, f in features.items() if isinstance(f, datasets.Image)]
-    images.sort(key=lambda name: name == data.mask_column or name in MASK_NAMES)
-    images += [name for name, feature in features.items() if array_shape(feature)]
-    images += [name for name in IMAGE_NAMES if name in features]
-    image = data.image_column or next(iter(images), None)
+    image_columns = [name for name, f in features.items() if isinstance(f, datasets.Image)]
+    # masks are images too: their columns are tried last
+    image_columns.sort(key=lambda name: name == data.mask_column or name in MASK_NAMES)
+    image_columns += [name for name, feature in features.items() if array_shape(feature)]
+    image_columns += [name for name in IMAGE_NAMES if name in features]
+    image = data.image_column or next(iter(image_columns), None)
     if image is None:
         raise UserError(
             f"{data.location}: found no column of images among {', '.join(features)}. Name the"
@@ -49,10 +52,11 @@ def find(features: Features, data: Data) -> tuple[str, str | None]:
             f"data.image_column={image}: this column of {data.location} holds {features[image]},"
             " not images. Name a column of images."
         )
-    classes = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
-    usual = [name for name in classes if name.lower() in LABEL_NAMES]
-    named = [name for name in usual_columns(features) if _holds_labels(features[name])]
-    label = data.label_column or next(iter(usual + classes + named), None)
+    class_columns = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
+    usual_class_columns = [name for name in class_columns if name.lower() in LABEL_NAMES]
+    other_columns = [name for name in usual_columns(features) if _holds_labels(features[name])]
+    label_columns = usual_class_columns + class_columns + other_columns
+    label = data.label_column or next(iter(label_columns), None)
     if label is not None and not _holds_labels(features[label]) and not _is_named(features[label]):
         raise UserError(
             f"data.label_column={label}: this column of {data.location} holds {features[label]}."
@@ -68,12 +72,12 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
         UserError: There is no such column, or it holds no images.
     """
     choices = [name for name, f in features.items() if _holds_images(f) and name != image]
-    text = f"No column can hold masks (columns: {', '.join(features)})"
+    hint = f"No column can hold masks (columns: {', '.join(features)})"
     if choices:
-        text = f"Name a column of masks with data.mask_column= (columns: {', '.join(choices)})"
+        hint = f"Name a column of masks with data.mask_column= (columns: {', '.join(choices)})"
     wanted = data.mask_column
     if wanted is None:
-        return Masks(next((name for name in MASK_NAMES if name in choices), ""), text)
+        return Masks(next((name for name in MASK_NAMES if name in choices), ""), hint)
     if wanted not in features:
         raise UserError(
             f"data.mask_column={wanted}: {data.location} has no such column,"
@@ -82,9 +86,9 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
     if wanted not in choices:
         content = "the images" if wanted == image else features[wanted]
         raise UserError(
-            f"data.mask_column={wanted}: this column of {data.location} holds {content}. {text}."
+            f"data.mask_column={wanted}: this column of {data.location} holds {content}. {hint}."
         )
-    return Masks(wanted, text)
+    return Masks(wanted, hint)
 
 
 def check_group(features: Features, data: Data) -> None:
@@ -119,8 +123,9 @@ def holds_lists(feature: Any) -> bool:
     if not isinstance(feature, datasets.List | datasets.LargeList):
         return False
     inner = feature.feature
-    numbers = isinstance(inner, datasets.Value) and inner.dtype.removeprefix("u").startswith("int")
-    return numbers or isinstance(inner, datasets.ClassLabel)
+    if isinstance(inner, datasets.ClassLabel):
+        return True
+    return isinstance(inner, datasets.Value) and inner.dtype.removeprefix("u").startswith("int")
 
 
 def _holds_images(feature: Any) -> bool:
@@ -136,6 +141,7 @@ def _holds_images(feature: Any) -> bool:
 
 
 def _holds_labels(feature: Any) -> bool:
+    """Return whether a column holds whole numbers or texts."""
     return getattr(feature, "dtype", "").removeprefix("u").startswith("int") or holds_texts(feature)
 
 
@@ -150,6 +156,7 @@ def holds_texts(feature: Any) -> bool:
 
 
 def class_names(features: Features, label: str | None) -> list[str]:
+    """Return the names of the classes of a label column, or [] if they have no names."""
     feature = features[label] if label else None
     if feature is not None and holds_lists(feature):
         feature = feature.feature

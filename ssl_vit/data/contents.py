@@ -40,11 +40,11 @@ def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
 
 
 def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
-    """Count the distinct images among M images, and the images with different labels on the copies.
+    """Count the distinct images among M images, and those whose copies have different labels.
 
     Args:
-        hashes_M: Hashes of the images' contents.
-        label_M: Their labels, int64 (M,), or lists of labels (M, L).
+        hashes_M: Hash of each image's contents, int64 (M,).
+        label_M: Label of each image, int64 (M,), or lists of labels (M, L).
 
     Returns:
         The counts, or None where all images are distinct.
@@ -52,28 +52,33 @@ def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
     copies_C = np.unique(hashes_M, return_counts=True)[1]
     if len(copies_C) == len(hashes_M):
         return None
-    labelled = np.unique(np.column_stack([hashes_M, label_M]), axis=0)[:, 0]
-    relabelled = int((np.unique(labelled, return_counts=True)[1] > 1).sum())
+    # a hash that occurs in several different pairs of hash and label has several labels
+    hash_of_pair = np.unique(np.column_stack([hashes_M, label_M]), axis=0)[:, 0]
+    relabelled = int((np.unique(hash_of_pair, return_counts=True)[1] > 1).sum())
     effective = effective_number(copies_C)
     return Copies(distinct=len(copies_C), effective=effective, relabelled=relabelled)
 
 
 def distinct(hashes: np.ndarray) -> np.ndarray:
-    """Return the distinct hashes, sorted.
+    """Return the distinct hashes, sorted, like `np.unique`.
 
-    The result equals `np.unique`, which takes 1.5 s for a million numbers of 64 bits (numpy 2.4).
-    The stable sort used here merges parts that are sorted already in 20 ms.
+    For a million hashes `np.unique` takes 1.5 s (numpy 2.4). A stable sort takes 20 ms if parts of
+    the array are sorted already.
     """
-    ordered = np.sort(hashes, kind="stable")
-    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+    sorted_hashes = np.sort(hashes, kind="stable")
+    # keep a hash that differs from the hash before; the first hash differs from itself minus 1
+    return sorted_hashes[np.diff(sorted_hashes, prepend=sorted_hashes[:1] - 1) != 0]
 
 
 def is_among(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return which hashes occur in `known`, as bool of the shape of `hashes`.
+    """Return whether each hash occurs in `known`, bool of the shape of `hashes`.
 
     Args:
         hashes: Hashes of any shape.
         known: Sorted hashes from `distinct`.
     """
-    place = np.searchsorted(known, hashes)
-    return np.append(known, known[:1])[place] == hashes if len(known) else place < 0
+    if not len(known):
+        return np.zeros(hashes.shape, bool)
+    position = np.searchsorted(known, hashes)
+    # a hash above all known hashes has the position len(known), where any other hash may stand
+    return np.append(known, known[:1])[position] == hashes

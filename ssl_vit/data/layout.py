@@ -470,7 +470,7 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
     like_no_label = sorted(name for name in set(label_of.values()) if NO_LABEL.fullmatch(name))
     if like_no_label:
         guesses.append(
-            f"folders counted as classes: {some(like_no_label)}. If their images have no label, move"
-            " the images next to the folders of classes"
+            f"folders counted as classes: {some(like_no_label)}. If their images have no label,"
+            " move the images next to the folders of classes"
         )
     return label_of, guesses

@@ -31,8 +31,8 @@ def check(splits: Splits, data: Data) -> None:
     Raises:
         UserError: A split has no masks; the message names the columns of the data.
     """
-    named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    for split, source in named.items():
+    sources = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    for split, source in sources.items():
         if source is not None and not source.masks.column:
             raise UserError(
                 f"data.mask_column=null: the {split} split of {data.place} has no masks."
@@ -41,12 +41,12 @@ def check(splits: Splits, data: Data) -> None:
 
 
 def known_classes(splits: Splits, data: Data) -> int | None:
-    """Return the number of classes that the data or options give, else None."""
+    """Return the number of classes of a pixel, or None if neither options nor data tell it."""
     return data.mask_classes or splits.train.masks.classes
 
 
 def chosen(source: Source, most: int | None) -> Source:
-    """Return at most `most` images of a split, a fixed random choice."""
+    """Return at most `most` random images of a split, the same images for each call."""
     if most is None or most >= len(source):
         return source
     return source.subset(permuted(source, most, CHOICE_KEY))
@@ -98,7 +98,14 @@ class MaskedImages(ImageDataset):
         return super().content(row, raw[0])
 
     def prepared(self, images: list[tuple[Tensor, Tensor]], samples: Samples) -> dict[str, Any]:
-        """Return the fields of the Batch that are made from pixels, with the masks.
+        """Crop and resize images and their masks.
+
+        Args:
+            images: Pairs of a decoded image and its mask.
+            samples: The samples of these images.
+
+        Returns:
+            {"image" or "mask": value of this field of the Batch}.
 
         Raises:
             UserError: A mask has another size than its image, or a class out of range.
@@ -113,6 +120,11 @@ class MaskedImages(ImageDataset):
         return super().prepared([image for image, _ in images], samples) | {"mask": masks_BHW}
 
     def _check(self, row: int, image: Tensor, mask_HW: Tensor) -> None:
+        """Check the size and the classes of a row's mask.
+
+        Raises:
+            UserError: The mask has another size than its image, or a class out of range.
+        """
         name = self.source.name(row)
         prefix = f"data.mask_column={self.source.masks.column}"
         if image.shape[1:] != mask_HW.shape:
@@ -122,15 +134,15 @@ class MaskedImages(ImageDataset):
                 " the same size."
             )
         ignore = self.data.mask_ignore
-        shown = mask_HW[mask_HW != ignore]
-        if not len(shown):
+        classes = mask_HW[mask_HW != ignore]
+        if not len(classes):
             return
-        low, high = int(shown.min()), int(shown.max())
+        low, high = int(classes.min()), int(classes.max())
         most = self.classes or MOST_CLASSES
         if low < 0 or high >= most:
-            beyond = low if low < 0 else high
+            wrong_class = low if low < 0 else high
             raise UserError(
-                f"{prefix}: {name}: the mask has the class {beyond:,}. Use 0 to {most - 1:,}"
+                f"{prefix}: {name}: the mask has the class {wrong_class:,}. Use 0 to {most - 1:,}"
                 f" (data.mask_classes=), or {ignore} for pixels to ignore (data.mask_ignore=)."
             )
 
@@ -142,10 +154,17 @@ def loader(
     workers: int,
     classes: int | None,
 ) -> DataLoader:
-    """Return a loader of this process's share of all images of a split and their masks.
+    """Return a loader of this process's batches of all images of a split, with masks.
 
-    Each row is in the share of exactly one process. Samples that cannot be read are left out and
-    named.
+    The images are divided among the processes. Unreadable images and masks are left out, and their
+    names are in `Batch.unreadable`.
+
+    Args:
+        source: The split.
+        data: The recipe's options of the images.
+        batch_layout: The device batch, and the number of processes.
+        workers: The requested number of worker processes.
+        classes: The number of classes of a pixel, None if it is not known.
     """
     samples = shared_samples(np.arange(len(source)), batch_layout, EVALUATION_KEY)
     size = batch_bytes(data, batch_layout) + 4 * data.size**2 * batch_layout.device_batch

@@ -65,10 +65,10 @@ class DrawnStore(Store):
 
 
 def open_splits(data: Data) -> Found:
-    """Open each split of a recipe's `data`.
+    """Open all splits of the folder, data set on the Hub or embedded set that a recipe names.
 
     Raises:
-        UserError: The place holds no images.
+        UserError: There are no images, or a column does not exist.
     """
     guesses: list[str] = []
     if data.path:
@@ -103,18 +103,18 @@ def _open_path(contents: Contents, data: Data) -> Found:
     elif contents.kind == "tar":
         splits = open_tars(contents, data, guesses)
     else:
-        from . import (
-            tables,
-        )  # imports `datasets` and pandas, which image files and tars do not need
+        # imports `datasets` and pandas, which image files and tars do not need
+        from . import tables
 
         if contents.kind == "saved":
             splits = tables.open_tables(tables.load_saved(data, guesses), data, {}, guesses)
         else:
-            known = tables.split_files(contents.files, data, guesses)
+            parquet_of = tables.split_files(contents.files, data, guesses)
             opened = {
-                name: tables.load_parquet(layout.files, data) for name, layout in known.items()
+                name: tables.load_parquet(parquet.files, data)
+                for name, parquet in parquet_of.items()
             }
-            splits = tables.open_tables(opened, data, known, guesses)
+            splits = tables.open_tables(opened, data, parquet_of, guesses)
     return Found(splits, contents.skipped, guesses)
 
 
@@ -122,8 +122,8 @@ def open_streams(data: Data) -> Found:
     """Open each split as a stream, from the Hub or from parquet files without a copy in a cache.
 
     Raises:
-        UserError: The place holds no images, or images that are read in place without a stream; or
-            a stream cannot read the labels.
+        UserError: There are no images, the data are no parquet files, or a stream cannot read the
+            labels.
     """
     from . import tables
 
@@ -140,23 +140,29 @@ def open_streams(data: Data) -> Found:
             " data.stream=false."
         )
     guesses += contents.guesses
-    known = tables.split_files(contents.files, data, guesses)
-    streams = {
-        name: _of_table(
-            tables.load_parquet(split_stream.files, data, stream=True), data, split_stream, guesses
-        )
-        for name, split_stream in known.items()
-    }
+    streams = {}
+    for name, parquet in tables.split_files(contents.files, data, guesses).items():
+        rows = tables.load_parquet(parquet.files, data, stream=True)
+        streams[name] = _of_table(rows, data, parquet, guesses)
     return Found(streams, contents.skipped, guesses)
 
 
 def _of_table(
     rows: "datasets.IterableDataset", data: Data, known: "Parquet | None", guesses: list[str]
 ) -> Callable[[int], Stream]:
-    """Return a function from a seed to the stream of a table's rows.
+    """Return a function that takes a seed and returns the stream of a table.
 
-    Labels that are texts are refused or left out, because their classes are known only after all
-    rows were read.
+    Labels that are texts cannot be used, because the classes are known only after all rows were
+    read. They are an error if data.label_column names their column, and else not used.
+
+    Args:
+        rows: The table.
+        data: The recipe's options of the images.
+        known: The classes of the split's parquet files, None for a data set on the Hub.
+        guesses: A list to which warnings are added.
+
+    Raises:
+        UserError: A stream cannot read the images or labels.
     """
     from . import columns, tables
 
@@ -180,9 +186,9 @@ def _of_table(
         )
     if not data.labels:
         label = None
-    below = [root.resolve() for root in tables.roots(data)]
-    read_file = partial(tables.read_below, roots=below) if data.path else read_hub_file
-    info = no_labels(0, about)
+    roots = [root.resolve() for root in tables.roots(data)]
+    read_file = partial(tables.read_below, roots=roots) if data.path else read_hub_file
+    labels = no_labels(0, about)
     if label:
-        info = Labels(info.label_N, list(classes), f"column {label}", about)
-    return lambda seed: Stream(rows, image, label, read_file, info, data.location, seed)
+        labels = Labels(labels.label_N, list(classes), f"column {label}", about)
+    return lambda seed: Stream(rows, image, label, read_file, labels, data.location, seed)

@@ -34,15 +34,20 @@ CHANNELS = "Expected an array of whole numbers, (H, W, C), (C, H, W) or (B, H, W
 
 
 def decoder(data: Data) -> Decoder:
-    """Return a function from an image, encoded or as an array, to integers (C, H, W).
+    """Return a function that decodes an image to integers (C, H, W).
 
-    It decodes to RGB of 8 bits (`decoding.decode`), or to the stored channels clipped to
-    data.range. The function raises ValueError for an image that cannot be read.
+    The function takes an encoded image or an array. It returns RGB of 8 bits (`decoding.decode`),
+    or the stored channels clipped to data.range, and raises ValueError for an unreadable image.
     """
     return decode if data.is_rgb else partial(_within_range, data=data)
 
 
 def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
+    """Decode an image to the stored channels, integers (C, H, W), clipped to data.range.
+
+    Raises:
+        ValueError: The image cannot be read, or its values have another number of bits.
+    """
     array = planes(raw, data.channels)
     if array.dtype == np.uint8 and data.pixel_range == BYTES:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
@@ -86,8 +91,7 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
     Args:
         images: A uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a list of
             arrays (H, W, 3) and PIL images, which may differ in size. For images that are not RGB
-            of 8
-            bits: arrays of whole numbers with data.channels channels.
+            of 8 bits: arrays of whole numbers with data.channels channels.
         data: Size and preprocessing.
 
     Returns:
@@ -111,10 +115,11 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
 
 def _channels_last(array_B: np.ndarray) -> np.ndarray:
     """Return RGB images (B, H, W, 3) from this shape or from (B, 3, H, W)."""
-    last = array_B.shape[3] == 3
-    if last == (array_B.shape[1] == 3):
+    is_last = array_B.shape[3] == 3
+    is_first = array_B.shape[1] == 3
+    if is_last == is_first:
         raise ValueError(f"an array of shape {array_B.shape}. {EXPECTED}")
-    return array_B if last else array_B.transpose(0, 2, 3, 1)
+    return array_B if is_last else array_B.transpose(0, 2, 3, 1)
 
 
 def _rgb_array(image: Any) -> np.ndarray:
@@ -131,6 +136,7 @@ def _rgb_array(image: Any) -> np.ndarray:
 
 
 def _channel_array(image: Any) -> np.ndarray:
+    """Return one image of any channels, which must be an array with pixels."""
     if not isinstance(image, np.ndarray):
         raise TypeError(f"an image of type {type(image).__name__}. {CHANNELS}")
     if not image.size:
@@ -151,14 +157,19 @@ def no_images(data: Data) -> Tensor:
 def normalisation(
     mean: list[float], std: list[float], pixel_range: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Return the offset and the divisor that turn pixel values into model input.
+    """Return the offset and the divisor by which model input is (pixels - offset) / divisor.
+
+    Args:
+        mean: The mean of each channel, for values scaled to 0 to 1.
+        std: The standard deviation of each channel, for values scaled to 0 to 1.
+        pixel_range: The pixel values that are scaled to 0 and to 1.
 
     Returns:
-        What is subtracted and what is divided by, float32 (C, 1, 1) each.
+        The offset and the divisor, float32 (C, 1, 1) each.
     """
     lowest, highest = pixel_range
-    share_C11, std_C11 = (torch.tensor(values)[:, None, None] for values in (mean, std))
-    return lowest + (highest - lowest) * share_C11, (highest - lowest) * std_C11
+    mean_C11, std_C11 = (torch.tensor(values)[:, None, None] for values in (mean, std))
+    return lowest + (highest - lowest) * mean_C11, (highest - lowest) * std_C11
 
 
 def shown_channels(value: Tensor, axis: int) -> Tensor:

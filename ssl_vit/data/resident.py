@@ -32,10 +32,10 @@ class DecodedImages(NamedTuple):
     """Decoded split.
 
     Attributes:
-        image_NHWC: uint8 (N, H, W, C); without meaning for unreadable images.
-        label_N: int64; lists of labels are (N, L).
+        image_NHWC: The pixels, uint8 (N, H, W, C); zeros for unreadable images.
+        label_N: One label for each image, int64 (N,), or lists of labels (N, L).
         unreadable: {row: why the image cannot be read}.
-        content_N: uint64, the hash of each image's contents (`content_hash`).
+        content_N: Hash of each image's contents (`content_hash`), uint64 (N,).
     """
 
     image_NHWC: Tensor
@@ -49,7 +49,13 @@ class DecodedImages(NamedTuple):
 
 
 def decode_split(source: Source, data: Data, most_bytes: float, threads: int) -> DecodedImages:
-    """Decode every image of a split, of 8 bits, in `threads` threads.
+    """Decode every image of a split into memory.
+
+    Args:
+        source: The images, of 8 bits.
+        data: The recipe's options of the images.
+        most_bytes: The most memory that the pixels may take.
+        threads: The number of threads that decode.
 
     Raises:
         NotResident: The images have different sizes, none of the first images can be read, or
@@ -95,7 +101,7 @@ def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
 
 
 def _room(count: int, shape_HWC: tuple[int, ...], most_bytes: float) -> Tensor:
-    """Return a tensor for `count` images.
+    """Return zeros for `count` decoded images, uint8 (count, H, W, C).
 
     Raises:
         NotResident: The tensor takes more than `most_bytes`.

@@ -5,6 +5,7 @@ A Store knows where the images are. Everything else is the same for every contai
 Legend: N images of a store, B requested rows, L labels of the longest list.
 """
 
+import itertools
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -54,7 +55,7 @@ class Store(ABC):
 
     @abstractmethod
     def sizes(self) -> np.ndarray:
-        """Return the bytes of each encoded image (N,), without reading images."""
+        """Return the size of each encoded image in bytes, integers (N,), without reading images."""
 
     def names(self) -> Iterable[str]:
         """Return names of files below the user's folder, or nothing where images are no files."""
@@ -70,7 +71,7 @@ class Store(ABC):
 
     @property
     def hashed_every(self) -> int | None:
-        """Return the distance between the rows of a fingerprint, or None for as many as fit."""
+        """Return the n of "hash every n-th image for a fingerprint", or None to choose by size."""
         return None
 
 
@@ -104,13 +105,19 @@ class Groups(NamedTuple):
 
     @classmethod
     def by_value(cls, values: Sequence[Any]) -> "Groups":
-        """Group images by a value: equal texts are one group, and null, "" and NaN are no group."""
-        keys = [None if is_missing(value) else str(value) for value in values]
-        names = sorted({name for name in keys if name is not None})
-        number = {name: i for i, name in enumerate(names)}
-        alone = iter(range(len(number), len(number) + len(values)))
-        groups = [next(alone) if name is None else number[name] for name in keys]
-        return cls(np.array(groups, np.int64), names)
+        """Put images with the same value into one group.
+
+        Args:
+            values: One value for each image; null, "" and NaN for an image without a group.
+        """
+        group_names = [None if is_missing(value) else str(value) for value in values]
+        names = sorted({name for name in group_names if name is not None})
+        number_of = {name: i for i, name in enumerate(names)}
+        unused_numbers = itertools.count(len(names))  # for images that are alone in a group
+        numbers = [
+            next(unused_numbers) if name is None else number_of[name] for name in group_names
+        ]
+        return cls(np.array(numbers, np.int64), names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,16 +220,16 @@ def labelled_images(source: Source) -> Source:
 
 
 def without_lists(source: Source, what: str) -> Source:
-    """Return the source, but without labels and with a warning if the labels are lists.
+    """Return the source, without labels if they are lists of labels. Print a warning then.
 
     Args:
         source: The images.
-        what: What needs one label an image, for the warning.
+        what: What cannot use lists of labels, for the warning.
     """
     if source.labels.lists is None:
         return source
-    text = f"data.label_column={source.labels.lists.column}: this column holds lists of labels"
-    print(f"warning: {text}, so {what} have no labels", flush=True)
+    finding = f"data.label_column={source.labels.lists.column}: this column holds lists of labels"
+    print(f"warning: {finding}, so {what} have no labels", flush=True)
     return source.without_labels()
 
 

@@ -66,7 +66,7 @@ def in_memory(cells: Sequence[StreamedImage], about: Labels) -> Source:
 
     Args:
         cells: The images.
-        about: Labels of no image, with what is known of the stream's labels.
+        about: Labels without images, with the stream's classes and the description of its labels.
     """
     label_N = np.array([cell.label for cell in cells], np.int64)
     return Source(MemoryStore(cells), replace(about, label_N=label_N))
@@ -76,11 +76,11 @@ class Cursor(NamedTuple):
     """Start of a window of one process, from which the process can resume.
 
     Attributes:
-        epoch: Number of the epoch.
-        place: Number of the shard among the process's shards of that epoch.
-        row: The next image of that shard.
-        window: Number of the window.
-        image: Number of images that the process read before.
+        epoch: Number of the epoch, from 0.
+        place: Position of the shard in the order in which the process reads shards in this epoch.
+        row: Row of the window's first image in this shard.
+        window: Number of the window, from 0.
+        image: Number of images that the process has read before.
     """
 
     epoch: int = 0
@@ -91,16 +91,16 @@ class Cursor(NamedTuple):
 
 
 class Stream:
-    """Split that is read shard by shard, in endless epochs whose shards are permuted by key.
+    """Split that is read shard by shard, in endless epochs with random orders of the shards.
 
-    Process p of P takes shards p, p+P, ... of each epoch's order, and cuts the images it reads into
-    windows, numbered from 0. A window ends with its epoch, or before the image that would exceed
-    the limit of images or of encoded bytes, so that windows depend on the data alone. One shard and
-    two windows are in memory: one window is read while the other is used.
+    Process p of P reads the shards p, p+P, ... of each epoch's order, and divides the images into
+    windows. A window ends with its epoch, or before the image that would exceed the limit of images
+    or of encoded bytes, so that windows depend on the data alone. One shard and two windows are in
+    memory: one window is read while the other is used.
 
     `cursors[n]` is the start of the window whose first image is the process's n-th image. A stream
-    has no random access, so cursors are known only up to the window after the last window read; a
-    checkpoint stores the cursor it needs.
+    has no random access, so only the cursors of windows that were read, and of the next window, are
+    in `cursors`. A checkpoint stores the cursor from which to resume.
     """
 
     def __init__(
@@ -116,17 +116,18 @@ class Stream:
         """Select the columns of the stream.
 
         Args:
-            rows: The images.
-            image, label: The columns; None for no labels.
+            rows: The table of images.
+            image: Name of the column of images.
+            label: Name of the column of labels, None for no labels.
             read_file: A function that reads the file that a row names.
-            about: Labels of no image, with the names of the classes.
+            about: Labels without images, with the stream's classes.
             where: The beginning of error messages.
             seed: The seed of the order of shards.
         """
         import datasets  # imported only to train on a stream
 
-        kept = [image] + ([label] if label else [])
-        self.rows = rows.select_columns(kept).cast_column(image, datasets.Image(decode=False))
+        columns = [image, label] if label else [image]
+        self.rows = rows.select_columns(columns).cast_column(image, datasets.Image(decode=False))
         self.image = image
         self.label = label
         self.read_file = read_file
@@ -141,10 +142,11 @@ class Stream:
         return self.rows.num_shards
 
     def take(self, count: int, most_bytes: float = math.inf) -> Source:
-        """Return the first images of the first epoch as one process would read them.
+        """Load the first images of the first epoch, in the order of a run with one process.
 
-        There are at most `count` images with at most `most_bytes` encoded bytes, but at least one
-        image.
+        Args:
+            count: The most images.
+            most_bytes: The most encoded bytes, except that at least one image is loaded.
         """
         cells, _ = next(self._windows(Cursor(), count, most_bytes, 0, 1))
         return in_memory(cells, self.about)
@@ -152,15 +154,17 @@ class Stream:
     def windows(
         self, start: Cursor, last: int, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[Cursor, list[StreamedImage]]]:
-        """Yield this process's windows from `start` up to image `last`, each with the cursor.
+        """Yield (cursor, images) of this process's windows, from `start` up to image `last`.
 
         While a window is used, a thread reads the next window.
 
         Args:
-            start: The first window's cursor.
-            last: Number of the first image that is not needed.
-            count, most_bytes: Limits of a window.
-            rank, processes: Number of this process, and number of processes.
+            start: The cursor of the first window.
+            last: The number of the first image that is not needed.
+            count: The most images in a window.
+            most_bytes: The most encoded bytes in a window.
+            rank: The number of this process.
+            processes: The number of processes.
 
         Raises:
             UserError: A shard cannot be read, or this process's shards hold no images.
@@ -179,21 +183,21 @@ class Stream:
     def _windows(
         self, start: Cursor, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
-        """Yield this process's windows from `start` on, each with the next window's cursor."""
+        """Yield (images, cursor of the next window) of this process's windows, from `start` on."""
         while True:
             epoch, first_place, first_row, window, image = start
             cells: list[StreamedImage] = []
-            held = 0
+            window_bytes = 0
             shards = self._order(epoch)[rank::processes].tolist()
             for place in range(first_place, len(shards)):
                 # only the first shard is entered in the middle
                 skipped = first_row if place == first_place else 0
                 for row, cell in enumerate(self._read(shards[place])[skipped:], skipped):
-                    held += len(cell.image)
-                    if cells and (len(cells) == count or held > most_bytes):
+                    window_bytes += len(cell.image)
+                    if cells and (len(cells) == count or window_bytes > most_bytes):
                         window, image = window + 1, image + len(cells)
                         yield cells, Cursor(epoch, place, row, window, image)
-                        cells, held = [], len(cell.image)
+                        cells, window_bytes = [], len(cell.image)
                     cells.append(cell)
             # shards without images would be read again and again for ever
             if not cells:
@@ -237,15 +241,16 @@ class Stream:
 
 
 def window_text(preview: Source) -> str:
-    """Describe the windows of a stream from the mean size of the first images.
+    """Describe how many images and bytes the windows of all processes hold together.
 
-    The size is for all processes together. Fewer than PREVIEW images are the whole epoch.
+    Args:
+        preview: The first images of the stream, whose mean size is used.
     """
-    mean = max(1, preview.store.sizes().mean())
-    count = min(WINDOW, max(1, int(WINDOW_BYTES / mean)))
-    if len(preview) < PREVIEW:
+    mean_bytes = max(1, preview.store.sizes().mean())
+    count = min(WINDOW, max(1, int(WINDOW_BYTES / mean_bytes)))
+    if len(preview) < PREVIEW:  # the preview is the complete epoch
         count = min(count, len(preview))
-    return f"windows of about {count_of_images(count)} ({format_bytes(count * mean)})"
+    return f"windows of about {count_of_images(count)} ({format_bytes(count * mean_bytes)})"
 
 
 def read_hub_file(path: str | None) -> bytes:

@@ -163,17 +163,17 @@ class Frame(NamedTuple):
 
 
 def labels(index: np.ndarray) -> np.ndarray:
-    """Return the class of each image, int64 (B,).
-
-    Any ten successive indices hold each class once.
-    """
+    """Return the class of each image, int64 (B,), by turns from 0 to 9."""
     return np.asarray(index, np.int64) % len(CLASSES)
 
 
 def render(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
     """Draw images as RGB bytes, uint8 (B, size, size, 3).
 
-    An index is one scene, for any side `size` in pixels.
+    Args:
+        index: The numbers of the images in the split. A number is the same scene at any size.
+        size: The side of the images in pixels.
+        split: "train", "validation" or "test".
     """
     image_BHWC = np.empty((len(index), size, size, 3), np.uint8)
     for chunk, key_B, label_B in _chunks(index, split):
@@ -196,7 +196,7 @@ def masks(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
 
 
 def _chunks(index: np.ndarray, split: str) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield places, keys and labels of images that are drawn together."""
+    """Yield (slice of `index`, keys, labels) of at most CHUNK images that are drawn together."""
     key_B = rng.key(list(SIZES).index(split), index)
     for first in range(0, len(index), CHUNK):
         chunk = slice(first, first + CHUNK)
@@ -204,23 +204,28 @@ def _chunks(index: np.ndarray, split: str) -> Iterator[tuple[slice, np.ndarray, 
 
 
 def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> None:
+    """Draw images into `image_BHWC`, uint8, from their keys and labels."""
     size = image_BHWC.shape[1]
     inside_BHW = _figure(rng.stream(key_B, "outline"), label_B, size)
     ground_BHW = _texture(rng.stream(key_B, "ground"), size)
     figure_BHW = _texture(rng.stream(key_B, "figure"), size)
     light_BHW = _light(rng.stream(key_B, "light"), size)
     color_BKC = _colors(rng.stream(key_B, "color"))
-    for c in range(3):
-        k0, k1, k2, k3 = (color_BKC[:, k, c, None, None] for k in range(4))
-        back = k0 + (k1 - k0) * ground_BHW
-        front = k2 + (k3 - k2) * figure_BHW
-        image_BHWC[..., c] = (back + (front - back) * inside_BHW) * light_BHW + 0.5
+    for channel in range(3):
+        ground1, ground2, figure1, figure2 = (
+            color_BKC[:, k, channel, None, None] for k in range(4)
+        )
+        back = ground1 + (ground2 - ground1) * ground_BHW
+        front = figure1 + (figure2 - figure1) * figure_BHW
+        # 0.5 is added because the conversion to bytes rounds down
+        image_BHWC[..., channel] = (back + (front - back) * inside_BHW) * light_BHW + 0.5
 
 
 def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
-    """Return the share of each pixel inside the shape.
+    """Return how much of each pixel the shape covers, float32 (B, H, W) from 0 to 1.
 
-    The shape is as large as a square of side 0.42 to 0.54, and tilted by up to 40 degrees.
+    The shape has the area of a square with a side of 0.42 to 0.54, and is tilted by at most 40
+    degrees.
     """
     side = _uniform(key_B, 0, 0.42, 0.54)
     room = 0.5 - 0.8 * side
@@ -232,11 +237,11 @@ def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
 
 
 def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
-    """Return the share of each pixel in the texture's second colour.
+    """Return how much of each pixel has the texture's second colour, float32 (B, H, W) from 0 to 1.
 
-    A texture has a cell width of CELLS and is turned by eighths of a turn. Origin and edges lie on
-    the lattice of sixteenths, so that patches of an eighth cut a texture in few ways, which makes
-    the texture learnable.
+    A texture has cells of a width in CELLS, and is turned by a multiple of 45 degrees. The origin
+    is a multiple of 1/16, so that patches with a side of 1/8 cut a texture in few different ways,
+    which makes the texture learnable.
     """
     kind_B = rng.integers(key_B, 0, len(TEXTURES))
     turn = rng.integers(key_B, 1, 8)[:, None, None]
@@ -246,21 +251,28 @@ def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
 
 
 def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: int) -> np.ndarray:
-    """Return the share of each pixel inside the image's pattern, float32 (B, H, W).
+    """Return how much of each pixel lies inside a pattern, float32 (B, H, W) from 0 to 1.
 
     Edges are one pixel wide.
+
+    Args:
+        patterns: Functions that return the signed distance to the edge.
+        kind_B: The position of each image's pattern in `patterns`.
+        frame: The origin, turn and unit of each image's pattern.
+        size: The side of the images in pixels.
     """
     x, y = _axes(size)
     share_BHW = np.empty((len(kind_B), size, size), np.float32)
     for kind in np.unique(kind_B):
-        here = kind_B == kind
-        x0, y0, turn, unit = (part[here] for part in frame)
+        has_kind_B = kind_B == kind
+        x0, y0, turn, unit = (values[has_kind_B] for values in frame)
         u = (x - x0) / unit
         v = (y - y0) / unit
         cos = COS[turn]
         sin = SIN[turn]
         distance = patterns[kind](u * cos + v * sin, v * cos - u * sin)
-        share_BHW[here] = np.clip(0.5 - distance * (unit * size), 0, 1)
+        # distance in pixels: half of a pixel on the edge is covered
+        share_BHW[has_kind_B] = np.clip(0.5 - distance * (unit * size), 0, 1)
     return share_BHW
 
 
@@ -291,7 +303,12 @@ def _colors(key_B: np.ndarray) -> np.ndarray:
 
 
 def _pair(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
-    """Return two colours of a tone, as classes (B, 2), with hues that are no neighbours."""
+    """Draw two colours of the same tone, as octal RGB (B, 2), with hues that are no neighbours.
+
+    Args:
+        key_B: Keys of the colours.
+        tone_B: 0 for deep colours, 1 for bright colours.
+    """
     hue_B = rng.integers(key_B, 0, 8)
     other_B = (hue_B + 2 + rng.integers(key_B, 1, 5)) % 8
     shades_BK = 2 * tone_B[:, None] + rng.integers(key_B[:, None], np.array([2, 3]), 2)

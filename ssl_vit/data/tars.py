@@ -244,8 +244,7 @@ def _members(file: Path, column: str | None) -> Members:
             f" {type(error).__name__}"
         ) from None
     except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
-        is_cut_off = isinstance(error, ValueError)
-        after = f", after {count_of_images(num_images)}" if is_cut_off else ""
+        after = f", after {count_of_images(num_images)}" if isinstance(error, ValueError) else ""
         raise UserError(f"data.path={file}: {reason(error)}{after}") from None
     for images in members.images.values():
         # such as 0001.seg.png next to 0001.png

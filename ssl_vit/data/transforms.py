@@ -27,30 +27,44 @@ NEAREST: dict[str, Any] = {"interpolation": InterpolationMode.NEAREST_EXACT}
 def crop_boxes(
     key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float, most: float = 1.0
 ) -> np.ndarray:
-    """Draw Inception crops (Szegedy et al., 2015): int64 (B, 4) of top, left, height, width.
+    """Draw a random crop of each image, as in Inception (Szegedy et al., 2015).
 
-    A crop has a uniform share from `area` to `most` of the image, at a log-uniform aspect ratio in
-    RATIO. The first of ten tries that fits is used, else the largest centred box within RATIO.
+    A crop has a uniform share of the image's area, and a log-uniform aspect ratio in RATIO. The
+    first of TRIES random boxes that fits into the image is used, or else the largest centred box
+    with an aspect ratio in RATIO.
+
+    Args:
+        key_B: Keys of the samples.
+        height_B: Heights of the images in pixels.
+        width_B: Widths of the images in pixels.
+        area: The smallest share of the area, between 0 and 1.
+        most: The largest share of the area.
+
+    Returns:
+        Top, left, height and width of each crop in pixels, int64 (B, 4).
     """
     key_B1 = rng.stream(key_B, "crop")[:, None]
     slot_T = 2 * np.arange(TRIES)
-    pixels_BT = (height_B * width_B)[:, None] * (area + (most - area) * rng.uniform(key_B1, slot_T))
+    share_BT = area + (most - area) * rng.uniform(key_B1, slot_T)
+    pixels_BT = (height_B * width_B)[:, None] * share_BT
     low, high = map(math.log, RATIO)
     ratio_BT = np.exp(low + (high - low) * rng.uniform(key_B1, slot_T + 1))
     w_BT = np.rint(np.sqrt(pixels_BT * ratio_BT)).astype(np.int64)
     h_BT = np.rint(np.sqrt(pixels_BT / ratio_BT)).astype(np.int64)
     fits_BT = (w_BT > 0) & (w_BT <= width_B[:, None]) & (h_BT > 0) & (h_BT <= height_B[:, None])
-    first_B = fits_BT.argmax(1)
+    first_fitting_B = fits_BT.argmax(1)
     row_B = np.arange(len(key_B))
-    none_B = ~fits_BT.any(1)
+    none_fits_B = ~fits_BT.any(1)
     centre_w = np.minimum(width_B, np.rint(height_B * RATIO[1])).astype(np.int64)
     centre_h = np.minimum(height_B, np.rint(width_B / RATIO[0])).astype(np.int64)
-    w_B = np.where(none_B, centre_w, w_BT[row_B, first_B])
-    h_B = np.where(none_B, centre_h, h_BT[row_B, first_B])
+    w_B = np.where(none_fits_B, centre_w, w_BT[row_B, first_fitting_B])
+    h_B = np.where(none_fits_B, centre_h, h_BT[row_B, first_fitting_B])
     spare_h = height_B - h_B
     spare_w = width_B - w_B
-    top_B = np.where(none_B, spare_h // 2, rng.integers(key_B1[:, 0], 2 * TRIES, spare_h + 1))
-    left_B = np.where(none_B, spare_w // 2, rng.integers(key_B1[:, 0], 2 * TRIES + 1, spare_w + 1))
+    top_B = np.where(none_fits_B, spare_h // 2, rng.integers(key_B1[:, 0], 2 * TRIES, spare_h + 1))
+    left_B = np.where(
+        none_fits_B, spare_w // 2, rng.integers(key_B1[:, 0], 2 * TRIES + 1, spare_w + 1)
+    )
     return np.stack([top_B, left_B, h_B, w_B], 1)
 
 
@@ -67,10 +81,18 @@ def train_transform(
     flip: bool,
     most: float = 1.0,
 ) -> Tensor:
-    """Return training images (B, C, S, S) of integers.
+    """Crop images at random, resize the crops, and flip half of the crops (paper.md, B.1.2).
 
-    A random crop of a share from `area` to `most` is resized to S x S, and flipped in half of the
-    cases (paper.md, B.1.2).
+    Args:
+        images: Tensors of integers (C, H, W), which may differ in size.
+        key_B: Keys of the samples.
+        size: The side S of the result in pixels.
+        area: The smallest share of an image's area that a crop has.
+        flip: Whether to flip.
+        most: The largest share of an image's area that a crop has.
+
+    Returns:
+        The crops, (B, C, S, S), of the type of `images`.
     """
     heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
     boxes = crop_boxes(key_B, heights, widths, area, most)
@@ -107,18 +129,26 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
 def mix_pairs(
     image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float
 ) -> tuple[Tensor, Tensor]:
-    """Mix each image with the partner by mixup or CutMix.
+    """Mix each image with its partner by mixup or CutMix.
 
-    Mixup (Zhang et al., 2018) blends the two images; the image's share comes from Beta(mixup,
-    mixup). CutMix (Yun et al., 2019) pastes a box of the partner around a uniform place; the box
-    has an area of 1 - Beta(cutmix, cutmix) before the border cuts it. If both are on, one of the
-    two is drawn for each image.
+    Mixup (Zhang et al., 2018) blends the two images, and draws the weight of the first image from
+    Beta(mixup, mixup). CutMix (Yun et al., 2019) pastes a box of the partner at a random place. The
+    box has the share 1 - Beta(cutmix, cutmix) of the area, unless the image's border cuts the box.
+
+    Args:
+        image_B3HW: The images, integers.
+        other_B3HW: The partners, integers.
+        key_B: Keys of the samples.
+        mixup: The parameter of mixup, 0 for no mixup.
+        cutmix: The parameter of CutMix, 0 for no CutMix. With both, half of the images are mixed by
+            CutMix.
 
     Returns:
-        The mixed images as integers, and the share of each image in the mix, float32 (B,).
+        The mixed images as integers, and the share of each image in its mix, float32 (B,).
     """
     key_B = rng.stream(key_B, "mix")
-    cut_B = rng.uniform(key_B, 0) < (0.5 if mixup and cutmix else float(cutmix > 0))
+    cutmix_chance = 0.5 if mixup and cutmix else float(cutmix > 0)
+    cut_B = rng.uniform(key_B, 0) < cutmix_chance
     drawn_B = np.where(cut_B, _beta(key_B, cutmix or 1.0), _beta(key_B, mixup or 1.0))
     inside_BHW = _boxes(key_B, 1 - drawn_B, *image_B3HW.shape[2:])
     share_B = torch.from_numpy(np.where(cut_B, 1 - inside_BHW.mean((1, 2)), drawn_B)).float()
@@ -131,9 +161,10 @@ def mix_pairs(
 
 
 def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
-    """Draw from Beta(a, a) for 0 < a <= 1 (Joehnk, 1964).
+    """Draw from the distribution Beta(a, a), float64 (B,), for 0 < a <= 1 (Joehnk, 1964).
 
-    The first of several tries that fits is used; each try fits with a chance of 1/2 or more.
+    If x^(1/a) + y^(1/a) <= 1 for uniform x and y, the share of the first term is the result. This
+    holds with a probability of at least 1/2, so one of 4 * TRIES pairs nearly always fits.
     """
     slot_T = 2 + 2 * np.arange(4 * TRIES)
     x_BT, y_BT = (rng.uniform(key_B[:, None], slot_T + i) ** (1 / a) for i in (0, 1))
@@ -146,11 +177,15 @@ def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
 
 
 def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Draw boxes around uniform centres, bool (B, H, W).
+    """Draw boxes with a uniform centre, and return which pixels are inside, bool (B, H, W).
 
-    A box has the image's aspect ratio and the given share of its area.
+    Args:
+        key_B: Keys of the samples.
+        area_B: The share of the image's area that each box has, at the image's aspect ratio.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
     """
-    slot = 2 + 8 * TRIES
+    slot = 2 + 8 * TRIES  # the first slot that `_beta` does not use
     inside = []
     for axis, side in enumerate((height, width)):
         centre_B = rng.integers(key_B, slot + axis, side)[:, None]
@@ -161,10 +196,17 @@ def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np
 
 
 def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
-    """Return evaluation images (B, C, S, S) of integers, equal to timm's transform of an export.
+    """Resize and crop images for evaluation, exactly as timm does with an exported encoder.
 
-    With `mode` "crop", the shorter side is resized to floor(S / crop), and the centre S x S is
-    cropped. With "squash", the whole image is resized to S x S, for any aspect ratio.
+    Args:
+        images: Tensors of integers (C, H, W), which may differ in size.
+        size: The side S of the result in pixels.
+        mode: "crop" to resize the shorter side to floor(S / crop) and crop the centre, "squash" to
+            resize the complete image to S x S whatever its aspect ratio.
+        crop: The share of the shorter side that is cropped.
+
+    Returns:
+        The images, (B, C, S, S), of the type of `images`.
     """
     return torch.stack([_fitted_image(image, size, mode, crop) for image in images])
 

@@ -36,16 +36,21 @@ LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")
 
 
 def limit_workers(workers: int, batch_bytes: int) -> int:
-    """Return the requested number of workers, or as many as fit into shared memory.
+    """Return the requested number of workers, or the largest number that fits into shared memory.
 
-    Each worker keeps PREFETCH batches ready. A worker that finds shared memory full dies of SIGBUS,
-    and containers often have 64 MiB of it. Half of the free memory is divided among the processes
-    of this machine; the other half is left for batches in use and for other programs.
+    Each worker keeps PREFETCH batches in shared memory, which is often only 64 MiB in containers. A
+    worker dies of SIGBUS if shared memory is full. Half of the free memory is divided among the
+    processes of this machine; the other half is left for batches in use and for other programs.
+
+    Args:
+        workers: The requested number of workers.
+        batch_bytes: The size of a batch in bytes.
     """
     if not workers or not SHARED.is_dir():
         return workers
-    free = shutil.disk_usage(SHARED).free // 2 // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(workers, free // (PREFETCH * max(1, batch_bytes)))
+    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    usable_bytes = shutil.disk_usage(SHARED).free // 2 // local_processes
+    return min(workers, usable_bytes // (PREFETCH * max(1, batch_bytes)))
 
 
 @contextmanager
@@ -67,7 +72,13 @@ def report_lost_workers() -> Iterator[None]:
 
 
 def _lost(pid: object, reason: str) -> UserError:
-    if reason.endswith(f" {errno.EMFILE}"):  # its exit status
+    """Return the error for a worker that ended.
+
+    Args:
+        pid: The worker's process id.
+        reason: How the worker ended, such as "ended with status 1".
+    """
+    if reason.endswith(f" {errno.EMFILE}"):  # the exit status of `_exit_on_queue_error`
         return UserError(too_many_files())
     return LostError(
         f"data worker (process {pid}) {reason}. If the machine ran out of memory, use a smaller"
@@ -160,10 +171,11 @@ class InterruptibleLoader:
 
 
 def _end_workers(iterator: Any) -> None:
-    """End the workers of a loader's iterator within seconds.
+    """End the workers of a loader's iterator within a few seconds.
 
-    torch's own way waits 5 seconds for each worker, and for ever for its pinning thread, which may
-    wait for a worker.
+    `_shutdown_workers` of torch waits 5 seconds for each worker, and without limit for the thread
+    that pins memory, which may wait for a worker. So it runs in a thread, and workers that are
+    still alive after END_SECONDS are killed.
     """
     if iterator._worker_pids_set:
         # torch's signal handler would raise an error at the end of a worker, while others remain
@@ -174,9 +186,9 @@ def _end_workers(iterator: Any) -> None:
     ending.join(END_SECONDS)
     for worker in iterator._workers:
         worker.kill()
-    until = time.monotonic() + END_SECONDS
+    deadline = time.monotonic() + END_SECONDS
     for worker in iterator._workers:
-        worker.join(max(0.0, until - time.monotonic()))
+        worker.join(max(0.0, deadline - time.monotonic()))
         if worker.is_alive():  # within a system call; the end of this process would wait for it
             process._children.discard(worker)  # type: ignore[attr-defined]
 
