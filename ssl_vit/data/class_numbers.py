@@ -180,15 +180,9 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         limit = data.classes or len(source.classes) or high + 1
         if low < -1 or high >= limit:
             raise UserError(
-<<<<<<< HEAD
                 f"{data.location}: the {split} split has labels from {low} to {high}, but"
                 f" {num_classes} classes have the labels 0 to {num_classes - 1} (-1 means no label)."
                 " Correct the labels or data.classes=."
-=======
-                f"{data.location}: the {split} split has labels from {low} to {high}, but {limit}"
-                f" classes have the labels 0 to {limit - 1} (-1 means no label). Correct the labels"
-                " or data.classes=."
->>>>>>> fdata
             )
     classes = data.classes or len(splits.train.classes)
     if classes:
