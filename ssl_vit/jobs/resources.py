@@ -37,34 +37,33 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     Raises:
         UserError: An objective or a probe of the recipe cannot use lists.
     """
-    loaded = [source for source in splits[:3] if source is not None]
-    lists = [source.labels.lists for source in loaded if source.labels.lists is not None]
+    sources = [source for source in splits[:3] if source is not None]
+    lists = [source.labels.lists for source in sources if source.labels.lists is not None]
     if not lists:
         return
     text = f"data.label_column={lists[0].column} holds a list of labels for each image"
-    probing = recipe.objective == "probe"
+    is_evaluation = recipe.objective == "probe"
     for part in recipe.declared.trained(recipe):
-        if part.labels and not probing:
+        if part.labels and not is_evaluation:
             part.check_label_lists(recipe, text)
-    of_one_label = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
-    if of_one_label and (probing or recipe.probe.every):
-        measures = f"probe.measures=[{','.join(of_one_label)}]"
+    single_label_measures = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
+    if single_label_measures and (is_evaluation or recipe.probe.every):
+        measures = f"probe.measures=[{','.join(single_label_measures)}]"
         raise UserError(f"{measures}: {text}. Use a data.label_column= with single labels.")
 
 
 def largest_sizes(recipe: Recipe) -> str:
-    """Name the options that make the network or a step large, with their values.
+    """Return the LARGEST options with the largest numbers, as text "KEY=VALUE, KEY=VALUE".
 
-    Of the options of model and objective, data.size and optim.batch, the LARGEST with the largest
-    numbers are named.
+    Only options that decide the size of the network or of a step are considered: those of model and
+    objective, data.size and optim.batch.
     """
     groups = ("model", *recipe.groups)
-    named = ("data.size", "optim.batch")
-    sizes = {
-        key: value
-        for key, value in recipe.values().items()
-        if type(value) is int and (key in named or key.split(".")[0] in groups)
-    }
+    sizes: dict[str, int] = {}
+    for key, value in recipe.values().items():
+        is_size = key in ("data.size", "optim.batch") or key.split(".")[0] in groups
+        if is_size and type(value) is int:
+            sizes[key] = value
     largest = sorted(sizes, key=lambda key: -sizes[key])[:LARGEST]
     return ", ".join(f"{key}={sizes[key]}" for key in largest)
 
@@ -119,10 +118,10 @@ def resident_images(
     at least twice from `step` on, and if decoded images take at most AUTO_RESIDENT of the memory.
 
     Args:
-        recipe: The run's recipe.
-        train: The training images.
-        step: The step from which training goes on.
-        images: The number of training images, if `train` is only a sample.
+        recipe: Recipe of the run.
+        train: Training images, or a sample.
+        step: Step from which training continues.
+        images: Number of training images, if `train` is only a sample.
 
     Returns:
         The decoded images, or None if images are decoded when read.
@@ -131,11 +130,11 @@ def resident_images(
         UserError: compute.resident=true, and the images cannot be kept in memory.
     """
     wanted, data = recipe.compute.resident, recipe.data
+    images = images or len(train)
     # embedded images are drawn, not decoded, and images seen once need no decoding in advance
-    pays = bool(data.path or data.hub) and (
-        (recipe.optim.steps - step) * recipe.optim.batch >= 2 * (images or len(train))
-    )
-    if wanted is False or not (wanted or pays):
+    is_decoded = bool(data.path or data.hub)
+    is_seen_twice = (recipe.optim.steps - step) * recipe.optim.batch >= 2 * images
+    if wanted is False or not (wanted or (is_decoded and is_seen_twice)):
         return None
     try:
         if compared_views(recipe):
@@ -145,7 +144,8 @@ def resident_images(
         if data.stream:
             raise NotResident("data.stream=true reads the images in parts")
         share = 0.5 if wanted else AUTO_RESIDENT
-        room = share * host_memory() * len(train) / (images or len(train))
+        # If `train` is a sample, its share of the room for all images
+        room = share * host_memory() * len(train) / images
         return decode_split(train, data, room, torch.get_num_threads())
     except NotResident as error:
         if wanted:
