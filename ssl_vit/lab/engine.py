@@ -361,10 +361,10 @@ def image_counts(recipe: Recipe, train_images: int | None) -> ImageCounts:
         if not recipe.trains:
             seen = costs.evaluated_images(recipe, count, total - count)
         return ImageCounts(count, seen, "on this machine")
-    published = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
+    available = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
     source = "given by images=" if train_images else "as published"
-    if count != published:
-        source = f"left for training, of {published:,} {source}"
+    if count != available:
+        source = f"left for training, of {available:,} {source}"
     return ImageCounts(count, seen, source)
 
 
