@@ -181,8 +181,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         if low < -1 or high >= limit:
             raise UserError(
                 f"{data.location}: the {split} split has labels from {low} to {high}, but"
-                f" {limit} classes have the labels 0 to {limit - 1} (-1 means no label). Correct the"
-                " labels or data.classes=."
+                f" {limit} classes have the labels 0 to {limit - 1} (-1 means no label). Correct"
+                " the labels or data.classes=."
             )
     classes = data.classes or len(splits.train.classes)
     if classes:
