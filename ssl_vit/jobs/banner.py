@@ -28,19 +28,22 @@ def print_banner(job: Job) -> None:
     All processes must call this function, because all take part in the step. Only rank 0 prints.
     """
     recipe, batch_layout = job.recipe, job.batch_layout
-    first_batch = job.held_out.example
-    batch = first_batch.map(lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1)))
+    # The first held-out image, as often as a device batch has images
+    batch = job.held_out.example.map(
+        lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1))
+    )
     seconds = loop.seconds_per_step(job.state, batch, loop_settings(recipe))
     if not job.accelerator.is_main_process:
         return
     for text in _warnings(job):
         job.run.warn(text)
-    left = recipe.optim.steps - job.state.step
-    time = f"about {formatting.duration(seconds * left)} here ({seconds:.3g} s per step)"
+    remaining = recipe.optim.steps - job.state.step
+    time = f"about {formatting.duration(seconds * remaining)} here ({seconds:.3g} s per step)"
     console.table([*_what(job), *_how(job), ("time", time)])
 
 
 def _warnings(job: Job) -> Iterator[str]:
+    """Yield warnings about the images, the labels, the probes and the machine."""
     recipe, splits = job.recipe, job.splits
     if recipe.data.validation == 0:
         yield "data.validation=0: held-out metrics are measured on training images"
@@ -53,22 +56,31 @@ def _warnings(job: Job) -> Iterator[str]:
         yield f"folders are used as classes, but {doubt}. {what}"
     if job.online and "knn" in job.online.probe.measures:
         train, _ = job.online.images
+<<<<<<< HEAD
         left = train - job.online.chosen_on(train)
         if recipe.probe.neighbors > left:
             few = f"the probes learn from only {formatting.count_of_images(left)}"
             remedy = "Use fewer neighbours, or probe.measures= without knn"
             yield f"probe.neighbors={recipe.probe.neighbors}: {few}. {remedy}"
+=======
+        learned_from = train - job.online.chosen_on(train)
+        if recipe.probe.neighbors > learned_from:
+            few = f"the probes learn from only {formatting.count_of_images(learned_from)}"
+            yield f"probe.neighbors={recipe.probe.neighbors}: {few}, too few for k-NN accuracy"
+>>>>>>> feval
     yield from splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
         if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
             text = f"almost all training patches have the same class (entropy {value:.2g} nats)"
             yield f"target={recipe.target}: {text}. Use another target="
     batch_bytes = loaders.batch_bytes(recipe.data, job.batch_layout, schema.compared_views(recipe))
-    if (fitting := limit_workers(job.workers, batch_bytes)) < job.workers:
+    fitting = limit_workers(job.workers, batch_bytes)
+    if fitting < job.workers:
         yield f"only {fitting} of {job.workers} data workers start, because /dev/shm is too small"
 
 
 def _what(job: Job) -> Iterator[tuple[str, str]]:
+    """Yield the lines (title, text) about objective, images, network and initial weights."""
     recipe, net, splits = job.recipe, job.objective.encoder, job.splits
     if job.state.step:
         yield "resumed", f"after step {job.state.step:,}"
@@ -105,15 +117,15 @@ def _objective(recipe: schema.Recipe) -> str:
 
     Keys that name weights are left out, because the banner shows weights in lines of their own.
     """
-    own_groups, usual = {"target", *recipe.groups}, schema.defaults()
-    shown = {
+    objective_groups, defaults = {"target", *recipe.groups}, schema.defaults()
+    weight_keys = {
         name for source in recipe.sources().values() for name in (source.key, source.network_key)
     }
-    changed = [
-        f"{key}={formatting.option_text(value)}"
-        for key, value in recipe.values().items()
-        if key.split(".")[0] in own_groups and key not in shown and value != usual[key]
-    ]
+    changed = []
+    for key, value in recipe.values().items():
+        is_of_objective = key.split(".")[0] in objective_groups and key not in weight_keys
+        if is_of_objective and value != defaults[key]:
+            changed.append(f"{key}={formatting.option_text(value)}")
     return ", ".join([recipe.declared.title or recipe.objective, *changed])
 
 
@@ -129,6 +141,7 @@ def _size(teacher: Backbone | None) -> str:
 
 
 def _how(job: Job) -> Iterator[tuple[str, str]]:
+    """Yield the lines (title, text) about optimiser, batch, machine and baselines."""
     recipe, batch_layout, o = job.recipe, job.batch_layout, job.recipe.optim
     images = o.steps * o.batch
     yield (
@@ -156,10 +169,17 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     elif job.not_compared:
         yield "probes", f"none, {job.not_compared}"
     device = f"{batch_layout.processes} x {device}, {formatting.sharded(job.sharding)}"
+<<<<<<< HEAD
     yield "machine", f"{device}, {threads}, {recipe.compute.precision}, {loading}"
     if to_beat := metrics.format_baselines(
         {name: value for name, (value, _) in job.held_out.baselines.items()}
     ):
+=======
+    yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"
+    baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
+    to_beat = metrics.format_baselines(baselines)
+    if to_beat:
+>>>>>>> feval
         group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])
         # guessing among fewer images is easier
         if schema.compared_views(recipe) and group != o.batch:

@@ -28,26 +28,25 @@ def check_split(recipe: Recipe) -> None:
     Raises:
         UserError: checkpoint.best is set, and data.validation and data.test name the same split.
     """
-    metric, tested = recipe.checkpoint.best, recipe.data.test
-    held_out = recipe.data.validation
+    metric, test = recipe.checkpoint.best, recipe.data.test
     # null means the validation split, if the data have one
-    name = "validation" if held_out is None else held_out
-    if metric is None or not isinstance(name, str) or not isinstance(tested, str):
+    held_out = "validation" if recipe.data.validation is None else recipe.data.validation
+    if metric is None or not isinstance(held_out, str) or not isinstance(test, str):
         return
-    if role(name) == role(tested):
+    if role(held_out) == role(test):
         raise UserError(
-            f"checkpoint.best={metric}: data.test={tested} is also the validation split, and a"
+            f"checkpoint.best={metric}: data.test={test} is also the validation split, and a"
             " checkpoint must not be chosen on test images. Use data.validation=0.01, which holds"
             " out a share of train, or another split."
         )
 
 
 def reconcile(job: Job) -> None:
-    """Check that the run measures the metric of checkpoint.best, and prepare the record.
+    """Check that the run measures the metric of checkpoint.best, and prepare `state.best`.
 
-    The metric may come from the held-out evaluation or from a probe during training. Call this
-    function on all processes before the first step, after a checkpoint was loaded if there is one.
-    A new run gets an empty record. The record of a resumed run is checked.
+    `state.best` is the record of the best evaluation so far: empty in a new run, and checked in a
+    resumed run. Call this function on all processes before the first step, after a checkpoint was
+    loaded if there is one.
 
     Raises:
         UserError: The run does not measure the metric, the run was trained without checkpoint.best
@@ -59,27 +58,28 @@ def reconcile(job: Job) -> None:
         job.state.best = None
         return
     with torch.no_grad(), job.state.evaluation_model() as model:
-        known = job.held_out.names(model.eval())
+        metrics = job.held_out.names(model.eval())
         model.train()
     if job.online:
-        known += [f"{PROBE}{name}" for name in job.online.names()]
-    distributed.on_main(job.accelerator, lambda: _reconcile(job, metric, known))
+        metrics += [f"{PROBE}{name}" for name in job.online.names()]
+    distributed.on_main(job.accelerator, lambda: _reconcile(job, metric, metrics))
 
 
-def _reconcile(job: Job, metric: str, known: list[str]) -> None:
+def _reconcile(job: Job, metric: str, metrics: list[str]) -> None:
+    """Do the work of `reconcile` on rank 0, with the names of all measured metrics."""
     state, record = job.state, job.state.best
-    asked = {"metric": metric, "images": job.recipe.eval.images}
-    if metric not in known:
+    settings = {"metric": metric, "images": job.recipe.eval.images}
+    if metric not in metrics:
         reason = "no metric of held-out images has this name"
-        raise UserError(f"checkpoint.best={metric}: {reason}, {suggest(metric, known)}")
+        raise UserError(f"checkpoint.best={metric}: {reason}, {suggest(metric, metrics)}")
     if state.step == 0:
-        state.best = asked | {"step": None, "value": None}
+        state.best = settings | {"step": None, "value": None}
     elif record is None:
         raise UserError(
             f"checkpoint.best={metric}: up to step {state.step:,} the run did not set this key and"
             f" kept no earlier weights. {RESUME_WITHOUT}"
         )
-    elif not asked.items() <= record.items():
+    elif not settings.items() <= record.items():  # the record has other values of these keys
         raise UserError(
             f"checkpoint.best={metric}: so far the run has used checkpoint.best={record['metric']}"
             f" and eval.images={record['images']}. Use these values, or another name=."
@@ -96,17 +96,19 @@ def _check_best(job: Job) -> None:
     """
     assert job.state.best is not None
     step = job.state.best["step"]
-    if step is not None and not checkpoint.is_intact(checkpoint.folder(job.run.checkpoints, step)):
+    if step is None:
+        return
+    if not checkpoint.is_intact(checkpoint.folder(job.run.checkpoints, step)):
         text = f"the checkpoint of step {step:,} is damaged or missing. {RESUME_WITHOUT}"
         raise job.recipe.error("checkpoint.best", text)
 
 
 class BestSoFar:
-    """Best evaluation so far, with which each new evaluation is compared.
+    """Record of the best evaluation so far, with which each new evaluation is compared.
 
     Args:
-        job: The training job. `job.state.best` is the record.
-        saver: Writes the checkpoints of the job.
+        job: Training job. `job.state.best` holds the record.
+        saver: Saver of the job's checkpoints.
     """
 
     def __init__(self, job: Job, saver: checkpoint.Saver) -> None:
@@ -118,11 +120,10 @@ class BestSoFar:
         self.sign = 1 if find_metric(metric).higher else -1
 
     def update(self, row: Row) -> bool:
-        """Return whether a row of metrics is better than every earlier row.
+        """Return whether a row of metrics is better than every earlier row. Collective.
 
-        If so, the record now describes this step, and the caller must save a checkpoint of the
-        step. A value equal to the best value so far is not better, and a value that is not finite
-        is never better. Call this method on all processes.
+        If so, the record is changed to this step, and the caller must save a checkpoint of the
+        step. A value that equals the best value so far, or that is not finite, is not better.
 
         Raises:
             UserError: Too many saves have failed.
@@ -138,7 +139,8 @@ class BestSoFar:
         self.drop_unsaved()
         record = self.job.state.best
         assert record is not None
-        if record["value"] is not None and self.sign * value <= self.sign * record["value"]:
+        best_value = record["value"]
+        if best_value is not None and self.sign * value <= self.sign * best_value:
             return False
         self.before = record
         self.job.state.best = record | {"step": self.job.state.step, "value": value}

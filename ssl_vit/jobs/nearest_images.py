@@ -45,13 +45,13 @@ class Gathered(NamedTuple):
     """Images that the queries are compared with.
 
     Attributes:
-        splits: The splits by name.
-        images: The number of images with a feature.
+        splits: {name: split}.
+        images: Number of images with a feature.
         data: How pixels are read.
-        pairs: How similar two images are. None if there is a single image.
-        about: A sentence that says where the features come from.
-        command: The command that makes the same page with random weights. Empty if these features
-            are made with random weights.
+        pairs: Similarities of all pairs of images. None if there is a single image.
+        about: Text that says where the features come from.
+        command: Command that makes the same page with fresh weights. Empty if these features come
+            from fresh weights.
     """
 
     splits: Mapping[str, Source]
@@ -63,7 +63,11 @@ class Gathered(NamedTuple):
 
 
 def read_query(text: str, data: Data) -> Query:
-    """Read a query image: a file, or an image below data.path, named as embed names images.
+    """Read a query image.
+
+    Args:
+        text: Path of an image file, or its path below data.path.
+        data: Data set, whose pixel options the image must suit.
 
     Raises:
         UserError: The image cannot be read.
@@ -81,7 +85,7 @@ def read_query(text: str, data: Data) -> Query:
 def without_query(
     query: Query, neighbours: Sequence[Neighbor], splits: Mapping[str, Source]
 ) -> list[Neighbor]:
-    """Leave out the query's file from the neighbours, and name the query in each neighbour."""
+    """Return the neighbours without the query's own file, each with the name of the query."""
     query_path = query.path.resolve()
     paths = [splits[neighbour.split].path_of(neighbour.index) for neighbour in neighbours]
     return [
@@ -126,20 +130,19 @@ def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folde
 
 
 def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
-    """Warn if some of a query's neighbours are not among the most similar 1% of all pairs.
+    """Return a warning if some neighbours are less similar to the query than 1% of all pairs are.
 
     If there are few images, or few images near the query, neighbours that look alike may still be
     below this level.
 
-    Returns:
-        The warning, empty if all neighbours are above the level or if the level is not known.
+    Args:
+        neighbours: Nearest images of a query.
+        pairs: Similarities of all pairs of images. None: unknown, so there is no warning.
     """
-    above = (
-        sum(neighbour.similarity > pairs.high for neighbour in neighbours)
-        if pairs
-        else len(neighbours)
-    )
-    if pairs is None or above == len(neighbours):
+    if pairs is None:
+        return ""
+    above = sum(neighbour.similarity > pairs.high for neighbour in neighbours)
+    if above == len(neighbours):
         return ""
     level = f"99% of all pairs of images ({pairs.high:.4f})"
     text = f"the similarity of only {above:,} of these {len(neighbours):,} images is higher than in"
@@ -148,30 +151,35 @@ def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> s
 
 
 def _typical(pairs: PairSimilarity, images: int) -> str:
+    """Describe how similar two images are, measured on a sample of `images` images."""
     drawn = f"{pairs.images:,} of " if pairs.images < images else ""
     measured = f"all pairs of {drawn}{images:,} images"
     return f"similarity {pairs.mean:.4f} on average, above {pairs.high:.4f} for 1% ({measured})"
 
 
 def _name(neighbour: Neighbor, among: Gathered) -> str:
-    """Return a neighbour's file, with split and label if the path does not name them."""
+    """Return "SPLIT: FILE, LABEL" for a neighbour.
+
+    Split and label are left out if folders of the file have their names, and the split if all
+    images have the same split.
+    """
     source = among.splits[neighbour.split]
-    name = source.file_of(neighbour.index)
-    folders = PurePosixPath(name).parts[:-1]
-    split = (
-        f"{neighbour.split}: " if len(among.splits) > 1 and neighbour.split not in folders else ""
-    )
-    label = ""
+    text = source.file_of(neighbour.index)
+    folders = PurePosixPath(text).parts[:-1]
+    if len(among.splits) > 1 and neighbour.split not in folders:
+        text = f"{neighbour.split}: {text}"
     if neighbour.label >= 0:
         label = source.classes[neighbour.label] if source.classes else str(neighbour.label)
-    return text_line(f"{split}{name}" + (f", {label}" if label and label not in folders else ""))
+        if label and label not in folders:
+            text += f", {label}"
+    return text_line(text)
 
 
 def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> str:
-    left = sum(map(len, among.splits.values())) - among.images
-    gone = f" ({left:,} more could not be read)" if left else ""
+    unreadable = sum(map(len, among.splits.values())) - among.images
+    note = f" ({unreadable:,} more could not be read)" if unreadable else ""
     text = "This page shows the images whose features have the highest cosine similarity to the"
-    text += f" features of the query, among {among.images:,} images{gone}. The query's file is left"
+    text += f" features of the query, among {among.images:,} images{note}. The query's file is left"
     text += " out, but copies of the file are not."
     intro: list[Block] = [Text(text), Text(among.about)]
     if among.pairs:
@@ -191,33 +199,38 @@ def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> s
 
 
 def _nearest(query: Query, neighbours: Sequence[Neighbor], among: Gathered) -> Iterable[Block]:
-    text = f"The query: {text_line(query.path.name)}"
-    picture = thumbnail(query.pixels_CHW, among.data)
-    if warning := no_nearer(neighbours, among.pairs):
+    """Yield a warning, if any, and a gallery with the query and the nearest images."""
+    caption = f"The query: {text_line(query.path.name)}"
+    png = thumbnail(query.pixels_CHW, among.data)
+    warning = no_nearer(neighbours, among.pairs)
+    if warning:
         yield Text(f"{warning[0].upper()}{warning[1:]}.", warning=True)
-    shown = [blocks.Image(picture, text, text, href=query.path.resolve().as_uri())]
+    pictures = [blocks.Image(png, caption, caption, href=query.path.resolve().as_uri())]
     for neighbour in neighbours:
         source = among.splits[neighbour.split]
         (raw,), _ = source.fetch(np.array([neighbour.index]))
-        image, name = thumbnail(decoder(among.data)(raw), among.data), _name(neighbour, among)
+        png, name = thumbnail(decoder(among.data)(raw), among.data), _name(neighbour, among)
         path = source.path_of(neighbour.index)
         href = path.resolve().as_uri() if path else ""
         caption = f"{neighbour.similarity:.4f} {name}"
-        shown.append(blocks.Image(image, caption, f"Image of {name}", href=href))
-    yield Gallery(shown)
+        pictures.append(blocks.Image(png, caption, f"Image of {name}", href=href))
+    yield Gallery(pictures)
 
 
 def thumbnail(image_CHW: Tensor, data: Data) -> bytes:
-    """Draw an image, displayed as by `shown_image`, as a PNG.
+    """Return an image as the bytes of a PNG whose longer side has at most SIDE pixels.
 
-    The longer side has at most SIDE pixels. A small image is enlarged by a whole factor, so that
-    pixels stay sharp.
+    A small image is enlarged by a whole factor, so that pixels stay sharp.
+
+    Args:
+        image_CHW: Pixels, integers.
+        data: Range of the pixels.
     """
     image_3HW = shown_image(image_CHW[None], data.pixel_range)[0]
     pixels_HW3 = image_3HW.permute(1, 2, 0).contiguous().numpy()
-    larger = SIDE // max(pixels_HW3.shape[:2])
-    if larger > 1:
-        pixels_HW3 = pixels_HW3.repeat(larger, 0).repeat(larger, 1)
+    factor = SIDE // max(pixels_HW3.shape[:2])
+    if factor > 1:
+        pixels_HW3 = pixels_HW3.repeat(factor, 0).repeat(factor, 1)
     image = Image.fromarray(pixels_HW3)
     image.thumbnail((SIDE, SIDE), Image.Resampling.BOX)
     file = io.BytesIO()

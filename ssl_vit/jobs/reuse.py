@@ -21,9 +21,9 @@ MEASURED_LAST = {"eval.test", "eval.real"}  # keys of measurements after the las
 
 
 def check(run: Run) -> list[str]:
-    """Check that a finished run has the recipe's images, initial weights and files.
+    """Check that a finished run had the images, weights and files that its recipe now names.
 
-    `reconcile` has already compared the recipe.
+    `Run.reconcile` has already compared the recipe.
 
     Returns:
         Warnings about images and weights that are missing on this machine, and so were not checked.
@@ -35,17 +35,21 @@ def check(run: Run) -> list[str]:
     recipe, folder, result = run.recipe, run.folder, run.result()
     check_start(recipe, result.trunk if result else None)
     identity.check_options(recipe, folder)
-    weights = {source: source.identity() for source in recipe.sources().values()}
-    hashes = identity.file_hashes(recipe)
-    files = {kind: hashes.get(kind) or {} for kind in ("plugin", "real")}
-    known = {source.kind: digest for source, digest in weights.items()}
-    identity.check_facts(recipe, folder, known | files)
-    images, warning = _images(recipe)
+    hashes_by_source = {source: source.identity() for source in recipe.sources().values()}
+    weights = {source.kind: hashes for source, hashes in hashes_by_source.items()}
+    file_hashes = identity.file_hashes(recipe)
+    files = {kind: file_hashes.get(kind) or {} for kind in ("plugin", "real")}
+    identity.check_facts(recipe, folder, weights | files)
+    images, image_warning = _images(recipe)
     identity.check_facts(recipe, folder, {"data": images})
-    warnings = [warning] if warning else []
-    text = "not found, so the weights were not compared with the finished run"
-    gone = [source.option for source, digest in weights.items() if source.is_local and not digest]
-    return [*(f"{option}: {text}" for option in gone), *warnings]
+    warnings = []
+    for source, hashes in hashes_by_source.items():
+        if source.is_local and not hashes:
+            text = "not found, so the weights were not compared with the finished run"
+            warnings.append(f"{source.option}: {text}")
+    if image_warning:
+        warnings.append(image_warning)
+    return warnings
 
 
 def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
@@ -54,16 +58,20 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
     Runs are compared by the name of the folder, because the folder may have been moved or removed.
 
     Args:
-        recipe: The recipe of the run.
-        began: The `run` and the `step` that the run began at, or None for a run that began at step
-            0. A run from step 0 gives the same weights to the bit, so any resume= is accepted.
+        recipe: Recipe of the run.
+        began: Entry `trunk` of the run, with the `run` and the `step` that it began at. None for a
+            run that began at step 0: its weights are the same to the bit, so any resume= is
+            accepted.
 
     Raises:
         UserError: The run began at another step or run.
     """
-    began_at, here = (began["run"], began["step"]) if began else None, recipe.trunk
-    if began_at and here and began_at != (here.folder.name, here.step):
-        text = f"the run began at step {began_at[1]} of run {began_at[0]}. Leave out resume=."
+    trunk = recipe.trunk
+    if not began or not trunk:
+        return
+    run, step = began["run"], began["step"]
+    if (run, step) != (trunk.folder.name, trunk.step):
+        text = f"the run began at step {step} of run {run}. Leave out resume=."
         raise recipe.error("resume", text)
 
 
@@ -81,23 +89,19 @@ def check_unfinished(run: Run) -> None:
 
 
 def measured_again(run: Run) -> str:
-    """Describe what a finished training run is to be measured on again, with the same weights.
+    """Return a line to print if a finished training run must be measured again, else "".
 
-    A run is measured again if the recipe now asks for more measurements after the last step.
-
-    Returns:
-        The line to print. Empty if the recipe asks for no measurements, fewer measurements or
-        different ones than before (rows of held-out images belong to the steps of training), or if
-        the last checkpoint is missing.
+    A run is measured again, with the same weights, if the recipe now has further measurements after
+    the last step, and nothing else has changed. The checkpoint of the last step is needed.
     """
     recipe = run.recipe
     changed = identity.changed_options(recipe, run.folder)
     keys = {difference.key for difference in changed}
-    more = keys <= MEASURED_LAST and all(difference.here for difference in changed)
-    if not keys or not more or not recipe.trains:
+    adds_measurements = keys <= MEASURED_LAST and all(difference.here for difference in changed)
+    if not keys or not adds_measurements or not recipe.trains:
         return ""
-    saved = list_checkpoints(run.checkpoints)
-    if not saved or step_of(saved[-1]) != recipe.optim.steps:
+    checkpoints = list_checkpoints(run.checkpoints)
+    if not checkpoints or step_of(checkpoints[-1]) != recipe.optim.steps:
         return ""
     names = ", ".join(map(str, changed))
     return f"again       the run has finished and is measured again with other values: {names}"
@@ -124,7 +128,7 @@ def finished(run: Run) -> Result | None:
 
 
 def _images(recipe: Recipe) -> tuple[dict[str, str], str]:
-    """Return the fingerprints of the images that a recipe names, or why there are none.
+    """Return the fingerprint of each split that a recipe names, or why there are none.
 
     Raises:
         UserError: The images exist on this machine and cannot be read.

@@ -46,20 +46,20 @@ class Neighbour(NamedTuple):
 
 
 def beside(folder: Path, recipe: Recipe, result: Result) -> str:
-    """Describe how a run from scratch compares with a fine-tuned run, in words.
+    """Describe how a fine-tuned run compares with a run from scratch in the same folder of runs.
 
-    The run from scratch has the same length, images and folder of runs. The text gives the
-    accuracies, and for each of the two runs the number of tries and the compute. Without such a
-    run, the text says that the comparison is not known. It then names a run that differs only in
-    POOL, or the command that trains from scratch if no study can compare this pre-training.
+    The run from scratch must have the same length and images. The text gives for each of the two
+    runs the accuracy, the number of tries and the compute. Without such a run, the text says that
+    the comparison is not known, and names a run that differs only in POOL, or the command that
+    trains from scratch if no study can compare this pre-training.
 
     Args:
-        folder: The folder of the fine-tuned run.
-        recipe: The recipe of the fine-tuned run.
-        result: The result of the fine-tuned run.
+        folder: Folder of the fine-tuned run.
+        recipe: Recipe of the fine-tuned run.
+        result: Result of the fine-tuned run.
     """
     neighbours, images = list(_neighbours(folder, recipe)), _images(folder)
-    alike = [
+    from_scratch = [
         neighbour
         for neighbour in neighbours
         if neighbour.recipe.init == SCRATCH
@@ -67,16 +67,17 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         and neighbour.images == images
         and MEASURE in neighbour.result.metrics
     ]
-    if not alike or MEASURE not in result.metrics:
-        why = _other_pooling(neighbours, recipe)
-        made = made_by(recipe)
-        if not why and (made is None or made.plugin):
-            why = f". To train from scratch, type {next_steps.from_scratch(folder)}"
-        return f"{NOT_KNOWN}{why}"
+    pre_training = made_by(recipe)
+    if not from_scratch or MEASURE not in result.metrics:
+        hint = _other_pooling(neighbours, recipe)
+        if not hint and (pre_training is None or pre_training.plugin):
+            hint = f". To train from scratch, type {next_steps.from_scratch(folder)}"
+        return f"{NOT_KNOWN}{hint}"
     # prefer the run with the same seed
     nearest = min(
-        alike, key=lambda neighbour: (neighbour.recipe.seed != recipe.seed, neighbour.folder)
+        from_scratch, key=lambda neighbour: (neighbour.recipe.seed != recipe.seed, neighbour.folder)
     )
+<<<<<<< HEAD
     top1, value = result.metrics[MEASURE].value, nearest.result.metrics[MEASURE].value
     work, all_work = nearest.result.total_exaflop, result.total_exaflop
     less = ", and the compute of the two runs was not matched"
@@ -87,12 +88,35 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     start, here = (
         f"{count} {'try' if count == 1 else 'tries'}, {format_exaflop(exaflop, 2)}"
         for count, exaflop in ((tries, work), (_tries(neighbours, recipe.init), all_work))
+=======
+    tuned_value, scratch_value = (
+        compared.metrics[MEASURE].value for compared in (result, nearest.result)
+>>>>>>> feval
     )
+    tuned_work, scratch_work = result.total_exaflop, nearest.result.total_exaflop
+    compute = "compute that was not compared"
+    if pre_training and scratch_work is not None and tuned_work is not None:
+        compute = "less compute" if scratch_work < tuned_work else compute
+    tuned_tries, scratch_tries = _tries(neighbours, recipe.init), _tries(neighbours, SCRATCH)
+    tuning = "no tuning" if scratch_tries == 1 else f"{scratch_tries} tries"
+    scratch_effort = _effort(scratch_tries, scratch_work)
+    tuned_effort = _effort(tuned_tries, tuned_work)
     return (
+<<<<<<< HEAD
         f"{NOT_KNOWN}, because training from scratch had {tuning}{less}: {MEASURE} {value:.1%}"
         f" from scratch ({nearest.folder.name}: {start}), {top1:.1%} fine-tuned ({here} including"
         " pre-training)"
+=======
+        f"{NOT_KNOWN}, because training from scratch had {tuning} and {compute}: {MEASURE}"
+        f" {scratch_value:.1%} from scratch ({nearest.folder.name}: {scratch_effort}),"
+        f" {tuned_value:.1%} fine-tuned ({tuned_effort} including pre-training)"
+>>>>>>> feval
     )
+
+
+def _effort(tries: int, exaflop: float | None) -> str:
+    """Return the number of tries and the compute as text."""
+    return f"{tries} {'try' if tries == 1 else 'tries'}, {format_exaflop(exaflop, 2)}"
 
 
 def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
@@ -110,25 +134,29 @@ def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
 
 
 def _neighbours(folder: Path, recipe: Recipe) -> Iterator[Neighbour]:
-    """Yield the finished runs in the folder of runs that contains `folder`.
+    """Yield the finished runs that are in the same folder of runs as `folder`, and this run.
 
-    The run in `folder` is one of the runs. Runs with unreadable files are left out.
+    Runs with unreadable files are left out.
+
+    Args:
+        folder: Folder of a run.
+        recipe: Recipe of this run, with which the others are compared.
     """
     for run_folder in sorted(folder.parent.iterdir()):
         with suppress(OSError, ValueError, UserError):
-            made = recipe_files.read(run_folder / "recipe.yaml")
+            run_recipe = recipe_files.read(run_folder / "recipe.yaml")
             result = records.read(run_folder / "result.json", Result)
-            differ = {
-                difference.key for difference in differences(_decides(made), _decides(recipe))
-            }
-            yield Neighbour(run_folder, made, result, _images(run_folder), differ)
+            found_differences = differences(_decides(run_recipe), _decides(recipe))
+            keys = {difference.key for difference in found_differences}
+            yield Neighbour(run_folder, run_recipe, result, _images(run_folder), keys)
 
 
 def _decides(recipe: Recipe) -> Values:
-    """Return the values that decide which weights are tested."""
+    """Return the options that decide which weights of a run are tested, {key: value}."""
     best = recipe.checkpoint.best
-    chosen = {"checkpoint.best": best, "eval.every": recipe.eval.every if best else None}
-    return computed_values(recipe) | chosen
+    # eval.every decides at which steps the best checkpoint is looked for
+    selection = {"checkpoint.best": best, "eval.every": recipe.eval.every if best else None}
+    return computed_values(recipe) | selection
 
 
 def _images(folder: Path) -> object:
@@ -152,7 +180,9 @@ def made_by(recipe: Recipe) -> Recipe | None:
     """
     if recipe.trains and not recipe.fine_tunes:
         return recipe
-    for _, before in runs_before(recipe):
-        if before is None or (before.trains and not before.fine_tunes):
-            return before
+    for _, run_recipe in runs_before(recipe):
+        if run_recipe is None:
+            return None
+        if run_recipe.trains and not run_recipe.fine_tunes:
+            return run_recipe
     return None
