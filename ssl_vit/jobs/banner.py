@@ -56,18 +56,11 @@ def _warnings(job: Job) -> Iterator[str]:
         yield f"folders are used as classes, but {doubt}. {what}"
     if job.online and "knn" in job.online.probe.measures:
         train, _ = job.online.images
-<<<<<<< HEAD
-        left = train - job.online.chosen_on(train)
-        if recipe.probe.neighbors > left:
-            few = f"the probes learn from only {formatting.count_of_images(left)}"
-            remedy = "Use fewer neighbours, or probe.measures= without knn"
-            yield f"probe.neighbors={recipe.probe.neighbors}: {few}. {remedy}"
-=======
         learned_from = train - job.online.chosen_on(train)
         if recipe.probe.neighbors > learned_from:
             few = f"the probes learn from only {formatting.count_of_images(learned_from)}"
-            yield f"probe.neighbors={recipe.probe.neighbors}: {few}, too few for k-NN accuracy"
->>>>>>> feval
+            remedy = "Use fewer neighbours, or probe.measures= without knn"
+            yield f"probe.neighbors={recipe.probe.neighbors}: {few}. {remedy}"
     yield from splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
         if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
@@ -169,17 +162,10 @@ def _how(job: Job) -> Iterator[tuple[str, str]]:
     elif job.not_compared:
         yield "probes", f"none, {job.not_compared}"
     device = f"{batch_layout.processes} x {device}, {formatting.sharded(job.sharding)}"
-<<<<<<< HEAD
     yield "machine", f"{device}, {threads}, {recipe.compute.precision}, {loading}"
-    if to_beat := metrics.format_baselines(
-        {name: value for name, (value, _) in job.held_out.baselines.items()}
-    ):
-=======
-    yield "machine", f"{device}, {threads} threads, {recipe.compute.precision}, {loading}"
     baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
     to_beat = metrics.format_baselines(baselines)
     if to_beat:
->>>>>>> feval
         group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])
         # guessing among fewer images is easier
         if schema.compared_views(recipe) and group != o.batch:

@@ -77,40 +77,21 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     nearest = min(
         from_scratch, key=lambda neighbour: (neighbour.recipe.seed != recipe.seed, neighbour.folder)
     )
-<<<<<<< HEAD
-    top1, value = result.metrics[MEASURE].value, nearest.result.metrics[MEASURE].value
-    work, all_work = nearest.result.total_exaflop, result.total_exaflop
-    less = ", and the compute of the two runs was not matched"
-    if made_by(recipe) and work is not None and all_work is not None and work < all_work:
-        less = " and less compute"
-    tries = _tries(neighbours, SCRATCH)
-    tuning = "no tuning" if tries == 1 else f"{tries} tries"
-    start, here = (
-        f"{count} {'try' if count == 1 else 'tries'}, {format_exaflop(exaflop, 2)}"
-        for count, exaflop in ((tries, work), (_tries(neighbours, recipe.init), all_work))
-=======
     tuned_value, scratch_value = (
         compared.metrics[MEASURE].value for compared in (result, nearest.result)
->>>>>>> feval
     )
     tuned_work, scratch_work = result.total_exaflop, nearest.result.total_exaflop
-    compute = "compute that was not compared"
+    compute = ", and the compute of the two runs was not matched"
     if pre_training and scratch_work is not None and tuned_work is not None:
-        compute = "less compute" if scratch_work < tuned_work else compute
+        compute = " and less compute" if scratch_work < tuned_work else compute
     tuned_tries, scratch_tries = _tries(neighbours, recipe.init), _tries(neighbours, SCRATCH)
     tuning = "no tuning" if scratch_tries == 1 else f"{scratch_tries} tries"
     scratch_effort = _effort(scratch_tries, scratch_work)
     tuned_effort = _effort(tuned_tries, tuned_work)
     return (
-<<<<<<< HEAD
-        f"{NOT_KNOWN}, because training from scratch had {tuning}{less}: {MEASURE} {value:.1%}"
-        f" from scratch ({nearest.folder.name}: {start}), {top1:.1%} fine-tuned ({here} including"
-        " pre-training)"
-=======
-        f"{NOT_KNOWN}, because training from scratch had {tuning} and {compute}: {MEASURE}"
+        f"{NOT_KNOWN}, because training from scratch had {tuning}{compute}: {MEASURE}"
         f" {scratch_value:.1%} from scratch ({nearest.folder.name}: {scratch_effort}),"
         f" {tuned_value:.1%} fine-tuned ({tuned_effort} including pre-training)"
->>>>>>> feval
     )
 
 
