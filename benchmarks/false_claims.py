@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ssl_vit import stats
 from ssl_vit.lab import results
-from ssl_vit.lab.compare import Comparison, Outcomes, difference
-from ssl_vit.lab.study.hours import Group, Hours, Plan
+from ssl_vit.lab.compare import Comparison, TestOutcomes, measure_difference
+from ssl_vit.lab.study.hours import Group, Hours, HoursPlan
 
 DEFAULTS = {"study": "", "studies": "10000", "seed": "0"}
 ARMS = Comparison("a", "b")
@@ -45,14 +45,14 @@ def is_claimed(right_SM: dict[str, np.ndarray], content_M: np.ndarray) -> bool:
     """Return whether a report claims a difference of two arms, by their test images (S, M)."""
     count = len(right_SM["a"])
     rows: dict[str, list[Any]] = {}
-    outcomes: dict[str, Outcomes] = {}
+    outcomes: dict[str, TestOutcomes] = {}
     for arm in ("a", "b"):
         names = [f"{arm}{seed}" for seed in range(count)]
         for name, right_M in zip(names, right_SM[arm], strict=True):
-            outcomes[name] = Outcomes(right_M, content_M)
+            outcomes[name] = TestOutcomes(right_M, content_M)
         rows |= {f"folder_{arm}": names, f"origin_{arm}": names}
         rows[f"value_{arm}"] = [right_M.mean() for right_M in right_SM[arm]]
-    found = difference(ARMS, pd.DataFrame(rows), scale=100.0, correct=outcomes)
+    found = measure_difference(ARMS, pd.DataFrame(rows), scale=100.0, correct=outcomes)
     assert found is not None and found.over_images
     return found.claimed
 
@@ -93,7 +93,7 @@ def seeds_by_time(generator: np.random.Generator, folder: Path) -> int:
     ]
     tasks = [name for group in order for name in group.tasks]
     # planned for about five seeds; this machine is up to half as fast or twice as fast
-    plan = Plan(hours=11 / 60, spent=0.0, expected={"final": 60.0})
+    plan = HoursPlan(hours=11 / 60, spent=0.0, expected={"final": 60.0})
     speed = math.exp(generator.uniform(-0.7, 0.7))
     needs: dict[str, tuple[str, ...]] = dict.fromkeys(tasks, ())
     (folder / "hours.json").unlink(missing_ok=True)
@@ -127,7 +127,7 @@ def claims_of_drawn(studies: int, seed: int) -> Any:
             content_M = np.arange(IMAGES)
             wrong.setdefault(count, []).append(is_claimed(arms, content_M))
     every = [*chain(*wrong.values())]
-    low, high = stats.proportion(float(np.mean(every)), len(every))
+    low, high = stats.wilson_interval(float(np.mean(every)), len(every))
     return {
         "studies": studies,
         "claims": sum(every),
@@ -147,8 +147,8 @@ def main(words: list[str]) -> None:
     if options["study"]:
         study = results.load(Path(options["study"]))
         names = [task.name for task in study.plan.tasks if task.run == "final"]
-        correct = study.correct(names)
-        right_RM = np.stack([correct[name].right_M for name in names])
+        correct = study.load_outcomes(names)
+        right_RM = np.stack([correct[name].correct_M for name in names])
         content_M = correct[names[0]].content_M
         measured["real"] = claims_of_real(right_RM, content_M, studies, seed)
     measured["drawn"] = claims_of_drawn(studies, seed)

@@ -51,7 +51,7 @@ from ssl_vit import costs
 from ssl_vit.data.batching import Batch
 from ssl_vit.formatting import process_environment
 from ssl_vit.jobs.session import session
-from ssl_vit.jobs.setup import Job, loop_settings, set_up
+from ssl_vit.jobs.setup import TrainingJob, loop_settings, set_up
 from ssl_vit.models.encoder import build_backbone, build_encoder
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective
@@ -179,7 +179,7 @@ def targets_are_equal(device: str) -> dict[str, Any]:
         for place in ("cpu", device):
             torch.manual_seed(0)
             network = build_encoder(recipe.model, recipe.data)
-            target = building.Settings.of(recipe).build_target(network).to(place)
+            target = building.Settings.from_recipe(recipe).build_target(network).to(place)
             image = batch.image.to(place)
             target.fit_baselines([image])
             baselines = target.baselines(image, hidden.to(place))
@@ -203,7 +203,7 @@ def gradients_are_close(name: str, device: str) -> dict[str, Any]:
     def build() -> Objective:
         torch.manual_seed(0)
         network = build_backbone(recipe.model, recipe.data)
-        objective = building.build(building.Settings.of(recipe), network, 10)
+        objective = building.build_objective(building.Settings.from_recipe(recipe), network, 10)
         for key, weight in objective.named_parameters():
             if "head" in key:  # begins at zero, which would leave the encoder without a gradient
                 torch.nn.init.normal_(weight, std=0.02)
@@ -290,7 +290,7 @@ def measure_step(case: Case, device: str) -> dict[str, Any]:
 Steps = Callable[[int], None]  # does so many steps
 
 
-def trained(job: Job, images: Batch) -> Steps:
+def trained(job: TrainingJob, images: Batch) -> Steps:
     """Steps of the training loop."""
 
     def steps(count: int) -> None:
@@ -301,7 +301,7 @@ def trained(job: Job, images: Batch) -> Steps:
     return steps
 
 
-def plain_loop(job: Job, images: Batch) -> Steps:
+def plain_loop(job: TrainingJob, images: Batch) -> Steps:
     """What a user would write around the same network, compiled where the run's is: forward and
     backward, the clipped norm, a fused AdamW."""
     objective, precision = job.state.strategy.prepared, job.recipe.compute.precision

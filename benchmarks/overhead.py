@@ -65,7 +65,7 @@ PARTS = {
         "evaluate": "held-out evaluation",
     },
     "ssl_vit.training.checkpoint": {"save": "checkpoints"},
-    "ssl_vit.costs": {"work": "counting operations"},
+    "ssl_vit.costs": {"compute_network_cost": "counting operations"},
     "ssl_vit.jobs.run_result": {"run_result": "summary"},
     TRAIN: {
         "set_up": "network and optimiser",
@@ -74,8 +74,8 @@ PARTS = {
     },
     EVALUATE: {
         "_open_images": "opening images",
-        "_fresh": "untrained network",
-        "_of_features": "features and probes, untrained weights included",
+        "_build_fresh_baseline": "untrained network",
+        "_run_feature_probes": "features and probes, untrained weights included",
     },
 }
 

@@ -45,7 +45,7 @@ from torch.utils._pytree import tree_map
 
 from ssl_vit.data import batching, loaders
 from ssl_vit.jobs.session import session
-from ssl_vit.jobs.setup import Job, loop_settings, set_up
+from ssl_vit.jobs.setup import TrainingJob, loop_settings, set_up
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import compared_views
@@ -224,7 +224,7 @@ def measure(given: dict[str, str], recipe: str, folder: str) -> dict[str, float]
     return found | {"floor": 1000 * alone, "whole": 1000 * whole / steps}
 
 
-def watch(clock: Clock, job: Job) -> None:
+def watch(clock: Clock, job: TrainingJob) -> None:
     """Book the time of this project's functions to their parts."""
     parts = dict(PARTS)
     if target := getattr(job.objective, "target", None):
@@ -234,7 +234,7 @@ def watch(clock: Clock, job: Job) -> None:
         clock.wrap(owner, name, part)
 
 
-def train(job: Job, steps: int, clock: Clock | None = None) -> float:
+def train(job: TrainingJob, steps: int, clock: Clock | None = None) -> float:
     """CPU seconds of steps of the training loop; with a clock the held-out evaluation follows."""
     job.state.step = 0
     given = (job.splits.train, job.recipe.data, job.batch_layout, 0, 0, steps, 0)

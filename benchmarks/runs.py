@@ -200,7 +200,7 @@ def resolved(words: list[str]) -> dict[str, Any]:
     from ssl_vit.recipe.load import resolve
 
     recipe = resolve(words, here=False)
-    return recipe.values() | {"trained": costs.work(recipe).trained}
+    return recipe.values() | {"trained": costs.compute_network_cost(recipe).trained}
 
 
 def environment(given: dict[str, str], work: Path) -> dict[str, str]:

@@ -182,7 +182,9 @@ def ours(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
     """An objective of this project on bytes, as the loop calls it."""
     torch.manual_seed(0)
     net = encoder.build_encoder(recipe.model, recipe.data)
-    objective = building.build(building.Settings.of(recipe), net, CLASSES).to(device)
+    objective = building.build_objective(building.Settings.from_recipe(recipe), net, CLASSES).to(
+        device
+    )
     count = recipe.optim.batch
     side = recipe.data.size
     pixels = torch.randint(0, 256, (2, count, 3, side, side), dtype=torch.uint8, device=device)
@@ -337,7 +339,7 @@ def build_ways(
     plain = resolved(["recipe=mpp"], *fixed)
     ways = {"floor": floor(plain, device)}
     counted = {}
-    whole = 6 * costs.work(plain).features / 1e18
+    whole = 6 * costs.compute_network_cost(plain).features / 1e18
     for words in given["recipes"].split(","):
         name, *own = words.split("+")
         recipe = resolved([f"recipe={name}", *own], *fixed)

@@ -27,7 +27,7 @@ from ssl_vit.lab.study.tool import StudyOutcome
 from ssl_vit.recipe.help import allowed, groups, heading, meaning, members
 from ssl_vit.recipe.keys import Key, summary
 from ssl_vit.recipe.records.run import Measured
-from ssl_vit.recipe.tool import ALL, ToolOptions
+from ssl_vit.recipe.tool import LISTS_ALL_KEYS, ToolOptions
 
 OPTIONS = """# Options
 
@@ -117,7 +117,7 @@ def options() -> str:
         )
         parts.append("\n".join([f"### {group or 'run'}", "", about, "", table, ""]))
     parts.append(TOOLS_HEAD)
-    parts += [_tool(name, tool) for name, tool in TOOLS.items() if tool.recipes != ALL]
+    parts += [_tool(name, tool) for name, tool in TOOLS.items() if tool.recipes != LISTS_ALL_KEYS]
     return "\n".join(parts)
 
 
@@ -152,7 +152,7 @@ def _function(name: str) -> str:
     returned = str(inspect.signature(function).return_annotation)
     result = re.sub(r"<class '(?:\w+\.)*(\w+)'>|(?:\w+\.)+(\w+)", r"\1\2", returned)
     call = f"`{name}({', '.join(named)})` returns `{result}`"
-    if (tool := TOOLS.get(name.removeprefix("list_"))) and tool.recipes != ALL:
+    if (tool := TOOLS.get(name.removeprefix("list_"))) and tool.recipes != LISTS_ALL_KEYS:
         call += f". Its options: [options.md](options.md#{name.removeprefix('list_')})"
     return f"### {name}\n\n{call}\n\n{_prose(function)}\n"
 

@@ -32,8 +32,8 @@ import psutil
 from PIL import Image
 
 from ssl_vit.lab.study import worth
-from ssl_vit.lab.study.tasks import words_of
-from ssl_vit.lab.study.worth import plan, question
+from ssl_vit.lab.study.tasks import option_words
+from ssl_vit.lab.study.worth import plan, study_setup
 from ssl_vit.lab.study.worth.content import study_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,14 +72,16 @@ class Study:
         self.folder = folder
         given = {"data.path": str(images), "model": "vit_n8", "data.size": str(SIDE)}
         given["model.depth"] = "2"
-        asked = question.ask(given, question.find_images(question.sort_options(given)[0]))
-        extent = plan.least_extent(asked)._replace(seeds=SEEDS)
+        asked = study_setup.build_setup(
+            given, study_setup.find_images(study_setup.sort_options(given)[0])
+        )
+        extent = plan.smallest_size(asked)._replace(seeds=SEEDS)
         content = study_file(asked, extent, HOURS)
         for run in content["runs"].values():
             if "optim.steps" in run["options"]:
                 run["options"]["optim.batch"] = BATCH
-        planned = worth.Worth(
-            words=words_of(given),
+        planned = worth.WorthPlan(
+            words=option_words(given),
             hours=HOURS,
             spent=0,
             study=content,
@@ -90,7 +92,7 @@ class Study:
         )
         folder.mkdir(parents=True)
         (folder / worth.FILE).write_text(json.dumps(planned.content()))
-        options = [*words_of(given), f"hours={HOURS:g}", f"name={folder.name}"]
+        options = [*option_words(given), f"hours={HOURS:g}", f"name={folder.name}"]
         self.words = ["tools/study.py", "recipe=study/worth", *options, f"out={folder.parent}"]
         self.log = folder.with_suffix(".txt")
 

@@ -109,7 +109,7 @@ PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
 FEW_IMAGES = 100
 TEST_SHARE = 0.2  # share of the images to test on if there is no test split
 NAMED = 4  # number of names that a note lists
-# things that `count_of` knows in the singular
+# things that `format_count` knows in the singular
 COUNTED = "image|file|folder|tar|task|job|step|seed|run|row|thread|worker|warning|checkpoint"
 COUNTED += "|process|pass"
 # followed by "images"
@@ -223,7 +223,7 @@ def format_exaflop(value: float | None, precision: int = 3) -> str:
     return f"exaFLOP {NOT_COUNTED}" if value is None else f"{value:.{precision}g} exaFLOP"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds for readers: 45 s, 4 min 10 s, 3 h 05 min, or inf s and nan s."""
     if not math.isfinite(seconds):
         return f"{seconds} s"
@@ -254,7 +254,7 @@ def rounded_count(count: int) -> str:
     return str(count)
 
 
-def count_of(count: int, things: str) -> str:
+def format_count(count: int, things: str) -> str:
     """Return a number with its noun: "2 .txt files", "1 .txt file".
 
     Args:
@@ -266,14 +266,14 @@ def count_of(count: int, things: str) -> str:
     return f"{count:,} {things}"
 
 
-def some(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Return the first few names, and how many more there are."""
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def count_of_images(count: int) -> str:
-    return count_of(count, "images")
+def format_image_count(count: int) -> str:
+    return format_count(count, "images")
 
 
 def copies_text(copies: Any) -> str:
@@ -334,7 +334,7 @@ def few_images(
     return warnings
 
 
-def sharded(facts: Mapping[str, Any]) -> str:
+def sharding_text(facts: Mapping[str, Any]) -> str:
     """Return how weights are distributed, such as "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
     if facts["strategy"] == "none":
         return "not sharded"

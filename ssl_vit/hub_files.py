@@ -25,15 +25,15 @@ SILENCE = 60.0  # seconds without a byte after which a request is abandoned
 BUSY = (408, 409, 412, 429)
 
 
-def split(place: str) -> tuple[str, str | None]:
+def split_place(place: str) -> tuple[str, str | None]:
     """Split hf-hub:USER/NAME@REVISION into repository and revision, which may be None."""
     repository, _, revision = place.removeprefix(SCHEME).partition("@")
     return repository, revision or None
 
 
-def pinned(place: str) -> bool:
+def is_pinned(place: str) -> bool:
     """Return whether a place on the Hub names a commit, which never changes."""
-    return COMMIT.fullmatch(split(place)[1] or "") is not None
+    return COMMIT.fullmatch(split_place(place)[1] or "") is not None
 
 
 def pin(place: str, source: str) -> str:
@@ -42,9 +42,9 @@ def pin(place: str, source: str) -> str:
     Raises:
         UserError: As `fetch`.
     """
-    if pinned(place):
+    if is_pinned(place):
         return place
-    return f"{SCHEME}{split(place)[0]}@{fetch(place, source, ['config.json']).name}"
+    return f"{SCHEME}{split_place(place)[0]}@{fetch(place, source, ['config.json']).name}"
 
 
 def fetch(place: str, source: str, names: Collection[str]) -> Path:
@@ -65,15 +65,15 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
     # imported here because the import takes a quarter of a second
     from huggingface_hub import get_cached_repo_tree, snapshot_download
 
-    repository, revision = split(place)
+    repository, revision = split_place(place)
     if not NAME.fullmatch(repository):
         raise UserError(f"{source}: expected USER/NAME instead of {repository!r}")
-    calm()
+    configure_client()
     try:
         folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(names)))
         tree = {file.path: file for file in get_cached_repo_tree(repository, revision=folder.name)}
     except Exception as error:  # several libraries may raise
-        raise UserError(f"{source}: {why(error)}") from None
+        raise UserError(f"{source}: {describe_error(error)}") from None
     for name in sorted(tree.keys() & set(names)):
         _check(folder / name, tree[name], source)
     if not tree.keys() & set(names):
@@ -102,7 +102,7 @@ def _check(path: Path, listed: Any, source: str) -> None:
         )
 
 
-def beside(repository: str, name: str) -> str:
+def repository_for_run(repository: str, name: str) -> str:
     """Return the repository of a single run of a study: USER/STUDY-RUN.
 
     Characters that the Hub does not allow are replaced, and the end of a long name becomes a hash.
@@ -122,7 +122,7 @@ def beside(repository: str, name: str) -> str:
     return f"{user}/{full_name}"
 
 
-def calm() -> None:
+def configure_client() -> None:
     """Disable progress bars without a terminal, and abandon requests that get no answer."""
     from huggingface_hub.utils import disable_progress_bars
 
@@ -184,11 +184,11 @@ def clean(text: str) -> str:
     return re.sub(r"hf_[A-Za-z0-9]{8,}", "***", text)[:300]
 
 
-def why(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an error of the Hub in one line, with a remedy if there is one."""
     from huggingface_hub import constants, errors
 
-    error = _under(error)
+    error = _root_error(error)
     status = _status(error)
     if isinstance(error, errors.GatedRepoError):
         return f"the owner's terms are not accepted. See {constants.ENDPOINT}/{error.repo_id}"
@@ -223,19 +223,19 @@ def _busy(status: int | None) -> bool:
     return status is not None and (status in BUSY or status >= 500)
 
 
-def _under(error: BaseException) -> BaseException:
+def _root_error(error: BaseException) -> BaseException:
     """Return the original error below the client's "Error while uploading ..." or a UserError."""
     inner = error.__context__ if isinstance(error, UserError) else error.__cause__
     if isinstance(error, RuntimeError | UserError) and inner is not None:
-        return _under(inner)
+        return _root_error(inner)
     return error
 
 
-def passing(error: BaseException) -> bool:
+def may_pass(error: BaseException) -> bool:
     """Return whether a retry may succeed, because the Hub is busy or cannot be reached."""
     if is_offline():
         return False
-    error = _under(error)
+    error = _root_error(error)
     return _busy(_status(error)) or (_status(error) is None and _unreachable(error))
 
 

@@ -144,7 +144,7 @@ def register(*rows: Row) -> None:
 
 
 @contextmanager
-def own_rows(*runs: Iterable[Row]) -> Iterator[None]:
+def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
     """Let the rows of plugins take precedence over the package's rows while the body runs.
 
     If two runs declare different rows of the same name, the name has no row, because the row of one
@@ -168,7 +168,7 @@ def own_rows(*runs: Iterable[Row]) -> Iterator[None]:
 def rows_of_run(declared: Sequence[Row], measured: Iterable[str]) -> list[Row]:
     """Return the rows of a run's metrics and baselines, from its plugin and from the package.
 
-    `own_rows` needs both to see whether two runs mean different things by the same name.
+    `use_plugin_rows` needs both to see whether two runs mean different things by the same name.
 
     Args:
         declared: Rows that the run's plugin declares.
@@ -202,7 +202,7 @@ def main_metrics() -> list[str]:
     return [*MAIN, *shares, "loss"]
 
 
-def _ordered_as(name: str) -> str:
+def _name_for_rank(name: str) -> str:
     """Return the name in `MAIN` or `PROBES` that stands for a measure, or else its own name.
 
     A few-shot accuracy of any number of shots counts as `few_shot_5`. A probe in a training run
@@ -214,13 +214,13 @@ def _ordered_as(name: str) -> str:
     return measure if measure in MAIN else _last(name)
 
 
-def place(name: str) -> float:
+def measure_rank(name: str) -> float:
     """Return the rank of a measure in the order of `MAIN`, the most important measure at 0.
 
     All measures outside of `MAIN` share the last rank. More shots come before fewer shots, because
     one shot is the noisiest measure.
     """
-    measure = _ordered_as(name)
+    measure = _name_for_rank(name)
     if measure not in MAIN:
         return len(MAIN)
     rank = MAIN.index(measure)
@@ -234,19 +234,21 @@ def is_few_shot(name: str) -> bool:
     return _last(name).removeprefix(PROBED).startswith("few_shot_")
 
 
-def is_of_frozen(name: str) -> bool:
+def is_frozen_metric(name: str) -> bool:
     """Return whether a measure is a probe of a frozen encoder, including probes in a training run.
 
     Such measures can be compared between objectives.
     """
-    return _ordered_as(name) in PROBES
+    return _name_for_rank(name) in PROBES
 
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return the measures that lists of runs show, in the order of MAIN. The loss comes last."""
     order = main_metrics()
-    shown = [name for name in names if _ordered_as(name) in order]
-    return sorted(shown, key=lambda name: (order.index(_ordered_as(name)), place(name), name))
+    shown = [name for name in names if _name_for_rank(name) in order]
+    return sorted(
+        shown, key=lambda name: (order.index(_name_for_rank(name)), measure_rank(name), name)
+    )
 
 
 def _find(name: str) -> Metric | None:
@@ -317,18 +319,18 @@ def find_baseline(name: str) -> Baseline | None:
     return row if isinstance(row, Baseline) else None
 
 
-def is_of_model(name: str) -> bool:
+def is_model_metric(name: str) -> bool:
     """Return whether a name belongs to a metric, and not to a baseline or a count."""
     return find_baseline(name) is None and find_metric(name).unit != COUNT
 
 
-def label(name: str) -> str:
+def metric_label(name: str) -> str:
     """Return a full name for readers."""
     before = name.removesuffix(_last(name))
     return before.replace("_", " ") + find_metric(name).words
 
 
-def is_split(name: str, names: Container[str]) -> bool:
+def is_shown_otherwise(name: str, names: Container[str]) -> bool:
     """Return whether a metric is left out because related metrics are shown instead.
 
     An accuracy over all patches is left out if its values by kind of patch were measured. A loss by
@@ -380,7 +382,7 @@ def format_metrics(
             baselines_of.setdefault(metric, []).append(value)
     texts = []
     for name, value in values.items():
-        is_shown = is_of_model(name) and has_row(name) and not is_split(name, values)
+        is_shown = is_model_metric(name) and has_row(name) and not is_shown_otherwise(name, values)
         if name in baselines_of or is_shown:
             texts.append(_format_metric(name, value, baselines_of.get(name, [])))
     return ", ".join(texts)
@@ -389,7 +391,7 @@ def format_metrics(
 def _format_metric(name: str, value: float, baselines: list[float]) -> str:
     """Return a metric with its label and the best of its baselines, as text."""
     row = find_metric(name)
-    text = f"{label(name)} {row.text(value)}"
+    text = f"{metric_label(name)} {row.text(value)}"
     if not baselines:
         return text
     best = max(baselines) if row.higher else min(baselines)

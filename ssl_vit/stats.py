@@ -74,7 +74,7 @@ def t_factor(n: int, family: int = 1) -> float:
     return float(special.stdtrit(n - 1, 1 - TAIL / family))
 
 
-def reach(n: int, family: int = 1) -> float:
+def t_half_width(n: int, family: int = 1) -> float:
     """Return the half width of the t-interval of a mean, in standard deviations of the values.
 
     Args:
@@ -89,14 +89,14 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 
     Args:
         values: A value or a paired difference for each seed.
-        family: See `reach`.
+        family: See `t_half_width`.
     """
     n = len(values)
     mean = float(np.mean(values))
     if n == 1:
         return SeedSummary(1, mean, None, None)
     sd = float(np.std(values, ddof=1))
-    half = reach(n, family) * sd
+    half = t_half_width(n, family) * sd
     return SeedSummary(n, mean, sd, Interval(mean - half, mean + half))
 
 
@@ -112,7 +112,7 @@ def effective_number(copies_C: np.ndarray) -> float:
     return float(copies_C.sum() ** 2 / (copies_C**2).sum())
 
 
-def proportion(share: float, n: float) -> Interval:
+def wilson_interval(share: float, n: float) -> Interval:
     """Return Wilson's interval of an accuracy (Wilson, 1927).
 
     Args:
@@ -152,7 +152,7 @@ def paired_difference(
     return total / n, Interval(max(mean - half, -1.0), min(mean + half, 1.0))
 
 
-def over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -> Interval:
+def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -> Interval:
     """Widen an interval over test images so that it also covers the draws of few-shot images.
 
     On each side, the squares of the distances to the end over images and to the end of Student's t
@@ -177,7 +177,7 @@ def over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -
     return Interval(max(low, least), min(high, 1.0))
 
 
-def by_content(table_MK: np.ndarray, content_M: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def sum_copies(table_MK: np.ndarray, content_M: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Sum the numbers of each image over the copies of the same content.
 
     Args:
@@ -216,9 +216,9 @@ def resampled_difference(
         score: Function from sums over images (B, K) to scores (B,).
         resamples: Number of resamples.
         seed: Seed of the generator. The same numbers give the same interval.
-        content_M: See `by_content`. Copies of an image are resampled together.
+        content_M: See `sum_copies`. Copies of an image are resampled together.
     """
-    one_CK, other_CK = (by_content(each, content_M)[0] for each in (one_MK, other_MK))
+    one_CK, other_CK = (sum_copies(each, content_M)[0] for each in (one_MK, other_MK))
     contents = len(one_CK)
     generator = np.random.default_rng(seed)
     differences = []
@@ -250,8 +250,8 @@ def resampled_interval(
             correctly, else 0. For a paired comparison, the difference of two arms' tables.
         resamples: Number of resamples.
         seed: Seed of the generator. The same table gives the same interval.
-        family: See `reach`.
-        content_M: See `by_content`. Copies of an image are resampled together.
+        family: See `t_half_width`.
+        content_M: See `sum_copies`. Copies of an image are resampled together.
 
     Returns:
         The interval, or None for one seed.
@@ -262,7 +262,7 @@ def resampled_interval(
     tail = TAIL / family
     normal = float(special.ndtri(1 - tail))
     stretch = math.sqrt(seeds / (seeds - 1)) * t_factor(seeds, family) / normal
-    correct_CS, copies_C = by_content(correct_SM.T, content_M)
+    correct_CS, copies_C = sum_copies(correct_SM.T, content_M)
     # Contents with the same column are interchangeable, so only their counts are drawn
     table = np.vstack([correct_CS.T, copies_C])
     (*column_SU, copies_U), count_U = np.unique(table, axis=1, return_counts=True)

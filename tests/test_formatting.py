@@ -25,15 +25,15 @@ def test_bytes_are_told_in_the_unit_that_fits(size: float, text: str) -> None:
 
 
 def test_one_image_is_no_plural() -> None:
-    texts = [formatting.count_of(count, "images without labels") for count in (0, 1, 2, 1000)]
+    texts = [formatting.format_count(count, "images without labels") for count in (0, 1, 2, 1000)]
     assert texts[:2] == ["0 images without labels", "1 image without labels"]
     assert texts[2:] == ["2 images without labels", "1,000 images without labels"]
 
 
 def test_weights_are_said_to_lie_on_several_machines() -> None:
     facts = {"strategy": "ZeRO-2", "deepspeed": "0.19.8", "machines": 2}
-    assert formatting.sharded(facts) == "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"
-    assert formatting.sharded({"strategy": "DDP", "machines": 1}) == "DDP"
+    assert formatting.sharding_text(facts) == "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"
+    assert formatting.sharding_text({"strategy": "DDP", "machines": 1}) == "DDP"
 
 
 def test_an_installed_package_starts_its_tools_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,8 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
     if declaration.objective(objective).predicts_patches:
         smaller += [f"target={target}", "model.patch=8"]
     recipe = resolve(altered(TINY, f"recipe={objective}", *smaller))
-    made = building.build(
-        building.Settings.of(recipe), build_encoder(recipe.model, recipe.data), 10
+    made = building.build_objective(
+        building.Settings.from_recipe(recipe), build_encoder(recipe.model, recipe.data), 10
     )
     made.fit_baselines([batch()])
     measured = made.eval()(batch()).metrics
@@ -103,7 +103,7 @@ def test_baselines_are_compared_with_rows() -> None:
         assert baseline.compared_with and all(map(metrics.has_row, baseline.compared_with)), (
             baseline.name
         )
-        assert not metrics.has_row(baseline.name) and not metrics.is_of_model(baseline.name)
+        assert not metrics.has_row(baseline.name) and not metrics.is_model_metric(baseline.name)
 
 
 def test_a_baseline_of_masked_patches_stands_beside_the_metric_of_those(registry: None) -> None:
@@ -119,7 +119,7 @@ def test_a_baseline_of_masked_patches_stands_beside_the_metric_of_those(registry
 
 def test_a_name_without_a_row_is_a_plain_number() -> None:
     entry = Measured(value=0.25, n=100, split="validation")
-    (row,) = metric_tables.results(metric_tables.readings({"agreement": entry})).rows
+    (row,) = metric_tables.results_table(metric_tables.read_metrics({"agreement": entry})).rows
     assert row == ["agreement", "0.25", "-", "validation", "100"]
     assert metrics.format_metrics({"agreement": 0.25}) == ""
     assert not find_metric("loss_of_own").higher and find_metric("agreement").higher
@@ -153,14 +153,14 @@ def test_a_plugins_runs_are_shown_as_it_declares_where_it_is_not_given(
     found = {"mistaken": 0.25, "at_random": 0.75}
     entries = {key: {"value": x, "n": 90, "split": "validation"} for key, x in found.items()}
     record = read_run(make_run(tmp_path / "a", found=entries, environment={"declared": recorded}))
-    assert "drawing (25.00% against 75.00%)" in run_wording.outcome(record)
-    assert declaration.known_or_bare("of_a_plugin").title == "Views"
-    with metrics.own_rows(record.environment.own_rows):
+    assert "drawing (25.00% against 75.00%)" in run_wording.describe_result(record)
+    assert declaration.find_objective_or_stub("of_a_plugin").title == "Views"
+    with metrics.use_plugin_rows(record.environment.plugin_rows):
         assert find_metric("mistaken") == rows[0] and metrics.score("mistaken", 0.25) == -0.25
         assert find_baseline("at_random") == rows[1]
     assert not metrics.has_direction("mistaken"), "of another run it is not known"
     turned = [Metric("turned")], [Metric("turned", higher=False)], [Metric("turned")]
-    with metrics.own_rows(*turned):
+    with metrics.use_plugin_rows(*turned):
         assert not metrics.has_direction("turned")
 
 
@@ -178,9 +178,9 @@ def test_a_plugins_target_is_not_ranked_by_its_loss_where_it_is_not_given() -> N
         for name in ("moving", "still"):
             declaration.withdraw(name)
     for record in json.loads(json.dumps(records)):
-        declaration.adopt(Declared(**record))
+        declaration.remember_recorded(Declared(**record))
     told = {
-        (metric, name): declaration.tells_nothing(metric, "joint", name)
+        (metric, name): declaration.may_reward_collapse(metric, "joint", name)
         for metric in ("mpp/loss", "supervised/loss")
         for name in ("moving", "still")
     }

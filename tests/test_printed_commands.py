@@ -21,13 +21,13 @@ from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
 from ssl_vit.jobs import cli
 from ssl_vit.lab.study import tool as study_tool
-from ssl_vit.lab.study.launch import Job, Outcome
+from ssl_vit.lab.study.launch import LaunchOutcome, StudyJob
 from ssl_vit.lab.study.slurm import Slurm
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs.folder import Run
-from ssl_vit.runs.next_steps import next_steps, worth
+from ssl_vit.runs.next_steps import next_steps, worth_command
 
 AWKWARD = "a b'c\"d $(touch gone) `touch gone` ;&|*"
 # Writes the words of an element of SLURM's array into the working folder
@@ -71,7 +71,7 @@ def test_what_to_do_with_a_run_next_can_be_pasted(tmp_path: Path) -> None:
 def test_the_study_of_a_named_data_set_names_no_second_place(tmp_path: Path) -> None:
     """Its row has a place on the Hub, which data.path= replaces."""
     words = ["data=cifar10", f"data.path={tmp_path}", "model=vit_p8"]
-    command = worth(made := resolve(["recipe=mpp", *words]), made)
+    command = worth_command(made := resolve(["recipe=mpp", *words]), made)
     assert pasted(command, tmp_path)[-len(words) - 2 :] == [
         "recipe=study/worth",
         "objective=mpp",
@@ -83,7 +83,7 @@ def test_no_study_is_named_where_none_answers() -> None:
     """Of joint training, which learns labels itself; of images without labels it has a place to be
     filled in."""
     made = resolve(["recipe=joint"])
-    assert worth(made, made) == ""
+    assert worth_command(made, made) == ""
     made = resolve(["recipe=mpp", "data.labels=false"])
     steps = next_steps(Path("runs/mpp"), Path("runs"), made, labelled=False)
     places = ["data.path=THESE_AND_LABELLED_IMAGES", *["data.path=LABELLED_IMAGES"] * 2]
@@ -116,11 +116,11 @@ def test_what_a_study_says_next_can_be_pasted(
     class Nothing:
         """A launcher of nothing."""
 
-        def check(self, job: Job) -> None:
+        def check(self, job: StudyJob) -> None:
             pass
 
-        def start(self, job: Job) -> Outcome:
-            return Outcome([])
+        def start(self, job: StudyJob) -> LaunchOutcome:
+            return LaunchOutcome([])
 
     monkeypatch.setitem(study_tool.LAUNCHERS, "local", "of_the_test:Nothing")
     monkeypatch.setitem(sys.modules, "of_the_test", SimpleNamespace(Nothing=Nothing))

@@ -21,7 +21,7 @@ def test_three_seeds_by_hand():
     assert (found.n, found.mean, found.sd) == (3, 72, 2)
     assert found.interval == pytest.approx((67.0317, 76.9683), abs=1e-4)
     assert round(stats.t_factor(3), 2) == 4.30
-    assert round(stats.reach(3), 2) == 2.48
+    assert round(stats.t_half_width(3), 2) == 2.48
 
 
 @given(ACCURACIES)

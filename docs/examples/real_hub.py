@@ -65,7 +65,7 @@ def double_heads(export: Path) -> None:
     known = json.loads(config.read_text())
     digests = (
         known[export_files.DIGESTS]
-        | export_files.with_digests({}, {path.name: weights})[export_files.DIGESTS]
+        | export_files.add_digests({}, {path.name: weights})[export_files.DIGESTS]
     )
     config.write_text(json.dumps(known | {export_files.DIGESTS: digests}))
 

@@ -102,7 +102,7 @@ def build(options, encoder):
             After each optimiser step, average = m average + (1 - m) weight.
             """
             momentum = teacher.linear_momentum(options.momentum, progress)
-            return momentum, teacher.pairs((self.teacher.encoder, self.encoder))
+            return momentum, teacher.pair_parameters((self.teacher.encoder, self.encoder))
 
         @torch.no_grad()
         def teach(self, image):

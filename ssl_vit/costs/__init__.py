@@ -27,7 +27,7 @@ PUBLISHED: dict[str, dict[str, int]] = {
 }
 
 
-class Work(NamedTuple):
+class NetworkCost(NamedTuple):
     """Size of a recipe's network, and multiply-adds per image.
 
     Multiply-adds of norms, biases and activation functions are not counted.
@@ -60,32 +60,32 @@ DEPTHS = ("model.depth", "mae.depth", "ijepa.depth")
 FEW, DEEP = 4, 48
 N = TypeVar("N", int, float, float | None)
 
-_WORK: dict[str, Work] = {}
+_WORK: dict[str, NetworkCost] = {}
 _BYTES: dict[tuple[str, bool], float] = {}
 
 
-def work(recipe: Recipe) -> Work:
+def compute_network_cost(recipe: Recipe) -> NetworkCost:
     """Count the parameters and multiply-adds of a recipe's network.
 
     The result is stored, so that recipes with equal networks and batches are counted once.
     """
-    key = _network(recipe)
+    key = _cache_key(recipe)
     if key not in _WORK:
         from . import on_meta
 
         shallow_recipes = _with_fewer_blocks(recipe)
         if shallow_recipes is None:
-            _WORK[key] = on_meta.count(recipe)
+            _WORK[key] = on_meta.count_operations(recipe)
         else:
             blocks, few_recipe, more_recipe = shallow_recipes
-            few, more = work(few_recipe), work(more_recipe)
-            _WORK[key] = Work(
-                _extended(few.parameters, more.parameters, blocks),
-                _extended(few.trained, more.trained, blocks),
-                _extended(few.encoder, more.encoder, blocks),
-                _extended(few.features, more.features, blocks),
-                _extended(few.forward, more.forward, blocks),
-                _extended(few.training, more.training, blocks),
+            few, more = compute_network_cost(few_recipe), compute_network_cost(more_recipe)
+            _WORK[key] = NetworkCost(
+                _extrapolate(few.parameters, more.parameters, blocks),
+                _extrapolate(few.trained, more.trained, blocks),
+                _extrapolate(few.encoder, more.encoder, blocks),
+                _extrapolate(few.features, more.features, blocks),
+                _extrapolate(few.forward, more.forward, blocks),
+                _extrapolate(few.training, more.training, blocks),
                 few.uncounted,
             )
     return _WORK[key]
@@ -111,7 +111,7 @@ def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
     return None
 
 
-def _extended(few: N, more: N, blocks: int) -> N:
+def _extrapolate(few: N, more: N, blocks: int) -> N:
     """Extrapolate a count linearly to FEW + `blocks` blocks.
 
     Args:
@@ -122,7 +122,7 @@ def _extended(few: N, more: N, blocks: int) -> N:
     return few if few is None or more is None else few + blocks * (more - few)
 
 
-def _network(recipe: Recipe) -> str:
+def _cache_key(recipe: Recipe) -> str:
     """Return a key that is equal for recipes whose costs per image are equal."""
     data = recipe.data
     groups = {name: options.model_dump() for name, options in recipe.groups.items()}
@@ -148,7 +148,7 @@ def exaflop(recipe: Recipe, images: int | None) -> float | None:
     """
     if images is None:
         return None
-    counted = work(recipe)
+    counted = compute_network_cost(recipe)
     per_image = counted.training if recipe.trains else counted.features
     return None if per_image is None else 2 * per_image * images / 1e18
 
@@ -199,7 +199,7 @@ def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
         The number of images, or None if the size of a split is unknown.
     """
     if recipe.objective != "probe":
-        return recipe.own_steps * recipe.optim.batch
+        return recipe.new_steps * recipe.optim.batch
     data = recipe.data
     splits = PUBLISHED.get(data.name, {})
     validation = data.validation if isinstance(data.validation, str) else None
@@ -253,7 +253,7 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
 
 def _float32_bytes(recipe: Recipe, fused: bool) -> float:
     """Return `activation_bytes` in float32, before rounding."""
-    key = (_network(recipe), fused)
+    key = (_cache_key(recipe), fused)
     if key not in _BYTES:
         from . import on_meta
 
@@ -263,7 +263,7 @@ def _float32_bytes(recipe: Recipe, fused: bool) -> float:
         else:
             blocks, few_recipe, more_recipe = shallow_recipes
             few, more = _float32_bytes(few_recipe, fused), _float32_bytes(more_recipe, fused)
-            _BYTES[key] = _extended(few, more, blocks)
+            _BYTES[key] = _extrapolate(few, more, blocks)
     return _BYTES[key]
 
 
@@ -303,7 +303,7 @@ def memory_bytes(
         weights; DDP's "buckets", a copy of the gradients, because torch's gradient_as_bucket_view
         is False; and "activations".
     """
-    counted, settings, trains = work(recipe), recipe.optim, recipe.trains
+    counted, settings, trains = compute_network_cost(recipe), recipe.optim, recipe.trains
     weight_bytes, trained_bytes = 4 * counted.parameters, 4 * counted.trained
     moments = len(settings.optimiser.moments(settings))
     # Number of shards of what stages 1, 2 and 3 shard: moments, gradients, weights

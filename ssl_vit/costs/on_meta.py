@@ -21,20 +21,20 @@ from ..models.encoder import Backbone, build_backbone
 from ..objectives import building
 from ..objectives.base import Objective
 from ..recipe.schema import Recipe, compared_views
-from . import Work
+from . import NetworkCost
 
 IMAGES = 4  # images in the smaller of two batches whose bytes are compared
 
 
-def count(recipe: Recipe) -> Work:
+def count_operations(recipe: Recipe) -> NetworkCost:
     """Count the parameters of a recipe's network, and the multiply-adds per image."""
     network = _build(recipe)
     encoder = network.encoder if isinstance(network, Objective) else network
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         encoder.eval().feature(_batch(recipe, 1).image)
     network.train()
-    step_work = _step(network, recipe) if isinstance(network, Objective) else (None, None)
-    return Work(
+    step_work = _count_step(network, recipe) if isinstance(network, Objective) else (None, None)
+    return NetworkCost(
         _total(network.parameters()),
         _total(parameter for parameter in network.parameters() if parameter.requires_grad),
         _total(encoder.parameters()),
@@ -57,7 +57,7 @@ def activation_bytes(recipe: Recipe, fused: bool) -> float:
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused  # type: ignore[assignment]
     # The difference of two batches leaves out what does not depend on the number of images
-    smaller, larger = (_kept(network, recipe, size) for size in (IMAGES, 2 * IMAGES))
+    smaller, larger = (_count_kept_bytes(network, recipe, size) for size in (IMAGES, 2 * IMAGES))
     return (larger - smaller) / IMAGES
 
 
@@ -69,8 +69,8 @@ def _build(recipe: Recipe) -> Objective | Backbone:
         )
         if not recipe.trains:
             return encoder
-        settings = building.Settings.of(recipe)
-        return building.build(settings, encoder, recipe.data.classes or 1)
+        settings = building.Settings.from_recipe(recipe)
+        return building.build_objective(settings, encoder, recipe.data.classes or 1)
 
 
 def _batch(recipe: Recipe, size: int) -> Batch:
@@ -103,7 +103,7 @@ def _total(parameters: Iterable[nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in parameters)
 
 
-def _step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[None, None, str]:
+def _count_step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[None, None, str]:
     """Count the multiply-adds of a training step, per image.
 
     Returns:
@@ -123,7 +123,7 @@ def _step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[Non
     return forward_flops / divisor, counter.get_total_flops() / divisor
 
 
-def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
+def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
     """Return the bytes that autograd stores in the forward pass of a batch of `size` images.
 
     A storage that several tensors share counts once. Parameters and buffers do not count.
@@ -139,19 +139,19 @@ def _kept(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
         storages[storage._cdata] = storage  # kept alive, so that no address is used twice
         return tensor
 
-    with torch.device("meta"), saved_tensors_hooks(record, lambda x: x), _WithoutMatrices():
+    with torch.device("meta"), saved_tensors_hooks(record, lambda x: x), _FusedAttentionMode():
         if isinstance(network, Backbone):
             result = network.feature(batch.image)
         else:
             try:
                 result = network(batch).loss
-            except Exception:  # an objective that needs values, as in `_step`
+            except Exception:  # an objective that needs values, as in `_count_step`
                 result = network.encoder.feature(batch.image)
     del result
     return sum(storage.nbytes() for address, storage in storages.items() if address not in weights)
 
 
-class _WithoutMatrices(TorchFunctionMode):
+class _FusedAttentionMode(TorchFunctionMode):
     """Mode in which fused attention stores as much for the backward pass as a fused kernel.
 
     On the meta device torch would compute attention step by step and store attention matrices.
@@ -159,11 +159,11 @@ class _WithoutMatrices(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
-            return _Fused.apply(*args[:3])
+            return _FusedAttention.apply(*args[:3])
         return func(*args, **(kwargs or {}))
 
 
-class _Fused(torch.autograd.Function):
+class _FusedAttention(torch.autograd.Function):
     """Fused attention on the meta device.
 
     It stores queries, keys, values and output for the backward pass, as torch's kernels do.

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from .. import rng
 from ..errors import UserError
-from ..formatting import count_of_images, some
+from ..formatting import format_image_count, list_names
 from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
 from . import augment, labels, pixel_values, transforms
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
         image: uint8 (B, 3, H, W). With data.channels the number of channels differs, and images of
             16 bits are int32. In training with several views, this is the first view.
         label: int64 (B,), -1 for images without a label; lists of labels are int64 (B, L), as
-            `labels.padded` returns them.
+            `labels.pad_lists` returns them.
         index: int64 (B,), the sample's position in the split.
         key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
         loss_denominator: float64 (), labelled images of the global batch divided by the number of
@@ -118,7 +118,7 @@ class ImageDataset(Dataset):
     """Dataset that turns Samples into a Batch.
 
     A subclass may read something else from each row (`fetch`, `decode`) or make other fields from
-    the images (`prepared`).
+    the images (`pixel_fields`).
 
     Args:
         source: The images.
@@ -135,18 +135,18 @@ class ImageDataset(Dataset):
     views: ViewOptions | None = None
 
     def __getitems__(self, wanted: Samples) -> Batch:
-        batch = self._unmixed(wanted)
+        batch = self._load_unmixed(wanted)
         data = self.data
         if not self.train or max(data.mixup, data.cutmix) == 0:
             return batch
-        partners = self._unmixed(_partners(wanted, len(self.source)))
+        partners = self._load_unmixed(_partners(wanted, len(self.source)))
         image, share_B = transforms.mix_pairs(
             batch.image, partners.image, wanted.key, data.mixup, data.cutmix
         )
         # a mix with an unlabelled image has no label
         label = batch.label.clone()
         label[~is_labelled(partners.label)] = labels.UNLABELLED
-        assert batch.content is not None and partners.content is not None  # set by `_unmixed`
+        assert batch.content is not None and partners.content is not None  # set by `_load_unmixed`
         return batch._replace(
             image=image,
             label=label,
@@ -156,7 +156,7 @@ class ImageDataset(Dataset):
             unreadable=batch.unreadable + partners.unreadable,
         )
 
-    def _unmixed(self, wanted: Samples) -> Batch:
+    def _load_unmixed(self, wanted: Samples) -> Batch:
         """Return the batch of these samples, without mixing.
 
         Raises:
@@ -180,7 +180,7 @@ class ImageDataset(Dataset):
             contents.append(self.content(*row_and_raw))
         samples = Samples(wanted.index[positions], wanted.key[positions])
         return Batch(
-            **self.prepared(images, samples),
+            **self.pixel_fields(images, samples),
             label=torch.from_numpy(label_B[positions]),
             index=torch.from_numpy(samples.index),
             key=torch.from_numpy(samples.key),
@@ -207,7 +207,7 @@ class ImageDataset(Dataset):
         """Return the hash of a row's encoded image or array (`content_hash`)."""
         return content_hash(raw)
 
-    def prepared(self, images: list[Any], samples: Samples) -> dict[str, Any]:
+    def pixel_fields(self, images: list[Any], samples: Samples) -> dict[str, Any]:
         """Crop and resize images, and make views if the dataset has views.
 
         Args:
@@ -253,8 +253,8 @@ class ImageDataset(Dataset):
             except ValueError as error:
                 last_error = f"{self.source.name(next_row)}: {error}"
         raise UserError(
-            f"{self.data.location}: cannot read {count_of_images(tries)} in a row. Repair or remove"
-            f" unreadable images, such as {last_error}"
+            f"{self.data.location}: cannot read {format_image_count(tries)} in a row. Repair or"
+            f" remove unreadable images, such as {last_error}"
         )
 
 
@@ -286,4 +286,6 @@ def check_unreadable(
         if not are_all_unreadable:
             finding += f", and at most {int(allowed)} may be unreadable"
             remedy = "Allow a larger share with data.unreadable=, or repair or remove the images"
-        raise UserError(f"data.unreadable={data.unreadable}: {finding}. {remedy}: {some([*names])}")
+        raise UserError(
+            f"data.unreadable={data.unreadable}: {finding}. {remedy}: {list_names([*names])}"
+        )

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ..errors import UserError
-from ..formatting import count_of, count_of_images, text_line
+from ..formatting import format_count, format_image_count, text_line
 from ..recipe.images import BYTES, Data, unmeasured
 from . import decoding
 from .batching import samples_at
@@ -33,7 +33,7 @@ WARNED, REFUSED = 0.01, 0.9
 OF_ENCODER = "The encoder expects values from 0 to 255"  # for a frozen encoder
 
 
-def complete(data: Data, train: Source) -> None:
+def set_mean_and_std(data: Data, train: Source) -> None:
     """Set data.mean and data.std from training images, unless the user has set them.
 
     They are measured for each channel on MEASURED training images, whose values are scaled from
@@ -56,7 +56,9 @@ def complete(data: Data, train: Source) -> None:
             f" Correct data.channels=, or repair the images, such as {unreadable[-1]}"
         )
     if data.range is None and 16 in bits.values():
-        raise UserError(_proposed_range(count_CV.sum(0), count_of(len(bits), "training images")))
+        raise UserError(
+            _proposed_range(count_CV.sum(0), format_count(len(bits), "training images"))
+        )
     lowest, highest = data.pixel_range
     # mean and std from the histogram: each value, clipped and scaled, with its frequency
     scaled_V = (np.arange(VALUES).clip(lowest, highest) - lowest) / (highest - lowest)
@@ -86,7 +88,7 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
     """
     if not (data.path or data.hub):
         return []  # synthetic images
-    look = _changed if data.is_rgb else _clipped
+    look = _warn_of_losses if data.is_rgb else _warn_of_clipping
     return [
         text for split, source in splits.items() for text in look(split, source, data, of_bytes)
     ]
@@ -124,7 +126,7 @@ def _histogram(
     count_CV = np.zeros((channels, VALUES), np.int64)
 
     def bits_of(raw: bytes | np.ndarray) -> int:
-        array_CHW = decoding.planes(raw, channels)
+        array_CHW = decoding.decode_stored_values(raw, channels)
         for channel, plane in enumerate(array_CHW):
             count_CV[channel] += np.bincount(plane.ravel(), minlength=VALUES)
         return 8 * array_CHW.itemsize
@@ -170,7 +172,7 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
     )
 
 
-class _Stored(NamedTuple):
+class _FileProperties(NamedTuple):
     """Bits of a value, number of pages and transparency of a file, which RGB of 8 bits loses."""
 
     bits: int
@@ -178,9 +180,9 @@ class _Stored(NamedTuple):
     is_transparent: bool
 
 
-def _changed(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
+def _warn_of_losses(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
     """Warn that images of a split lose bits, pages or transparency when read as RGB of 8 bits."""
-    stored, _ = _read(source, LOOKED_AT, _stored)
+    stored, _ = _read(source, LOOKED_AT, _read_properties)
     checked = f"of {len(stored):,} checked images of {split}"
     # images of more than 16 bits cannot be read
     deep = [name for name, file in stored.items() if 8 < file.bits <= 16]
@@ -202,15 +204,15 @@ def _changed(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
         yield f"transparent pixels in {text}. The background becomes white{hint}"
 
 
-def _stored(raw: bytes | np.ndarray) -> _Stored:
+def _read_properties(raw: bytes | np.ndarray) -> _FileProperties:
     if isinstance(raw, np.ndarray):
-        return _Stored(8, 1, False)
+        return _FileProperties(8, 1, False)
     read = (decoding.stored_bits, decoding.images_in, decoding.is_transparent)
-    bits, pages, is_transparent = (decoding.whole(part, raw) for part in read)
-    return _Stored(bits, pages, bool(is_transparent))
+    bits, pages, is_transparent = (decoding.call_decoder(part, raw) for part in read)
+    return _FileProperties(bits, pages, bool(is_transparent))
 
 
-def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
+def _warn_of_clipping(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
     """Warn that data.range clips values, or that images of 8 and of 16 bits are mixed.
 
     Raises:
@@ -220,7 +222,7 @@ def _clipped(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[
     if not bits:
         return
     count_V = count_CV.sum(0)
-    images = f"{count_of_images(len(bits))} of {split}"
+    images = f"{format_image_count(len(bits))} of {split}"
     if data.range is None and 16 in bits.values() and not of_bytes:
         raise UserError(_proposed_range(count_V, images))
     lowest, highest = data.pixel_range

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import UserError, suggest
-from ..formatting import some
+from ..formatting import list_names
 from ..recipe import declaration
 from ..recipe.schema import Data
 from .labels import WHOLE, same_numbers
@@ -48,7 +48,7 @@ class ClassList(NamedTuple):
 
     def __str__(self) -> str:
         if self.names:
-            return some(self.names)
+            return list_names(self.names)
         return f"numbers (0 to {self.highest})" if self.highest >= 0 else "numbers"
 
 
@@ -122,7 +122,7 @@ def pair_classes(
     if unknown:
         raise UserError(
             f"probe.measures=top1: the head of init={init} does not know the test classes"
-            f" {some(unknown)}, {suggest(unknown[0], names)}"
+            f" {list_names(unknown)}, {suggest(unknown[0], names)}"
         )
     output_C = np.full(max(name_of, default=-1) + 1, -1, np.int64)
     for label, name in name_of.items():

@@ -7,7 +7,7 @@ import datasets
 
 from ..errors import UserError, suggest
 from ..recipe.schema import Data
-from .labels import LABEL_NAMES, composed, usual_columns
+from .labels import LABEL_NAMES, compose_unicode, usual_columns
 from .source import Masks
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
@@ -16,7 +16,7 @@ MASK_NAMES = ("mask", "masks", "annotation", "segmentation", "segmentation_mask"
 Features = Mapping[str, Any]  # {column: type}, as datasets.Features
 
 
-def find(features: Features, data: Data) -> tuple[str, str | None]:
+def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
     """Return the names of the image column and the label column (None for no labels).
 
     The columns are chosen by data.image_column and data.label_column, else by type, else by a usual
@@ -162,10 +162,10 @@ def class_names(features: Features, label: str | None) -> list[str]:
         feature = feature.feature
     if not isinstance(feature, datasets.ClassLabel):
         return []
-    return list(map(composed, feature.names))
+    return list(map(compose_unicode, feature.names))
 
 
-def described(features: Features) -> str:
+def list_columns(features: Features) -> str:
     """List the columns with types, for the error that there are no labels."""
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
     return f" A label column holds {LABEL_KINDS}. The columns are {listed}."

@@ -44,7 +44,7 @@ NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of NEW_SUBFILE_TYPE: a smaller copy of the first image, or its mask
 NEEDS_TIFFFILE = "this TIFF needs the package tifffile. Type pip install -e '.[tiff]' in the clone"
-WHOLE = "Expected whole numbers of 8 or 16 bits"
+EXPECTED_INTEGERS = "Expected whole numbers of 8 or 16 bits"
 OF_OTHERS = ". If the image is not RGB with 8 bits, set data.channels= or data.range="
 
 
@@ -52,7 +52,7 @@ class TooLarge(ValueError):
     """An image has more than MOST_PIXELS."""
 
 
-class Values(NamedTuple):
+class StoredValues(NamedTuple):
     """Values of an image as stored in the file.
 
     Attributes:
@@ -84,10 +84,10 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
                 " unless data.channels= or data.range= is set"
             )
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
-    return whole(_rgb, raw)
+    return call_decoder(_rgb, raw)
 
 
-def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
+def decode_stored_values(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
     """Decode an image to the stored values, (C, H, W) of uint8 or uint16.
 
     Args:
@@ -98,17 +98,17 @@ def planes(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
         ValueError: The image cannot be decoded, has other channels or other values, or could be
             both (H, W, C) and (C, H, W).
     """
-    values = Values(raw) if isinstance(raw, np.ndarray) else whole(_values, raw)
+    values = StoredValues(raw) if isinstance(raw, np.ndarray) else call_decoder(_values, raw)
     array = _channels_first(values, channels)
     if array.dtype.kind not in "ui":
-        raise ValueError(f"pixels of {array.dtype}. {WHOLE}")
+        raise ValueError(f"pixels of {array.dtype}. {EXPECTED_INTEGERS}")
     if array.dtype == np.uint8:
         return array
     _check_16_bits(array)
     return array.astype(np.uint16, copy=False)
 
 
-def whole(read: Callable[[bytes], Read], raw: bytes) -> Read:
+def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:
     """Call `read` on encoded bytes, and turn any error into a ValueError with a reason.
 
     Raises:
@@ -274,7 +274,7 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     """
     has_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
     if image.mode == "F" or (image.mode == "I" and not has_16_bits):
-        raise ValueError(f"pixels of 32 bits, with an unknown range. {WHOLE}")
+        raise ValueError(f"pixels of 32 bits, with an unknown range. {EXPECTED_INTEGERS}")
     value = np.asarray(image)
     _check_16_bits(value)
     # the upper 8 of 12 or 16 bits; Pillow unpacks 12 bits without scaling
@@ -363,7 +363,7 @@ def _saved_array(raw: bytes) -> np.ndarray:
     return array
 
 
-def _values(raw: bytes) -> Values:
+def _values(raw: bytes) -> StoredValues:
     """Read the stored values of all channels, in the order of the file.
 
     Raises:
@@ -371,23 +371,23 @@ def _values(raw: bytes) -> Values:
         TooLarge: As `decode`.
     """
     if raw.startswith(NPY):
-        return Values(_saved_array(raw))
+        return StoredValues(_saved_array(raw))
     return _values_of_tiff(raw) if raw.startswith(TIFF) else _values_of_pillow(raw)
 
 
-def _values_of_pillow(raw: bytes) -> Values:
+def _values_of_pillow(raw: bytes) -> StoredValues:
     image = open_image(raw)
     # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
     if raw.startswith(PNG) and stored_bits(raw) == 16 and len(image.getbands()) > 1:
         raise ValueError("a PNG of 16 bits and several channels. Save the image as TIFF or .npy")
     if image.mode in ("P", "PA"):  # a palette: the file stores no channels of color
-        return Values(from_pillow(image), True)
+        return StoredValues(from_pillow(image), True)
     image.load()
     array = np.array(image.convert("L") if image.mode == "1" else image)
-    return Values(_upright(array, _orientation(image)), True)
+    return StoredValues(_upright(array, _orientation(image)), True)
 
 
-def _values_of_tiff(raw: bytes) -> Values:
+def _values_of_tiff(raw: bytes) -> StoredValues:
     """Read a TIFF of a single image with tifffile, whose samples or pages are the channels.
 
     Palettes and fewer than 8 bits are read like a PNG: as RGB, and as grey from 0 to 255.
@@ -407,12 +407,12 @@ def _values_of_tiff(raw: bytes) -> Values:
                     " Expected a single image"
                 )
             return _values_of_pillow(raw)
-        array, is_last = _placed(series)
+        array, is_last = _read_series(series)
     if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
         array = array.dtype.type((1 << page.bitspersample) - 1) - array
     orientation = page.tags.valueof(ORIENTATION, 1)  # the same for all pages, which are channels
     rows_axis, columns_axis = (0, 1) if is_last else (-2, -1)
-    return Values(_upright(array, orientation, rows_axis, columns_axis), is_last)
+    return StoredValues(_upright(array, orientation, rows_axis, columns_axis), is_last)
 
 
 def _check_series(series: Sequence[Any]) -> None:
@@ -432,7 +432,7 @@ def _check_series(series: Sequence[Any]) -> None:
         )
 
 
-def _placed(series: Any) -> Values:
+def _read_series(series: Any) -> StoredValues:
     """Read the array of a tifffile series without axes of length 1, and find the channels' axis.
 
     The names of the axes tell whether channels are samples (axis last) or pages (axis first). The
@@ -447,10 +447,10 @@ def _placed(series: Any) -> Values:
     is_last = None
     if len(axes) == 3 and "YX" in axes and "Q" not in axes:
         is_last = axes.startswith("YX")
-    return Values(series.asarray().reshape([side for _, side in sides]), is_last)
+    return StoredValues(series.asarray().reshape([side for _, side in sides]), is_last)
 
 
-def _channels_first(values: Values, channels: int) -> np.ndarray:
+def _channels_first(values: StoredValues, channels: int) -> np.ndarray:
     """Return the values as an array (C, H, W).
 
     Raises:
@@ -542,4 +542,4 @@ def _check_16_bits(array: np.ndarray) -> None:
         ValueError: Numbers are below 0 or above MOST_VALUE.
     """
     if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
-        raise ValueError(f"pixels from {array.min()} to {array.max()}. {WHOLE}")
+        raise ValueError(f"pixels from {array.min()} to {array.max()}. {EXPECTED_INTEGERS}")

@@ -18,11 +18,11 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import UserError, reason, suggest
-from ..formatting import count_of, count_of_images, some
+from ..formatting import format_count, format_image_count, list_names
 from ..recipe.images import Data
 from ..recipe.parsing import parse_json
 from . import labels, layout
-from .labels import Reading, Stored, composed
+from .labels import LabelRules, StoredLabels, compose_unicode
 from .layout import Contents, Tree, join
 from .source import Groups, Raw, Source, Store, file_bytes, read_file
 
@@ -120,7 +120,7 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         images_of.setdefault(image.split, []).append(image)
     if column is None:
         guesses += class_guesses if data.labels else []
-        reading = Reading("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
+        reading = LabelRules("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
         values = {
             split: [image.label for image in split_images]
             for split, split_images in images_of.items()
@@ -134,14 +134,16 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
         _compare(images, metadata, column, guesses)
         where = f"the metadata in data.path={root}"
         source = f"column {column} of the metadata"
-        reading = Reading(column, where, source, asked=data.label_column is not None)
+        reading = LabelRules(column, where, source, asked=data.label_column is not None)
         rows = metadata.row_of
         values = {
-            split: [rows.get(composed(image.path), {}).get(column) for image in split_images]
+            split: [rows.get(compose_unicode(image.path), {}).get(column) for image in split_images]
             for split, split_images in images_of.items()
         }
     about = _about(metadata)
-    stored = {split: Stored(split_values, columns=about) for split, split_values in values.items()}
+    stored = {
+        split: StoredLabels(split_values, columns=about) for split, split_values in values.items()
+    }
     labels_of = labels.read(stored, reading, guesses, data.labels)
     return {
         split: Source(
@@ -216,7 +218,7 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
             rows_here: dict[str, dict[str, Any]] = {}
             for row in rows:
                 file_name = str(row.get("file_name")).replace("\\", "/")  # as Windows writes paths
-                file = composed(posixpath.normpath(posixpath.join(folder.path, file_name)))
+                file = compose_unicode(posixpath.normpath(posixpath.join(folder.path, file_name)))
                 if file in rows_here:
                     replaced.append((file, rows_here[file]))
                 rows_here[file] = row
@@ -296,7 +298,7 @@ def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
     if len(unused) == 1:
         text = f"the metadata column {unused[0]} is not used"
         return [f"{text}. To use the column as labels, set data.label_column={unused[0]}"]
-    text = f"the metadata columns {some(unused)} are not used"
+    text = f"the metadata columns {list_names(unused)} are not used"
     return [f"{text}. To use a column as labels, name the column with data.label_column="]
 
 
@@ -318,21 +320,21 @@ def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses:
     }
     if several_labels:
         guesses.append(
-            f"the metadata has several labels for {count_of_images(len(several_labels))}, such as"
-            f" {min(several_labels)}. The last label is used"
+            f"the metadata has several labels for {format_image_count(len(several_labels))}, such"
+            f" as {min(several_labels)}. The last label is used"
         )
-    paths = {composed(image.path) for image in images}
+    paths = {compose_unicode(image.path) for image in images}
     without_row = sum(path not in metadata.row_of for path in paths)
     without_image = [path for path in metadata.row_of if path not in paths]
     if without_row:
         guesses.append(
-            f"the metadata has no row for {count_of_images(without_row)}. Images without a row have"
-            " no label"
+            f"the metadata has no row for {format_image_count(without_row)}. Images without a row"
+            " have no label"
         )
     if without_image:
         guesses.append(
-            f"the metadata names {count_of(len(without_image), 'files')} not found among the"
-            f" images: {some(without_image)}"
+            f"the metadata names {format_count(len(without_image), 'files')} not found among the"
+            f" images: {list_names(without_image)}"
         )
 
 
@@ -356,5 +358,5 @@ def _groups(images: Sequence[_Image], metadata: Metadata, group: str | None) -> 
         return None
     if group == FOLDER and FOLDER not in metadata.columns:
         return Groups.by_value([posixpath.dirname(image.path) or "." for image in images])
-    rows = [metadata.row_of.get(composed(image.path), {}) for image in images]
+    rows = [metadata.row_of.get(compose_unicode(image.path), {}) for image in images]
     return Groups.by_value([row.get(group) for row in rows])

@@ -16,7 +16,7 @@ from .layout import inspect
 from .run_splits import Splits
 from .source import Raw, Source, Store, file_bytes
 
-WHOLE = 2**30  # bytes of encoded images, a few seconds from a local disk
+MOST_BYTES = 2**30  # bytes of encoded images, a few seconds from a local disk
 ROWS = 256  # rows that are read at a time
 
 
@@ -41,16 +41,18 @@ def fingerprint_splits(
         sources["test"] = splits.test
     # several splits may be shares of the same store, which is hashed once
     stores = {id(source.store): source for source in sources.values()}
-    store_prints = {key: fingerprint(source.whole()) for key, source in stores.items()}
+    store_prints = {key: fingerprint(source.all_rows()) for key, source in stores.items()}
     prints = {name: store_prints[id(source.store)] for name, source in sources.items()}
     if splits.test is not None:
-        prints["test"] = of_part(splits.test, prints["test"])
+        prints["test"] = fingerprint_of_share(splits.test, prints["test"])
     if grouped:  # groups decide which images are cut off for testing and held out
         assert splits.train.groups is not None
-        prints["train"] = _with(prints["train"], splits.train.groups.number_N)
+        prints["train"] = _hash_with_numbers(prints["train"], splits.train.groups.number_N)
     if masks:
         mask_prints = {
-            key: _of_masks(source.whole()) for key, source in stores.items() if source.masks.column
+            key: _of_masks(source.all_rows())
+            for key, source in stores.items()
+            if source.masks.column
         }
         for name, source in sources.items():
             if source.masks.column:
@@ -71,7 +73,7 @@ def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:
         splits: The splits of a run.
         prints: The result of `fingerprint_splits`.
     """
-    return of_part(splits.validation, prints["validation"])
+    return fingerprint_of_share(splits.validation, prints["validation"])
 
 
 def fingerprint(source: Source) -> str:
@@ -79,7 +81,7 @@ def fingerprint(source: Source) -> str:
 
     For a share, the hash also depends on which rows of the whole split it has.
     """
-    whole = source.whole()
+    whole = source.all_rows()
     size_N = whole.store.sizes()
     step = _step(whole.store, size_N)
     digest = hashlib.sha256(f"{len(size_N)} {whole.classes} {step}".encode())
@@ -91,7 +93,7 @@ def fingerprint(source: Source) -> str:
         images, labels = whole.fetch(rows)
         digest.update(labels.astype("<i8").tobytes())
         _digest(digest, images)
-    return of_part(source, digest.hexdigest()[:16])
+    return fingerprint_of_share(source, digest.hexdigest()[:16])
 
 
 def _of_masks(whole: Source) -> str:
@@ -105,7 +107,7 @@ def _of_masks(whole: Source) -> str:
 
 def _step(store: Store, size_N: np.ndarray) -> int:
     """Return the distance between rows whose contents are hashed: 1 if all are hashed."""
-    return store.hashed_every or max(1, -(-int(size_N.sum()) // WHOLE))
+    return store.hashed_every or max(1, -(-int(size_N.sum()) // MOST_BYTES))
 
 
 def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
@@ -115,17 +117,17 @@ def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
         digest.update(data)
 
 
-def of_part(source: Source, of_whole: str) -> str:
+def fingerprint_of_share(source: Source, of_whole: str) -> str:
     """Return the fingerprint of a source, which may be a share of a split.
 
     Args:
         source: The images.
         of_whole: The fingerprint of the complete split, returned if `source` has all its images.
     """
-    return _with(of_whole, source.store_rows()) if source.is_share() else of_whole
+    return _hash_with_numbers(of_whole, source.store_rows()) if source.is_share() else of_whole
 
 
-def _with(known: str, numbers: np.ndarray) -> str:
+def _hash_with_numbers(known: str, numbers: np.ndarray) -> str:
     """Return a fingerprint made of another fingerprint and of an array of integers."""
     return _hash(f"{known} {hashlib.sha256(numbers.astype('<i8').tobytes()).hexdigest()}")
 

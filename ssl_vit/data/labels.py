@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError
-from ..formatting import count_of_images
+from ..formatting import format_image_count
 
 UNLABELLED = -1  # fills the whole row of an image without a list
 END = -2  # after the last label of a list
@@ -54,7 +54,7 @@ class LabelLists(NamedTuple):
 
     def describe(self) -> str:
         """Describe the length of the lists, such as ", up to 3 labels per image"."""
-        empty = f", {count_of_images(self.empty)} with an empty list" if self.empty else ""
+        empty = f", {format_image_count(self.empty)} with an empty list" if self.empty else ""
         return f", up to {self.longest} labels per image{empty}"
 
 
@@ -63,7 +63,8 @@ class Labels:
     """Labels of a split.
 
     Attributes:
-        label_N: One label for each image, integers (N,), or lists of labels (N, L) from `padded`.
+        label_N: One label for each image, integers (N,), or lists of labels (N, L) from
+            `pad_lists`.
         classes: Names of the classes, starting with label 0; empty if classes have no names.
         source: A description of where the labels come from; empty if there are no labels.
         columns: A description of the table's columns, for the error that there are no labels.
@@ -97,7 +98,7 @@ def no_labels(count: int, columns: str = "") -> Labels:
     return Labels(np.full(count, UNLABELLED, np.int8), [], "", columns)
 
 
-class Stored(NamedTuple):
+class StoredLabels(NamedTuple):
     """Labels of a split, as the container stores them.
 
     Attributes:
@@ -111,7 +112,7 @@ class Stored(NamedTuple):
     columns: str = ""
 
 
-class Reading(NamedTuple):
+class LabelRules(NamedTuple):
     """Rules by which labels are read.
 
     Attributes:
@@ -137,7 +138,7 @@ class Reading(NamedTuple):
 
 
 def read(
-    stored: Mapping[str, Stored], reading: Reading, guesses: list[str], used: bool = True
+    stored: Mapping[str, StoredLabels], reading: LabelRules, guesses: list[str], used: bool = True
 ) -> dict[str, Labels]:
     """Turn the stored labels of each split into class numbers.
 
@@ -162,7 +163,9 @@ def read(
         return _none(stored)
 
 
-def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) -> dict[str, Labels]:
+def _read(
+    stored: Mapping[str, StoredLabels], reading: LabelRules, guesses: list[str]
+) -> dict[str, Labels]:
     """Read labels as `read` does, with warnings and errors even if labels are not used."""
     all_values = [value for column in stored.values() for value in column.values]
     num_lists = sum(isinstance(value, list) for value in all_values)
@@ -170,8 +173,8 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
         return {name: _lists(column, reading) for name, column in stored.items()}
     if num_lists:
         guesses.append(
-            f"labels are not used, because the labels of {count_of_images(num_lists)} are lists. To"
-            f" use the lists, set data.label_column={reading.column}"
+            f"labels are not used, because the labels of {format_image_count(num_lists)} are lists."
+            f" To use the lists, set data.label_column={reading.column}"
         )
         return _none(stored)
     texts = [label for label in all_values if isinstance(label, str) and label]
@@ -188,12 +191,12 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
         all_values = [
             _name(value, column.names) for column in stored.values() for value in column.values
         ]
-    all_labels, names = encode(all_values, reading.prefix, reading.typed)
+    all_labels, names = number_classes(all_values, reading.prefix, reading.typed)
     are_captions = len(all_values) >= CAPTIONS and 2 * len(names) > len(all_values)
     if are_captions and reading.captions and not (reading.asked or is_mixed):
         guesses.append(
-            f"labels are not used, because {count_of_images(len(all_values))} have {len(names):,}"
-            " different texts as labels. To use texts as classes, name the column with"
+            f"labels are not used, because {format_image_count(len(all_values))} have"
+            f" {len(names):,} different texts as labels. To use texts as classes, name the column with"
             " data.label_column="
         )
         return _none(stored)
@@ -203,7 +206,7 @@ def _read(stored: Mapping[str, Stored], reading: Reading, guesses: list[str]) ->
         label_N = all_labels[first : first + len(column.values)]
         first += len(column.values)
         source = reading.source if label_N.max(initial=UNLABELLED) >= 0 else ""
-        classes = names or list(map(composed, column.names))
+        classes = names or list(map(compose_unicode, column.names))
         labels[split] = Labels(label_N, classes, source, column.columns)
     return labels
 
@@ -221,7 +224,7 @@ def _name(value: Any, names: Sequence[str]) -> Any:
     return names[value] if value < len(names) else str(value)
 
 
-def _none(stored: Mapping[str, Stored]) -> dict[str, Labels]:
+def _none(stored: Mapping[str, StoredLabels]) -> dict[str, Labels]:
     """Return the Labels of splits whose labels are not used."""
     return {name: no_labels(len(column.values), column.columns) for name, column in stored.items()}
 
@@ -245,7 +248,7 @@ def usual_columns(columns: Iterable[str]) -> list[str]:
     return sorted(label_columns, key=rank)
 
 
-def composed(text: str) -> str:
+def compose_unicode(text: str) -> str:
     """Return a text in composed Unicode (NFC), because macOS decomposes the names of files."""
     return unicodedata.normalize("NFC", text)
 
@@ -257,7 +260,9 @@ def sorted_names(names: set[str]) -> list[str]:
     return sorted(names)
 
 
-def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.ndarray, list[str]]:
+def number_classes(
+    values: Sequence[Any], where: str, typed: bool = False
+) -> tuple[np.ndarray, list[str]]:
     """Turn stored labels into class numbers.
 
     Args:
@@ -284,7 +289,7 @@ def encode(values: Sequence[Any], where: str, typed: bool = False) -> tuple[np.n
             raise UserError(f"{where} holds {largest}. Use class numbers below 2^63.")
         return np.array([label_of.get(value, UNLABELLED) for value in values], np.int64), []
     name_of = {
-        value: composed(value if isinstance(value, str) else str(_whole(value, where)))
+        value: compose_unicode(value if isinstance(value, str) else str(_whole(value, where)))
         for value in distinct
     }
     names = sorted_names({*name_of.values()})
@@ -324,14 +329,14 @@ def _no_label(value: Any, where: str) -> UserError:
     return UserError(f"{where} holds {text}. If the values are no labels, use data.labels=false.")
 
 
-def _lists(stored: Stored, reading: Reading) -> Labels:
+def _lists(stored: StoredLabels, reading: LabelRules) -> Labels:
     """Read the labels of a split as lists of class numbers.
 
     Raises:
         UserError: A value is no list of class numbers, or the lists seem to be multi-hot: a list
             has more than two numbers, and all numbers are 0 or 1.
     """
-    label_NL = padded(stored.values, reading.prefix)
+    label_NL = pad_lists(stored.values, reading.prefix)
     empty = int((label_NL[:, 0] == END).sum())
     longest = int((label_NL >= 0).sum(axis=1).max(initial=1))
     highest = label_NL.max(initial=UNLABELLED)
@@ -344,11 +349,11 @@ def _lists(stored: Stored, reading: Reading) -> Labels:
     if highest < 2**31:
         label_NL = label_NL.astype(np.int32)  # labels stay in memory
     lists = LabelLists(reading.column, longest, empty)
-    names = list(map(composed, stored.names))
+    names = list(map(compose_unicode, stored.names))
     return Labels(label_NL, names, reading.source, stored.columns, lists)
 
 
-def padded(values: Sequence[Any], where: str) -> np.ndarray:
+def pad_lists(values: Sequence[Any], where: str) -> np.ndarray:
     """Return lists of class numbers as one array, int64 (N, L).
 
     A row has the labels of an image, filled up with END. The row of an image without a list (None

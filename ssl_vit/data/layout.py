@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
-from ..formatting import count_of, count_of_images, some
-from .labels import composed
+from ..formatting import format_count, format_image_count, list_names
+from .labels import compose_unicode
 
 # Names of each role's split, the usual name first. `eval` is a test split, as in `datasets`, so
 # that no hyperparameter is chosen on it
@@ -117,7 +117,7 @@ class Division(NamedTuple):
     of_classes: list[str]
 
 
-class NoTestSplit(UserError):
+class NoTestSplitError(UserError):
     """Error that the split named by data.test= does not exist.
 
     Attributes:
@@ -156,7 +156,7 @@ def inspect(place: Path) -> Contents:
         return Contents("saved", {}, Tree([], Counter()), [], [])
     tree = walk(place)
     kinds = [kind for kind in (*SHARDS, *IMAGE_KINDS) if tree.count(kind)]
-    skipped = [count_of(count, what) for what, count in sorted(tree.skipped.items())]
+    skipped = [format_count(count, what) for what, count in sorted(tree.skipped.items())]
     if not kinds:
         inside = f", only {', '.join(skipped)}" if skipped else ""
         remedy = "Unpack the .zip files" if ".zip files" in tree.skipped else "Use another folder"
@@ -169,8 +169,8 @@ def inspect(place: Path) -> Contents:
     if kind not in IMAGE_KINDS:
         shards, guesses = _shard_files(place, tree, kind)
         if tree.count("metadata"):
-            skipped.append(count_of(tree.count("metadata"), "metadata files"))
-    unused = [count_of(tree.count(kind), OTHERS[kind]) for kind in kinds[1:]]
+            skipped.append(format_count(tree.count("metadata"), "metadata files"))
+    unused = [format_count(tree.count(kind), OTHERS[kind]) for kind in kinds[1:]]
     if unused:
         used = "images" if kind == "images" else f"{kind} files"
         guesses.append(f"only the {used} are used, not {' and '.join(unused)}")
@@ -211,7 +211,7 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
         return [match[1] for match in matches if match], []
     like_a_split = [name for name, match in zip(names, matches, strict=True) if match]
     text = f"only {len(like_a_split):,} of {len(names):,} images are named like a split"
-    text += f" ({some(like_a_split)}). All images are used as train"
+    text += f" ({list_names(like_a_split)}). All images are used as train"
     return ["train"] * len(names), [text] if like_a_split else []
 
 
@@ -348,7 +348,7 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
             splits.setdefault(split, []).append(root / path)
     # a warning only if other files name a split; without_split are all in splits["train"]
     if without_split and (set(splits) != {"train"} or len(without_split) < len(splits["train"])):
-        guesses.append(f"files that name no split are used as train: {some(without_split)}")
+        guesses.append(f"files that name no split are used as train: {list_names(without_split)}")
     return {name: sorted(files) for name, files in splits.items()}, guesses
 
 
@@ -359,7 +359,7 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
         folders: The folders with images of this kind.
         kind: "images" or "arrays".
     """
-    composed_paths = [composed(folder.path) for folder in folders]
+    composed_paths = [compose_unicode(folder.path) for folder in folders]
     paths = [tuple(path.split("/")) if path else () for path in composed_paths]
     level, guesses = _level(paths)
     split: list[str | None] = ["train"] * len(paths)
@@ -368,10 +368,10 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
         unused = [i for i, name in enumerate(split) if name is None]
         if unused:
             count = sum(len(folders[i].of(kind)) for i in unused)
-            names = some(sorted({"/".join(paths[i][: level + 1]) or TOP for i in unused}))
+            names = list_names(sorted({"/".join(paths[i][: level + 1]) or TOP for i in unused}))
             guesses = [
                 "only folders named like a split, such as train, are used. Left out:"
-                f" {count_of_images(count)} in {names}"
+                f" {format_image_count(count)} in {names}"
             ]
         paths = [path[:level] + path[level + 1 :] for path in paths]  # without the split's folder
     used_paths = [path for path, name in zip(paths, split, strict=True) if name is not None]
@@ -403,11 +403,11 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
             continue
         if level <= common_depth and _same_classes(deep, level, split_of):
             return level, []
-        splits = some(sorted(name for name, split in split_of.items() if split))
+        splits = list_names(sorted(name for name, split in split_of.items() if split))
         others = sorted(name for name, split in split_of.items() if not split)
         outside = "some images are outside such folders"
         if others:
-            outside = f"{some(others)} could not"
+            outside = f"{list_names(others)} could not"
         guesses.append(f"{splits} could name a split, but {outside}. All folders count as classes")
     return None, guesses
 
@@ -457,7 +457,7 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
         repeated = sorted(name for name, count in counts.items() if count > 1)
         guesses = []
         if repeated:
-            guesses.append(f"folders with the same name are one class: {some(repeated)}")
+            guesses.append(f"folders with the same name are one class: {list_names(repeated)}")
     else:
         label_of = {path: path[len(common)] for path in deeper}
         guesses = ["folders are nested to different depths. The outermost folders are the classes"]
@@ -465,12 +465,12 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
         return {}, []
     without_class = [path for path in set(paths) if path not in label_of]
     if without_class:
-        places = some(["/".join(path) or TOP for path in without_class])
+        places = list_names(["/".join(path) or TOP for path in without_class])
         guesses.append(f"images in {places} are outside the folders of classes and have no label")
     like_no_label = sorted(name for name in set(label_of.values()) if NO_LABEL.fullmatch(name))
     if like_no_label:
         guesses.append(
-            f"folders counted as classes: {some(like_no_label)}. If their images have no label,"
-            " move the images next to the folders of classes"
+            f"folders counted as classes: {list_names(like_no_label)}. If their images have no"
+            " label, move the images next to the folders of classes"
         )
     return label_of, guesses

@@ -46,7 +46,7 @@ class _StreamBatch(NamedTuple):
     samples: Samples
 
 
-class _Streamed(Dataset):
+class _StreamDataset(Dataset):
     """Dataset that turns a _StreamBatch into a Batch.
 
     An unreadable image is replaced by the next readable image of the micro-batch.
@@ -214,7 +214,9 @@ def training_loader(
     size = batch_bytes(data, batch_layout, views)
     if isinstance(source, StreamReader):
         stream_batches = source.micro_batches(seed, start, stop)
-        return image_loader(_Streamed(source.stream, data, views), stream_batches, workers, size)
+        return image_loader(
+            _StreamDataset(source.stream, data, views), stream_batches, workers, size
+        )
     images = ImageDataset(source, data, train=True, views=views)
     if decoded is not None:
         images = ResidentDataset(source, data, decoded)

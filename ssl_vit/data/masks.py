@@ -17,7 +17,7 @@ from .batch_layout import BatchLayout
 from .batching import ImageDataset, Samples
 from .loaders import EVALUATION_KEY, batch_bytes, image_loader, shared_samples
 from .run_splits import Splits
-from .shares import permuted
+from .shares import first_permuted_rows
 from .source import Source
 
 CHOICE_KEY = 5  # key of the permutation by which images with masks are chosen
@@ -45,11 +45,11 @@ def known_classes(splits: Splits, data: Data) -> int | None:
     return data.mask_classes or splits.train.masks.classes
 
 
-def chosen(source: Source, most: int | None) -> Source:
+def choose_images(source: Source, most: int | None) -> Source:
     """Return at most `most` random images of a split, the same images for each call."""
     if most is None or most >= len(source):
         return source
-    return source.subset(permuted(source, most, CHOICE_KEY))
+    return source.subset(first_permuted_rows(source, most, CHOICE_KEY))
 
 
 def decode(raw: bytes | np.ndarray) -> Tensor:
@@ -97,7 +97,7 @@ class MaskedImages(ImageDataset):
     def content(self, row: int, raw: tuple[Any, Any]) -> int:
         return super().content(row, raw[0])
 
-    def prepared(self, images: list[tuple[Tensor, Tensor]], samples: Samples) -> dict[str, Any]:
+    def pixel_fields(self, images: list[tuple[Tensor, Tensor]], samples: Samples) -> dict[str, Any]:
         """Crop and resize images and their masks.
 
         Args:
@@ -117,7 +117,7 @@ class MaskedImages(ImageDataset):
         if images:
             masks = [mask for _, mask in images]
             masks_BHW = transforms.eval_masks(masks, size, self.data.eval_mode, self.data.eval_crop)
-        return super().prepared([image for image, _ in images], samples) | {"mask": masks_BHW}
+        return super().pixel_fields([image for image, _ in images], samples) | {"mask": masks_BHW}
 
     def _check(self, row: int, image: Tensor, mask_HW: Tensor) -> None:
         """Check the size and the classes of a row's mask.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DRAWN_HASHED = 64  # embedded images whose hash shows whether the code still draws the same pixels
 
 
-class Found(NamedTuple):
+class OpenedData(NamedTuple):
     """Data that were opened.
 
     Attributes:
@@ -64,7 +64,7 @@ class DrawnStore(Store):
         return len(self) // DRAWN_HASHED
 
 
-def open_splits(data: Data) -> Found:
+def open_splits(data: Data) -> OpenedData:
     """Open all splits of the folder, data set on the Hub or embedded set that a recipe names.
 
     Raises:
@@ -76,13 +76,13 @@ def open_splits(data: Data) -> Found:
     if data.hub:
         from . import tables
 
-        return Found(tables.open_tables(tables.load_hub(data), data, {}, guesses), [], guesses)
+        return OpenedData(tables.open_tables(tables.load_hub(data), data, {}, guesses), [], guesses)
     if data.channels != 3:
         raise UserError(
             f"data.channels={data.channels}: data={EMBEDDED} has 3 channels. Use data.channels=3,"
             " data.path= or data.hub=."
         )
-    return Found({split: _drawn(split, data.size) for split in synthetic.SIZES}, [], [])
+    return OpenedData({split: _drawn(split, data.size) for split in synthetic.SIZES}, [], [])
 
 
 def _drawn(split: str, size: int) -> Source:
@@ -95,7 +95,7 @@ def _drawn(split: str, size: int) -> Source:
     )
 
 
-def _open_path(contents: Contents, data: Data) -> Found:
+def _open_path(contents: Contents, data: Data) -> OpenedData:
     assert data.path is not None
     guesses = list(contents.guesses)
     if contents.kind in IMAGE_KINDS:
@@ -115,10 +115,10 @@ def _open_path(contents: Contents, data: Data) -> Found:
                 for name, parquet in parquet_of.items()
             }
             splits = tables.open_tables(opened, data, parquet_of, guesses)
-    return Found(splits, contents.skipped, guesses)
+    return OpenedData(splits, contents.skipped, guesses)
 
 
-def open_streams(data: Data) -> Found:
+def open_streams(data: Data) -> OpenedData:
     """Open each split as a stream, from the Hub or from parquet files without a copy in a cache.
 
     Raises:
@@ -131,7 +131,7 @@ def open_streams(data: Data) -> Found:
     if not data.path:
         opened = tables.load_hub(data, stream=True)
         streams = {name: _of_table(rows, data, None, guesses) for name, rows in opened.items()}
-        return Found(streams, [], guesses)
+        return OpenedData(streams, [], guesses)
     contents = layout.inspect(Path(data.path))
     if contents.kind != "parquet":
         what = layout.OTHERS.get(contents.kind, "tables of save_to_disk")
@@ -144,7 +144,7 @@ def open_streams(data: Data) -> Found:
     for name, parquet in tables.split_files(contents.files, data, guesses).items():
         rows = tables.load_parquet(parquet.files, data, stream=True)
         streams[name] = _of_table(rows, data, parquet, guesses)
-    return Found(streams, contents.skipped, guesses)
+    return OpenedData(streams, contents.skipped, guesses)
 
 
 def _of_table(
@@ -186,7 +186,7 @@ def _of_table(
         )
     if not data.labels:
         label = None
-    roots = [root.resolve() for root in tables.roots(data)]
+    roots = [root.resolve() for root in tables.file_roots(data)]
     read_file = partial(tables.read_below, roots=roots) if data.path else read_hub_file
     labels = no_labels(0, about)
     if label:

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..recipe.images import BYTES, Data
-from .decoding import decode, from_pillow, planes
+from .decoding import decode, decode_stored_values, from_pillow
 from .transforms import eval_transform
 
 Decoder = Callable[[bytes | np.ndarray], Tensor]
@@ -48,7 +48,7 @@ def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
     Raises:
         ValueError: The image cannot be read, or its values have another number of bits.
     """
-    array = planes(raw, data.channels)
+    array = decode_stored_values(raw, data.channels)
     if array.dtype == np.uint8 and data.pixel_range == BYTES:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     if data.range is None:

@@ -6,14 +6,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError, suggest
-from ..formatting import TEST_SHARE, count_of_images, some
+from ..formatting import TEST_SHARE, format_image_count, list_names
 from ..recipe.images import Data
 from ..recipe.split_counts import held_out_count
 from . import layout
 from .files import FOLDERS
-from .layout import HELD_OUT, ROLE, NoTestSplit
-from .open import Found, open_splits, open_streams
-from .shares import HELD_OUT_KEY, Cut, class_names, cut_held_out, cut_test, permuted, training_share
+from .layout import HELD_OUT, ROLE, NoTestSplitError
+from .open import OpenedData, open_splits, open_streams
+from .shares import (
+    HELD_OUT_KEY,
+    SplitCut,
+    class_names,
+    cut_held_out,
+    cut_test,
+    first_permuted_rows,
+    training_share,
+)
 from .source import Source, labelled_images
 from .streaming import PREVIEW, WINDOW_BYTES, Stream
 
@@ -94,11 +102,11 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     if test_cut is None:
         test_source = opened.splits.get(split_to_test(data, opened.splits, roles.train) or "")
     else:
-        test_source = test_cut.part
+        test_source = test_cut.cut_off
     requested_test = test_source if test else None
     guesses = [f"{data.location}: {guess}" for guess in dict.fromkeys(opened.guesses)]
     if data.labels:
-        measured = {"held-out": held_out.part, "test": requested_test}
+        measured = {"held-out": held_out.cut_off, "test": requested_test}
         guesses += _missing_classes(not_tested, measured, test_cut is not None, data)
     if test and roles.test is not None and roles.test == roles.validation:
         guesses.append(
@@ -109,17 +117,17 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     if data.labels and train_split.labels.lists is None:
         label_source = train_split.labels.source
     return Splits(
-        _shown(train, data),
-        _shown(held_out.part, data),
-        None if requested_test is None else _shown(requested_test, data),
-        0 if test_source is None else _with_answers(test_source),
+        _without_hidden_labels(train, data),
+        _without_hidden_labels(held_out.cut_off, data),
+        None if requested_test is None else _without_hidden_labels(requested_test, data),
+        0 if test_source is None else _count_labelled(test_source),
         notes=_notes(opened, data, roles, train, held_out, test_cut),
         guesses=tuple(guesses),
         label_source=label_source,
     )
 
 
-def every_part(data: Data) -> Found:
+def open_for_testing(data: Data) -> OpenedData:
     """Open all splits of the data, with the test share of data.test as a separate split.
 
     If data.test is a number, the training split is returned without the images of the test share.
@@ -136,8 +144,10 @@ def every_part(data: Data) -> Found:
         cut = cut_test(splits[train], data)
         assert cut is not None
         splits[train] = cut.kept
-        splits[name_of_test_share(splits)] = cut.part
-    return opened._replace(splits={name: _shown(source, data) for name, source in splits.items()})
+        splits[name_of_test_share(splits)] = cut.cut_off
+    return opened._replace(
+        splits={name: _without_hidden_labels(source, data) for name, source in splits.items()}
+    )
 
 
 def name_of_test_share(splits: Collection[str]) -> str:
@@ -145,7 +155,7 @@ def name_of_test_share(splits: Collection[str]) -> str:
     return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
 
 
-def _shown(source: Source, data: Data) -> Source:
+def _without_hidden_labels(source: Source, data: Data) -> Source:
     """Return the images, without labels if data.labels=false."""
     return source if data.labels else source.without_labels()
 
@@ -247,14 +257,14 @@ def _split(
     return chosen
 
 
-def _with_answers(source: Source) -> int:
+def _count_labelled(source: Source) -> int:
     """Count the images that have a label, or all images if the split has masks."""
     if source.masks.column:
         return len(source)
     return len(labelled_images(source)) if source.labels.lowest_and_highest[1] >= 0 else 0
 
 
-def _no_test_split(finding: str, train: Source, data: Data) -> NoTestSplit:
+def _no_test_split(finding: str, train: Source, data: Data) -> NoTestSplitError:
     """Add a remedy to the error that there is no test split."""
     has_labels = data.labels and train.labels.lowest_and_highest[1] >= 0
     is_labelled = has_labels or bool(train.masks.column)
@@ -262,7 +272,7 @@ def _no_test_split(finding: str, train: Source, data: Data) -> NoTestSplit:
     remedy = f"Use a share of train with data.test={TEST_SHARE}, or add {add}"
     if not is_labelled:  # a share of train would have no labels either
         remedy = f"Add labels, such as a folder for each class, and {add}"
-    return NoTestSplit(f"{finding}. {remedy}.", is_labelled)
+    return NoTestSplitError(f"{finding}. {remedy}.", is_labelled)
 
 
 def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
@@ -270,17 +280,17 @@ def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
     return next((name for name in HELD_OUT if name in splits and name != train), None)
 
 
-def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: Data) -> Cut:
+def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: Data) -> SplitCut:
     """Return the training images and the held-out images.
 
     The held-out images are the validation split, or else a share of train. With data.validation=0
     all images stay training images, and some of them are used as held-out images too.
     """
     if roles.validation is not None:
-        return Cut(train, splits[roles.validation])
+        return SplitCut(train, splits[roles.validation])
     if data.validation == 0:
-        rows = permuted(train, held_out_count(None, len(train)), HELD_OUT_KEY)
-        return Cut(train, train.subset(rows))
+        rows = first_permuted_rows(train, held_out_count(None, len(train)), HELD_OUT_KEY)
+        return SplitCut(train, train.subset(rows))
     return cut_held_out(train, data)
 
 
@@ -372,14 +382,14 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         held_out_preview = opened.splits[held_out](0).take(first)
         used_splits.append(held_out)
     notes = [f"{name}: a stream from {data.place}" for name in used_splits]
-    notes += _beside(opened, used_splits, list(opened.splits))
+    notes += _describe_unused(opened, used_splits, list(opened.splits))
     notes.append(f"labels: {describe_labels(preview, data)}")
     return Splits(
         preview, held_out_preview, stream=train, notes=tuple(notes), guesses=tuple(guesses)
     )
 
 
-def _beside(opened: Found, used: Collection[str], texts: Sequence[str]) -> list[str]:
+def _describe_unused(opened: OpenedData, used: Collection[str], texts: Sequence[str]) -> list[str]:
     """Return notes about splits and files that are not used.
 
     Args:
@@ -393,7 +403,12 @@ def _beside(opened: Found, used: Collection[str], texts: Sequence[str]) -> list[
 
 
 def _notes(
-    opened: Found, data: Data, roles: Roles, train: Source, held_out: Cut, test: Cut | None
+    opened: OpenedData,
+    data: Data,
+    roles: Roles,
+    train: Source,
+    held_out: SplitCut,
+    test: SplitCut | None,
 ) -> tuple[str, ...]:
     """Describe where each split comes from, what is not used, and the labels, in a line each.
 
@@ -408,7 +423,7 @@ def _notes(
     has_labels = data.labels and bool(opened.splits[roles.train].labels.source)
 
     def describe(name: str) -> str:
-        return f"{_many(opened.splits[name], has_labels)} from {data.place}, split {name}"
+        return f"{_describe_count(opened.splits[name], has_labels)} from {data.place}, split {name}"
 
     notes = [f"train: {describe(roles.train)}"]
     if data.share != 1:
@@ -417,27 +432,29 @@ def _notes(
     if roles.validation is not None:
         notes.append(f"validation: {describe(roles.validation)}")
     elif data.validation == 0:
-        count = len(held_out.part)
+        count = len(held_out.cut_off)
         notes.append(f"validation: none, so training images are evaluated instead ({count:,})")
     else:
         notes.append(
-            f"validation: {_taken(held_out, has_labels)}, {len(train):,} left for training"
+            f"validation: {_describe_cut(held_out, has_labels)}, {len(train):,} left for training"
         )
     if test is not None:
-        notes.append(f"test: {_taken(test, has_labels)}, not used for training")
+        notes.append(f"test: {_describe_cut(test, has_labels)}, not used for training")
     if roles.test is not None:
         why = " (no test split, so a share of train is held out)" if roles.stands_in else ""
         notes.append(f"test: {describe(roles.test)}{why}")
-    texts = [f"{name} ({_many(source, has_labels)})" for name, source in opened.splits.items()]
-    notes += _beside(opened, [str(name) for name in roles[:3]], texts)
+    texts = [
+        f"{name} ({_describe_count(source, has_labels)})" for name, source in opened.splits.items()
+    ]
+    notes += _describe_unused(opened, [str(name) for name in roles[:3]], texts)
     notes.append(f"labels: {describe_labels(opened.splits[roles.train], data)}")
     return tuple(notes)
 
 
-def _taken(cut: Cut, labels: bool) -> str:
+def _describe_cut(cut: SplitCut, labels: bool) -> str:
     """Describe how many images were cut off the training split, and how they were chosen."""
-    how = f" ({cut.how})" if cut.how else ""
-    return f"{_many(cut.part, labels)} taken from train{how}"
+    how = f" ({cut.description})" if cut.description else ""
+    return f"{_describe_count(cut.cut_off, labels)} taken from train{how}"
 
 
 def describe_labels(source: Source, data: Data) -> str:
@@ -448,15 +465,15 @@ def describe_labels(source: Source, data: Data) -> str:
         return "none"
     description = source.labels.source
     if source.classes:
-        description += f", {len(source.classes):,} classes: {some(source.classes)}"
+        description += f", {len(source.classes):,} classes: {list_names(source.classes)}"
     if source.labels.source == FOLDERS:
         description += ". If folders are no classes, use data.labels=false"
     return description
 
 
-def _many(source: Source, labels: bool) -> str:
+def _describe_count(source: Source, labels: bool) -> str:
     """Describe how many images there are and, with `labels`, how many have a label."""
-    description = count_of_images(len(source))
+    description = format_image_count(len(source))
     has_labels = source.labels.lowest_and_highest[1] >= 0
     labelled = len(labelled_images(source)) if has_labels else 0
     if labels and labelled < len(source):

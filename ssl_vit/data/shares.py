@@ -15,11 +15,11 @@ import numpy as np
 
 from .. import rng
 from ..errors import UserError
-from ..formatting import count_of_images, some
+from ..formatting import format_image_count, list_names
 from ..recipe.images import Data
 from ..recipe.split_counts import held_out_count, share_count
 from .files import FOLDER, FileStore
-from .labels import UNLABELLED, composed
+from .labels import UNLABELLED, compose_unicode
 from .layout import split_of_folder
 from .source import Source, labelled_images
 
@@ -29,21 +29,21 @@ SHARE_KEY = 3
 TEST_KEY = 6
 
 
-class Cut(NamedTuple):
+class SplitCut(NamedTuple):
     """Split that is divided into two parts.
 
     Attributes:
         kept: The images that stay.
-        part: The images that are cut off, to be held out or tested on.
-        how: How these images were chosen, for a note; empty for a random choice.
+        cut_off: The images that are cut off, to be held out or tested on.
+        description: How these images were chosen, for a note; empty for a random choice.
     """
 
     kept: Source
-    part: Source
-    how: str = ""
+    cut_off: Source
+    description: str = ""
 
 
-def permuted(whole: Source, count: int, key: int) -> np.ndarray:
+def first_permuted_rows(whole: Source, count: int, key: int) -> np.ndarray:
     """Return `count` different random rows, int64 (count,), the same for each call with `key`."""
     return rng.permute(np.arange(count), len(whole), rng.key(key))
 
@@ -61,7 +61,7 @@ def training_share(train: Source, data: Data) -> Source:
         return train
     count = share_count(data.share, len(train))
     if data.share_seed is None:
-        return train.subset(permuted(train, count, SHARE_KEY))
+        return train.subset(first_permuted_rows(train, count, SHARE_KEY))
     if not _one_label(train):
         raise UserError(
             f"data.share_seed={data.share_seed}: a share of each class needs a single label per"
@@ -75,7 +75,7 @@ def _one_label(source: Source) -> bool:
     return source.labels.lists is None and source.labels.lowest_and_highest[1] >= 0
 
 
-def cut_test(whole: Source, data: Data) -> Cut | None:
+def cut_test(whole: Source, data: Data) -> SplitCut | None:
     """Cut the test share off the training split, or return None if data.test names a split.
 
     Images of a folder are chosen by name, so that later images do not change the choice. Other
@@ -92,11 +92,11 @@ def cut_test(whole: Source, data: Data) -> Cut | None:
     if data.group is None and _one_label(whole):
         rows_N = stratified_rows(whole, rng.key(TEST_KEY))
         how = "the same share of each class" if data.labels else ""
-        return Cut(whole.subset(rows_N[count:]), whole.subset(rows_N[:count]), how)
+        return SplitCut(whole.subset(rows_N[count:]), whole.subset(rows_N[:count]), how)
     return _cut(whole, count, TEST_KEY, data)
 
 
-def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> Cut:
+def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> SplitCut:
     """Cut off the images whose hashed name, as a number from 0 to 1, is below the share.
 
     With data.group, the name of the group is hashed. A file that is added later does not change
@@ -120,7 +120,7 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> C
             group_names = _without_split([f"{name}/" for name in group_names])
         # an image without a group has a number above the groups with names, and keeps its own name
         names = [
-            composed(group_names[group]) if group < len(group_names) else name
+            compose_unicode(group_names[group]) if group < len(group_names) else name
             for group, name in zip(group_N.tolist(), names, strict=True)
         ]
         how = f"by name of data.group={data.group}"
@@ -137,7 +137,7 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> C
     if whole.groups is not None and data.labels and _one_label(whole):
         _check_classes(whole, whole.label_of(np.arange(len(whole))), is_cut_off_N, data)
     kept = whole.subset(np.flatnonzero(~is_cut_off_N))
-    return Cut(kept, whole.subset(np.flatnonzero(is_cut_off_N)), how)
+    return SplitCut(kept, whole.subset(np.flatnonzero(is_cut_off_N)), how)
 
 
 def _without_split(names: Sequence[str]) -> list[str]:
@@ -146,7 +146,7 @@ def _without_split(names: Sequence[str]) -> list[str]:
     Names are the same whether the user gives the folder `photos` or `photos/train`, and are in
     composed Unicode, so that they are the same on every machine.
     """
-    paths = [composed(name).split("/") for name in names]
+    paths = [compose_unicode(name).split("/") for name in names]
     depth = min((len(path) for path in paths), default=1) - 1
     for level in range(depth):
         if all(split_of_folder(path[level]) for path in paths):
@@ -160,7 +160,7 @@ def _hash(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
 
 
-def cut_held_out(train: Source, data: Data) -> Cut:
+def cut_held_out(train: Source, data: Data) -> SplitCut:
     """Cut off the images to hold out: the share data.validation, by default 1%.
 
     With data.validation_from=labelled only images with a label are held out. An image without a
@@ -177,12 +177,12 @@ def cut_held_out(train: Source, data: Data) -> Cut:
     if candidates is train:
         return cut
     rows_N = np.arange(len(train))
-    is_taken_N = np.isin(train.store_rows(), cut.part.store_rows())
+    is_taken_N = np.isin(train.store_rows(), cut.cut_off.store_rows())
     if data.group is not None:
-        held_out_groups = cut.part.group_of(np.arange(len(cut.part)))
+        held_out_groups = cut.cut_off.group_of(np.arange(len(cut.cut_off)))
         is_taken_N = np.isin(train.group_of(rows_N), held_out_groups)
-    how = ", ".join(filter(None, [cut.how, "only images with a label"]))
-    return Cut(train.subset(rows_N[~is_taken_N]), cut.part, how)
+    how = ", ".join(filter(None, [cut.description, "only images with a label"]))
+    return SplitCut(train.subset(rows_N[~is_taken_N]), cut.cut_off, how)
 
 
 def _at_least_two(train: Source, data: Data) -> int:
@@ -193,21 +193,21 @@ def _at_least_two(train: Source, data: Data) -> int:
     """
     if len(train) < 2:
         raise UserError(
-            f"data.train={data.train}: {count_of_images(len(train))} cannot be divided. Give at"
+            f"data.train={data.train}: {format_image_count(len(train))} cannot be divided. Give at"
             " least 2 images."
         )
     return len(train)
 
 
-def _cut(whole: Source, count: int, key: int, data: Data) -> Cut:
+def _cut(whole: Source, count: int, key: int, data: Data) -> SplitCut:
     """Cut off `count` random images, or groups with about `count` images if data.group is set."""
     if data.group is not None:
         return _cut_groups(whole, count, key, data)
-    rows_N = permuted(whole, len(whole), key)
-    return Cut(whole.subset(rows_N[count:]), whole.subset(rows_N[:count]))
+    rows_N = first_permuted_rows(whole, len(whole), key)
+    return SplitCut(whole.subset(rows_N[count:]), whole.subset(rows_N[:count]))
 
 
-def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
+def _cut_groups(whole: Source, count: int, key: int, data: Data) -> SplitCut:
     """Cut off random groups that have about `count` images together.
 
     Each class gets about the same share of its groups. A group's class is the most frequent label
@@ -236,7 +236,7 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
     if _one_label(whole):
         label_N = whole.label_of(rows_N)
     order_G = stratified(_most_frequent(label_N, group_N), number_G, rng.key(key))
-    order_G = order_G[_fitting(size_G[order_G], count, key, data)]
+    order_G = order_G[_groups_that_fit(size_G[order_G], count, key, data)]
     # cut off the first groups of the order, as many as come closest to the wanted number of images
     total_G = np.cumsum(size_G[order_G])
     most_groups = min(len(order_G), len(number_G) - 1)  # one group is left for training
@@ -248,10 +248,10 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> Cut:
     rows_N = rows_N[np.argsort(rng.bits(rng.key(key), rows_N), kind="stable")]
     is_cut_off_N = is_cut_off_N[rows_N]
     how = f"{taken:,} of {len(number_G):,} groups of data.group={data.group}"
-    return Cut(whole.subset(rows_N[~is_cut_off_N]), whole.subset(rows_N[is_cut_off_N]), how)
+    return SplitCut(whole.subset(rows_N[~is_cut_off_N]), whole.subset(rows_N[is_cut_off_N]), how)
 
 
-def _fitting(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray:
+def _groups_that_fit(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray:
     """Return the positions of the groups that are small enough to be cut off.
 
     Such a group has at most twice the wanted number of images; a larger group could be most of the
@@ -328,7 +328,7 @@ def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, dat
 def class_names(source: Source, numbers: Sequence[int]) -> str:
     """List the names of the classes with these labels, or the labels of classes without names."""
     names = source.classes
-    return some([names[number] if number < len(names) else str(number) for number in numbers])
+    return list_names([names[number] if number < len(names) else str(number) for number in numbers])
 
 
 def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:

@@ -144,7 +144,8 @@ class Source:
     def fetch(self, rows: np.ndarray) -> tuple[list[Raw], np.ndarray]:
         """Return the image of each row, encoded or as an array, and the labels.
 
-        Labels are int64 (B,), -1 for no label, or lists of labels (B, L) as from `labels.padded`.
+        Labels are int64 (B,), -1 for no label, or lists of labels (B, L) as from
+        `labels.pad_lists`.
         """
         stored_rows = self._in_store(rows)
         return self.store.fetch(stored_rows), self.labels.of(stored_rows)
@@ -187,7 +188,7 @@ class Source:
         """Return a source of the given rows, in the given order."""
         return replace(self, rows=self._in_store(rows))
 
-    def whole(self) -> "Source":
+    def all_rows(self) -> "Source":
         """Return a source of all rows of the store."""
         return replace(self, rows=None)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import rng
 from ..errors import UserError, reason
-from ..formatting import count_of_images, format_bytes
+from ..formatting import format_bytes, format_image_count
 from .labels import Labels
 from .source import Missing, Raw, Source, Store
 
@@ -250,7 +250,7 @@ def window_text(preview: Source) -> str:
     count = min(WINDOW, max(1, int(WINDOW_BYTES / mean_bytes)))
     if len(preview) < PREVIEW:  # the preview is the complete epoch
         count = min(count, len(preview))
-    return f"windows of about {count_of_images(count)} ({format_bytes(count * mean_bytes)})"
+    return f"windows of about {format_image_count(count)} ({format_bytes(count * mean_bytes)})"
 
 
 def read_hub_file(path: str | None) -> bytes:

@@ -26,7 +26,7 @@ from ..errors import UserError, reason
 from ..recipe.images import Data
 from . import columns, labels, layout
 from .columns import Features, array_shape
-from .labels import Reading, Stored, same_numbers
+from .labels import LabelRules, StoredLabels, same_numbers
 from .source import (
     READERS,
     Groups,
@@ -74,7 +74,7 @@ class TableStore(Store):
     @cached_property
     def cells(self) -> "Cells":
         assert self.rows._indices is None  # no table that is opened here is a selection of rows
-        return Cells.of(self.rows.data.column(self.column))
+        return Cells.from_column(self.rows.data.column(self.column))
 
     def fetch(self, rows: np.ndarray) -> list[Raw]:
         images = self.cells.images
@@ -178,7 +178,7 @@ class Cells(NamedTuple):
     paths: pyarrow.ChunkedArray | None
 
     @classmethod
-    def of(cls, column: pyarrow.ChunkedArray) -> "Cells":
+    def from_column(cls, column: pyarrow.ChunkedArray) -> "Cells":
         if not pyarrow.types.is_struct(column.type):
             return cls(column, None)
         return cls(*(pyarrow.compute.struct_field(column, name) for name in ("bytes", "path")))
@@ -209,7 +209,7 @@ def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw
     return np.array(flat.reshape(-1, *shape[1:]))
 
 
-def _end(file: Path) -> pyarrow.parquet.FileMetaData:
+def _read_footer(file: Path) -> pyarrow.parquet.FileMetaData:
     """Read the metadata at the end of a parquet file.
 
     Raises:
@@ -254,7 +254,7 @@ def split_files(
     splits: dict[str, Parquet] = {}
     for split, paths in files.items():
         with ThreadPoolExecutor(READERS) as pool:
-            ends = zip(paths, pool.map(_end, paths), strict=True)
+            ends = zip(paths, pool.map(_read_footer, paths), strict=True)
             schema_of = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
         if not schema_of:
             guesses.append(f"split {split} {EMPTY}")
@@ -274,7 +274,7 @@ def split_files(
                 f"{data.location}: files of split {split} have different columns,"
                 f" {' and '.join(sorted(column_lists))}. Use the same columns in all files."
             )
-        label_columns = [columns.find(features, data)[1] for features in parsed]
+        label_columns = [columns.find_columns(features, data)[1] for features in parsed]
         classes = list(map(columns.class_names, parsed, label_columns))
         longest = max(classes, key=len, default=[])
         # either no file names classes, or all files do
@@ -314,7 +314,7 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
                 f"{data.location}: cannot write to {datasets.config.HF_DATASETS_CACHE}"
                 f" ({error.strerror}). Set HF_HOME to another folder."
             ) from None
-        raise _refused(error, data) from None
+        raise _describe_refusal(error, data) from None
 
 
 def _check_whole(file: Path) -> None:
@@ -371,10 +371,10 @@ def _opened(load: Callable[[], Any], data: Data) -> Any:
     try:
         return load()
     except Exception as error:  # a file written by others may cause any error
-        raise _refused(error, data) from None
+        raise _describe_refusal(error, data) from None
 
 
-def _refused(error: Exception, data: Data) -> UserError:
+def _describe_refusal(error: Exception, data: Data) -> UserError:
     """Turn an error of `datasets` into a UserError with a remedy."""
     # "An error occurred while generating the dataset" alone says nothing
     text = reason(error.__cause__ or error)
@@ -393,14 +393,14 @@ class Columns(NamedTuple):
         image: Name of the column of images.
         label: Name of the column of labels, None for no labels.
         classes: Names of the classes.
-        about: A list of the columns, for the error that there are no labels.
+        no_labels_hint: A list of the columns, for the error that there are no labels.
         masks: The column of masks.
     """
 
     image: str
     label: str | None
     classes: list[str]
-    about: str
+    no_labels_hint: str
     masks: Masks
 
 
@@ -413,14 +413,14 @@ def find_columns(features: Features, data: Data, known: Parquet | None) -> Colum
         known: The classes of the split's parquet files, None for other tables.
 
     Raises:
-        UserError: As `columns.find`.
+        UserError: As `columns.find_columns`.
     """
-    image, label = columns.find(features, data)
+    image, label = columns.find_columns(features, data)
     masks = columns.find_masks(features, image, data)
     if known is not None and known.unusable:
         return Columns(image, None, [], f" Labels are not used: {known.unusable}.", masks)
     classes = columns.class_names(features, label) if known is None else known.classes
-    return Columns(image, label, classes, columns.described(features), masks)
+    return Columns(image, label, classes, columns.list_columns(features), masks)
 
 
 def open_tables(
@@ -449,14 +449,16 @@ def open_tables(
         name: find_columns(rows.features, data, known.get(name)) for name, rows in opened.items()
     }
     stored = {
-        name: Stored(_label_values(opened[name], split.label), split.classes, split.about)
+        name: StoredLabels(
+            _label_values(opened[name], split.label), split.classes, split.no_labels_hint
+        )
         for name, split in columns_by_split.items()
     }
     column = next((split.label for split in columns_by_split.values() if split.label), "label")
     asked = data.label_column is not None
-    reading = Reading(column, data.location, f"column {column}", asked, typed=True)
+    reading = LabelRules(column, data.location, f"column {column}", asked, typed=True)
     labels_by_split = labels.read(stored, reading, guesses, data.labels)
-    folders = roots(data)
+    folders = file_roots(data)
     splits = {}
     for name, rows in opened.items():
         store = TableStore(rows, columns_by_split[name].image, folders)
@@ -479,7 +481,7 @@ def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
     return values
 
 
-def roots(data: Data) -> list[Path]:
+def file_roots(data: Data) -> list[Path]:
     """Return the folders below which rows may name files: data.path, or the caches of the Hub."""
     if data.path:
         place = Path(data.path)

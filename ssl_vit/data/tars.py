@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError, reason
-from ..formatting import count_of, count_of_images
+from ..formatting import format_count, format_image_count
 from ..recipe.images import Data
 from . import labels, layout
-from .labels import Reading, Stored
+from .labels import LabelRules, StoredLabels
 from .layout import IMAGE_KINDS, OTHERS, Contents
 from .source import READERS, Raw, Source, Store
 
@@ -49,13 +49,13 @@ class Members:
         images: {"images" or "arrays": {key: place of the image}}.
         labels: {key: {"cls" or "json": label}}.
         skipped: Number of files that are not used, by kind.
-        beside: Names of images that are not used because another image has the same key.
+        duplicates: Names of images that are not used because another image has the same key.
     """
 
     images: dict[str, dict[str, Member]] = field(default_factory=dict)
     labels: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
-    beside: list[str] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
 
     def label(self, key: str) -> Any:
         """Return the label of an image, or None. A .cls file has precedence over a .json file."""
@@ -169,7 +169,7 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     for split, split_files in contents.files.items():
         split_members = [members_of[file] for file in split_files]
         values = [members.label(key) for members in split_members for key in members.images[kind]]
-        stored[split] = Stored(values, columns=TAR_LABELS)
+        stored[split] = StoredLabels(values, columns=TAR_LABELS)
     column = data.label_column or "label"
     if data.label_column and all(
         value is None for split_values in stored.values() for value in split_values.values
@@ -179,7 +179,7 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
             " the .cls files, or a key of the .json files."
         )
     source = f"{data.label_column or '.cls and .json'} of the tars"
-    reading = Reading(column, data.location, source, asked=data.label_column is not None)
+    reading = LabelRules(column, data.location, source, asked=data.label_column is not None)
     labels_of = labels.read(stored, reading, guesses, data.labels)
     splits = {}
     for split, split_files in contents.files.items():
@@ -203,16 +203,16 @@ def _count_skipped(
     beside: list[str] = []
     for members in read:
         skipped += members.skipped
-        beside += members.beside
+        beside += members.duplicates
         for kind in kinds[1:]:
             skipped[OTHERS[kind]] += len(members.images.get(kind, ()))
     contents.skipped.extend(
-        f"{count_of(count, what)} of the tars" for what, count in sorted(skipped.items())
+        f"{format_count(count, what)} of the tars" for what, count in sorted(skipped.items())
     )
     if beside:
         guesses.append(
             "tars hold several images with the same name up to the first dot. Left out:"
-            f" {count_of_images(len(beside))}, such as {beside[0]}"
+            f" {format_image_count(len(beside))}, such as {beside[0]}"
         )
 
 
@@ -234,24 +234,24 @@ def _members(file: Path, column: str | None) -> Members:
         with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
             for member in _forward(tar, file.stat().st_size):
                 if not member.isdir():
-                    num_images += _sort_in(member, raw.fileno(), column, members)
+                    num_images += _add_member(member, raw.fileno(), column, members)
             # a complete tar ends with a block of zeros
             if os.pread(raw.fileno(), tarfile.BLOCKSIZE, tar.offset) != bytes(tarfile.BLOCKSIZE):
                 raise ValueError(f"the tar is cut off or damaged at byte {tar.offset}")
     except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
         raise UserError(
-            f"data.path={file}: the tar is damaged, after {count_of_images(num_images)}:"
+            f"data.path={file}: the tar is damaged, after {format_image_count(num_images)}:"
             f" {type(error).__name__}"
         ) from None
     except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
-        after = f", after {count_of_images(num_images)}" if isinstance(error, ValueError) else ""
+        after = f", after {format_image_count(num_images)}" if isinstance(error, ValueError) else ""
         raise UserError(f"data.path={file}: {reason(error)}{after}") from None
     for images in members.images.values():
         # such as 0001.seg.png next to 0001.png
         additional = [key for key in images if _sample(key) != key and _sample(key) in images]
         for key in additional:
             del images[key]
-            members.beside.append(key)
+            members.duplicates.append(key)
     return members
 
 
@@ -278,7 +278,7 @@ def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
         tar.members.clear()  # type: ignore[attr-defined]
 
 
-def _sort_in(
+def _add_member(
     member: tarfile.TarInfo, descriptor: int, column: str | None, members: Members
 ) -> bool:
     """Add a file of a tar to `members`, and return whether the file is a used image.
@@ -307,7 +307,7 @@ def _sort_in(
     elif kind not in IMAGE_KINDS:
         members.skipped[layout.other_kind(file)] += 1
     elif key in members.images.setdefault(kind, {}):
-        members.beside.append(member.name)
+        members.duplicates.append(member.name)
     else:
         members.images[kind][key] = Member(member.offset_data, member.size)
         return True

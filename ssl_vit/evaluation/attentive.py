@@ -23,7 +23,7 @@ from ..data import masks
 from ..data.batching import Batch
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..formatting import count_of_images, format_bytes
+from ..formatting import format_bytes, format_image_count
 from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
 from ..recipe.records.run import Copies
@@ -31,24 +31,24 @@ from ..runs import console, environment
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from . import features, probes
 from .features import ENCODER, Reader
-from .images import Images
+from .images import EvaluationImages
 from .probes import SEED, Scale
 
 UNREAD = -1  # label of a training image that could not be read
-STORED = torch.float16  # type of tokens in memory; bfloat16 would round off small deviations
+STORAGE_TYPE = torch.float16  # type of tokens in memory; bfloat16 would round off small deviations
 
 
-def describe(network: Backbone, images: Images) -> str:
+def describe(network: Backbone, images: EvaluationImages) -> str:
     """Describe for the terminal how many images the probe learns from, and the memory it needs."""
     assert isinstance(network, Encoder)  # recipe/check.py refuses others
     train_images, tokens = len(_train(images)), network.patches + network.prefix
-    size = format_bytes(stored_bytes(train_images, tokens, network.width))
-    counted = count_of_images(train_images)
+    size = format_bytes(token_bytes(train_images, tokens, network.width))
+    counted = format_image_count(train_images)
     return f"learns from {counted} with {tokens} tokens each ({size} in memory)"
 
 
 def measure(
-    network: Backbone, images: Images, name: str = ENCODER
+    network: Backbone, images: EvaluationImages, name: str = ENCODER
 ) -> tuple[Tensor, Tensor, Copies | None]:
     """Train the probe on an encoder, and measure which test images it classifies correctly.
 
@@ -86,7 +86,7 @@ def measure(
         If only training tokens were rounded, and rounding made them equal, then tokens of other
         splits would appear many standard deviations away.
         """
-        return stored(checked(image_BCHW))
+        return to_storage_type(checked(image_BCHW))
 
     def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
         """Classify the labelled images of a split.
@@ -97,7 +97,9 @@ def measure(
         """
         # `extract` gathers the predicted classes of all processes as if they were features
         readers = {name: lambda image: fitted.logits(read(image).float()).argmax(2)}
-        predicted, copies = features.extract(readers, images.batches(source), accelerator)
+        predicted, copies = features.extract_labelled_features(
+            readers, images.batches(source), accelerator
+        )
         checked.check()
         return predicted[name], copies
 
@@ -117,11 +119,13 @@ def measure(
     right_G = (dev_KG == dev_label_K[:, None]).double().mean(0).tolist()
     best = probes.best_rate("attentive", probe.rates, right_G, fitted.weight_GHAC.flatten(1, 2))
     (predicted_M1, label_M), copies = classify(images.test, fitted.only(best))
-    return (predicted_M1[:, 0] == label_M)[None].cpu(), features.commonest(label_M), copies
+    return (predicted_M1[:, 0] == label_M)[None].cpu(), features.is_commonest(label_M), copies
 
 
-def _train(images: Images) -> Source:
-    return masks.chosen(labelled_images(images.splits.train), images.recipe.probe.token_images)
+def _train(images: EvaluationImages) -> Source:
+    return masks.choose_images(
+        labelled_images(images.splits.train), images.recipe.probe.token_images
+    )
 
 
 def _check_memory(images: int, tokens: int, width: int) -> None:
@@ -135,10 +139,10 @@ def _check_memory(images: int, tokens: int, width: int) -> None:
     Raises:
         UserError: The tokens take more. The message says how many images fit.
     """
-    fitting = int(environment.host_memory() / 2 / stored_bytes(1, tokens, width))
+    fitting = int(environment.host_memory() / 2 / token_bytes(1, tokens, width))
     if images > fitting:
-        size = format_bytes(stored_bytes(images, tokens, width))
-        text = f"{count_of_images(images)} with {tokens} tokens each take {size} of memory"
+        size = format_bytes(token_bytes(images, tokens, width))
+        text = f"{format_image_count(images)} with {tokens} tokens each take {size} of memory"
         raise UserError(f"probe.measures=attentive: {text}. Use probe.token_images={fitting}.")
 
 
@@ -181,18 +185,18 @@ class AttentiveProbe(NamedTuple):
         return torch.einsum("bgha,ghac->bgc", self.scale(mean_BGHD, 1.0), self.weight_GHAC)
 
 
-def stored(x_BTD: Tensor) -> Tensor:
+def to_storage_type(x_BTD: Tensor) -> Tensor:
     """Convert tokens to STORED (float16).
 
     Larger values become the largest value of STORED. They occur only in tokens without a norm.
     """
-    largest = torch.finfo(STORED).max
-    return x_BTD.float().clamp(-largest, largest).to(STORED)
+    largest = torch.finfo(STORAGE_TYPE).max
+    return x_BTD.float().clamp(-largest, largest).to(STORAGE_TYPE)
 
 
-def stored_bytes(images: int, tokens: int, width: int) -> int:
+def token_bytes(images: int, tokens: int, width: int) -> int:
     """Return the bytes that the tokens of `images` images take in memory."""
-    return images * tokens * width * STORED.itemsize
+    return images * tokens * width * STORAGE_TYPE.itemsize
 
 
 def extract(
@@ -219,7 +223,7 @@ def extract(
             if not accelerator.is_main_process:
                 continue
             if tokens is None:
-                x_NTD = torch.empty(images, *x_BTD.shape[1:], dtype=STORED)
+                x_NTD = torch.empty(images, *x_BTD.shape[1:], dtype=STORAGE_TYPE)
                 tokens = TrainingTokens(x_NTD, torch.full((images,), UNREAD))
             tokens.x_NTD[index_B] = x_BTD
             tokens.label_N[index_B] = label_B
@@ -251,7 +255,7 @@ def train(
     """
     x_NTD, label_N = tokens
     width, groups, batch = x_NTD.shape[2], len(probe.rates), probe.batch
-    scale = probes.moments(x_NTD.flatten(0, 1)).to(device)
+    scale = probes.mean_and_std(x_NTD.flatten(0, 1)).to(device)
     query_HD = torch.randn(heads, width, generator=torch.Generator().manual_seed(SEED))
     weight_HAC = torch.zeros(heads, width + 1, classes)
     weights_of_rate = [
@@ -266,7 +270,9 @@ def train(
     schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / probe.steps)))
     largest = max(x_NTD[0].numel(), groups * query_HD.numel())  # elements per image
     images_at_once = max(1, probes.ELEMENTS // largest)
-    for step in console.told(range(probe.steps), probe.steps, "steps of the attentive probe"):
+    for step in console.with_progress(
+        range(probe.steps), probe.steps, "steps of the attentive probe"
+    ):
         row_B = probes.rows_of_batch(step, batch, len(label_N))
         for rows in row_B.split(images_at_once):
             stacked = AttentiveProbe(scale, *map(torch.stack, zip(*weights_of_rate, strict=True)))

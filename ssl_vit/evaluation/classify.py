@@ -25,7 +25,7 @@ from ..recipe.records.run import Measured
 from ..runs.files import write_atomically
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
-from . import beside
+from . import baselines
 from .features import ENCODER, check_finite, is_finite
 
 IMAGENET = 50_000  # images in ImageNet's validation split
@@ -37,7 +37,7 @@ class Predictions(NamedTuple):
 
     Attributes:
         index: Rows of the images in their split, ascending, (M,).
-        label: Labels (M,), -1 for none, or lists of labels (M, L) as from `data.labels.padded`.
+        label: Labels (M,), -1 for none, or lists of labels (M, L) as from `data.labels.pad_lists`.
         top5: Classes with the highest scores, best first, (M, K).
         content: Hash of each image's content, (M,).
         classes: Number of classes that the classifier knows.
@@ -101,7 +101,7 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
         predictions: Predictions for the test images.
         classes: Number of classes.
         paired: Whether to measure the difference between classifier and baseline, see
-            `beside.compared`.
+            `baselines.metrics_with_baselines`.
 
     Returns:
         {name: entry of result.json}: "top1", with more than five classes "top5", and the baseline
@@ -123,10 +123,13 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
     copies = count_copies(predictions.content[is_labelled_M], label_ML)
     right_1M = {name: torch.from_numpy(right_M)[None] for name, right_M in right.items()}
     metrics = {
-        name: beside.measured(right_TM, "test", copies) for name, right_TM in right_1M.items()
+        name: baselines.accuracy_entry(right_TM, "test", copies)
+        for name, right_TM in right_1M.items()
     }
     if paired:
-        difference = beside.difference(right_1M["top1"], right_1M["majority_top1"], copies)
+        difference = baselines.accuracy_difference(
+            right_1M["top1"], right_1M["majority_top1"], copies
+        )
         metrics["majority_top1"].difference = difference
     return metrics
 
@@ -179,4 +182,4 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
         )
     right_M = torch.tensor([int(predictions.top5[row, 0]) in labels[row] for row in rows])
     copies = count_copies(predictions.content[rows], predictions.label[rows])
-    return {"real": beside.measured(right_M[None], "test", copies)}
+    return {"real": baselines.accuracy_entry(right_M[None], "test", copies)}

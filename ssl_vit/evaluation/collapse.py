@@ -14,7 +14,7 @@ from ..data.batching import Batch
 from ..objectives.base import Objective
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
-from .features import ENCODER, feature_reader, gathered
+from .features import ENCODER, feature_reader, gather_features
 from .probes import effective_rank
 
 IMAGES_PER_CHANNEL = 10  # number of measured images for each channel of the features
@@ -44,7 +44,7 @@ class CollapseEvaluator:
         # In bfloat16, nearly equal features differ by rounding errors in all directions
         with torch.autocast(device.type, enabled=False):
             readers = {ENCODER: feature_reader(objective.exported, self.pool, None)}
-            _, _, _, features = gathered(readers, self.batches, self.accelerator)
+            _, _, _, features = gather_features(readers, self.batches, self.accelerator)
             probabilities = objective.assignments(
                 to_device(batch, device) for batch in self.batches
             )

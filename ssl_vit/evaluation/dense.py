@@ -27,7 +27,7 @@ from ..stats import Interval, resampled_difference
 from ..training.distributed import broadcast_from_main
 from . import probes
 from .features import ENCODER, CheckedReader, Reader
-from .images import Images
+from .images import EvaluationImages
 from .probes import Scale
 
 # Fewest images for which a difference has an interval: resamples of fewer vary too little
@@ -72,8 +72,8 @@ class FittedSegmenter(NamedTuple):
         return self._replace(scale=self.scale.to(device), weight_GAC=self.weight_GAC.to(device))
 
 
-class Counts(NamedTuple):
-    """Pixel counts of a split, as from `marginals`.
+class PixelCounts(NamedTuple):
+    """Pixel counts of a split, as from `class_pixel_counts`.
 
     Attributes:
         total_G3C: Counts of the predictions at each rate.
@@ -88,7 +88,7 @@ class Counts(NamedTuple):
     content_M: np.ndarray
 
 
-def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
+def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) -> PixelCounts:
     """Measure the segmentation of test images by a linear probe on an encoder's patch features.
 
     The probe is fitted to the training images at each learning rate. The rate with the highest mIoU
@@ -110,7 +110,7 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
     recipe, accelerator, splits = images.recipe, images.accelerator, images.splits
     probe = recipe.probe
     train, validation = (
-        masks.chosen(split, probe.mask_images) for split in (splits.train, splits.validation)
+        masks.choose_images(split, probe.mask_images) for split in (splits.train, splits.validation)
     )
 
     def read(image_B3HW: Tensor) -> Tensor:
@@ -121,10 +121,10 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
 
     checked = CheckedReader(name, read, accelerator)
 
-    def count_split(source: Source, fitted: FittedSegmenter) -> Counts:
+    def count_split(source: Source, fitted: FittedSegmenter) -> PixelCounts:
         """Count the pixels that a fitted probe classifies in a split."""
         batches = images.with_masks(source, task.classes)
-        counts = count(checked, batches, fitted.to(accelerator.device), task)
+        counts = count_pixels(checked, batches, fitted.to(accelerator.device), task)
         checked.check()
         return counts
 
@@ -140,12 +140,12 @@ def measure(network: Backbone, images: Images, name: str = ENCODER) -> Counts:
     return count_split(images.test, fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1]))
 
 
-def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
+def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dict[str, Measured]:
     """Return the segmentation metrics of an encoder and of the baselines, on the same images.
 
     Args:
         counts: Counts of the encoder (ENCODER) and, if measured, of fresh weights (FRESH).
-        paired: Whether to measure differences, see `beside.compared`.
+        paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Returns:
         {metric: entry of result.json}. Names of the baselines' metrics begin with FRESH or
@@ -168,7 +168,7 @@ def compared(counts: Mapping[str, Counts], paired: bool) -> dict[str, Measured]:
     distinct = copies.distinct if copies else images
     if fresh is not None and paired and distinct >= FEWEST:
         for name in SCORES:
-            low, high = difference(encoder_counts, fresh, name)
+            low, high = score_interval(encoder_counts, fresh, name)
             mean = metrics[name].value - metrics[FRESH + name].value
             metrics[FRESH + name].difference = Difference(mean=mean, low=low, high=high)
     return metrics
@@ -204,7 +204,7 @@ def _fit(
     Returns:
         The fitted probe, on the CPU.
     """
-    scale = probes.moments(rearrange(train.x_IND, "i n d -> (i n) d")).to(device)
+    scale = probes.mean_and_std(rearrange(train.x_IND, "i n d -> (i n) d")).to(device)
     weight_GAC = train_segmenter(train, task, scale, probe, device)
     count_C = torch.zeros(task.classes, dtype=torch.long)
     for mask_SS in train.mask_ISS:
@@ -298,7 +298,7 @@ def train_segmenter(
             total_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)
         return total_AF / pixels
 
-    return probes.descend(gradient, train.x_IND.shape[2], task.classes, probe, device)
+    return probes.train_by_sgd(gradient, train.x_IND.shape[2], task.classes, probe, device)
 
 
 def _gradient(
@@ -315,7 +315,7 @@ def _gradient(
     return gradient_AF
 
 
-def marginals(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
+def class_pixel_counts(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
     """Count the pixels of each class, from which `scores` computes mIoU, without ignored pixels.
 
     Args:
@@ -333,9 +333,9 @@ def marginals(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
     return torch.stack([part.bincount(minlength=task.classes) for part in parts]).cpu()
 
 
-def count(
+def count_pixels(
     read: Reader, batches: Iterable[Batch], fitted: FittedSegmenter, task: SegmentationTask
-) -> Counts:
+) -> PixelCounts:
     """Count the pixels that a fitted probe classifies, over all processes' batches. Collective.
 
     Args:
@@ -356,16 +356,16 @@ def count(
         for g, weight_AC in enumerate(fitted.weight_GAC):
             pred_BSS = upsampled(x_BND, fitted.scale, weight_AC, task, mask_BSS.shape[-1]).argmax(1)
             image_B3C = torch.stack(
-                [marginals(*pair, task) for pair in zip(mask_BSS, pred_BSS, strict=True)]
+                [class_pixel_counts(*pair, task) for pair in zip(mask_BSS, pred_BSS, strict=True)]
             )
             total_G3C[g] += image_B3C.sum(0)
             if g == 0:
                 parts_M3C.append(image_B3C)
         constant_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
-        commonest_3C += marginals(mask_BSS, constant_BSS, task)
+        commonest_3C += class_pixel_counts(mask_BSS, constant_BSS, task)
     counts = (total_G3C, commonest_3C, torch.cat(parts_M3C), np.concatenate(contents))
     totals, commonest, of_images, content = zip(*gather_object([counts]), strict=True)
-    return Counts(sum(totals), sum(commonest), torch.cat(of_images), np.concatenate(content))
+    return PixelCounts(sum(totals), sum(commonest), torch.cat(of_images), np.concatenate(content))
 
 
 def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
@@ -376,7 +376,7 @@ def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
     pixels, both scores are NaN.
 
     Args:
-        total_R3C: R results of `marginals`, each summed over images.
+        total_R3C: R results of `class_pixel_counts`, each summed over images.
 
     Returns:
         {name of SCORES: float64 (R,)}.
@@ -392,7 +392,7 @@ def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
     return dict(zip(SCORES, results, strict=True))
 
 
-def difference(a: Counts, b: Counts, name: str) -> Interval:
+def score_interval(a: PixelCounts, b: PixelCounts, name: str) -> Interval:
     """Return the percentile interval of the difference of a score, encoder `a` minus encoder `b`.
 
     The M images are resampled together for both encoders. Copies of an image stay together.

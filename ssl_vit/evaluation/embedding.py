@@ -194,14 +194,14 @@ def search(
     """
     images = sum(shard.last - shard.first for shard in shards)
     sampled_S = np.sort(rng.permute(np.arange(min(SAMPLED, images)), images, rng.key(SAMPLE_KEY)))
-    query_QD = normalized(query_QD)
+    query_QD = normalize(query_QD)
     image_rows: list[tuple[str, int]] = []  # split and row of each image that is searched
     similarities, sample = [], []
     shard_start = 0  # number of images in earlier shards
     for shard in shards:
         index_M, x_MD = decode(shard.file)
         if len(index_M):
-            x_MD = normalized(x_MD)
+            x_MD = normalize(x_MD)
             is_sampled_M = np.isin(shard_start + index_M - shard.first, sampled_S)
             sample.append(x_MD[is_sampled_M])
             similarities.append(query_QD @ x_MD.T)
@@ -216,7 +216,7 @@ def search(
     return neighbors, _pair_similarity(np.concatenate(sample))
 
 
-def normalized(x_MD: np.ndarray) -> np.ndarray:
+def normalize(x_MD: np.ndarray) -> np.ndarray:
     """Scale features to length 1."""
     return x_MD / np.maximum(np.linalg.norm(x_MD, axis=1, keepdims=True), 1e-12)
 

@@ -16,7 +16,7 @@ from ..data.batching import Batch, is_labelled
 from ..data.contents import count_copies
 from ..data.source import Source
 from ..errors import NonFiniteError, UserError
-from ..formatting import count_of_images
+from ..formatting import format_image_count
 from ..metrics import COMMONEST, PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..models.full_precision import full_precision
@@ -25,7 +25,7 @@ from ..recipe.schema import Probe
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 from . import probes
-from .images import Images
+from .images import EvaluationImages
 from .probes import SEED, Features
 
 # Draws of few-shot images where probe.trials is null: DRAWS if other probes need the features of
@@ -102,7 +102,7 @@ class CheckedReader:
         check_finite(self.name, torch.cat([torch.ones(0, dtype=torch.bool), *parts]))
 
 
-def extract(
+def extract_labelled_features(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[dict[str, Features], Copies | None]:
     """Extract the features of the labelled images of all processes. The caller enters autocast.
@@ -117,9 +117,9 @@ def extract(
         copies among these images.
 
     Raises:
-        NonFiniteError: See `gathered`.
+        NonFiniteError: See `gather_features`.
     """
-    _, label_N, content_N, read = gathered(readers, batches, accelerator)
+    _, label_N, content_N, read = gather_features(readers, batches, accelerator)
     is_labelled_N = label_N >= 0
     device = accelerator.device
     label_L = torch.from_numpy(label_N[is_labelled_N]).to(device)
@@ -131,7 +131,7 @@ def extract(
 
 
 @torch.no_grad()
-def gathered(
+def gather_features(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Extract features and gather them from all processes, sorted by the images' index.
@@ -146,7 +146,7 @@ def gathered(
         float32}. All are NumPy arrays.
 
     Raises:
-        NonFiniteError: A feature of the encoder is not finite. `all_right` checks the baselines.
+        NonFiniteError: A feature of the encoder is not finite. `probe_all` checks the baselines.
     """
     parts = []
     for batch in batches:
@@ -163,7 +163,7 @@ def gathered(
     return index[order], label_N[order], content_N[order], by_name
 
 
-def copies_in(
+def count_copies_in(
     batches: Iterable[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> Copies | None:
     """Count the images with equal content among all processes' images. Collective.
@@ -185,7 +185,7 @@ def copies_in(
     return count_copies(content_N, label_N)
 
 
-def with_shots_that_fit(probe: Probe, source: Source, classes: int) -> tuple[Probe, str]:
+def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe, str]:
     """Drop the numbers of shots (probe.shots) that are larger than the smallest class.
 
     Args:
@@ -211,14 +211,14 @@ def with_shots_that_fit(probe: Probe, source: Source, classes: int) -> tuple[Pro
     left_out = ", ".join(str(shots) for shots in probe.shots if shots > fewest)
     if left_out:
         name = probes.class_name(smallest, source.classes)
-        reason = f"class {name} has {count_of_images(fewest)} to learn from"
+        reason = f"class {name} has {format_image_count(fewest)} to learn from"
         note = f"probe.shots={left_out} is left out, because {reason}"
     fitting = [shots for shots in probe.shots if shots <= fewest]
     return probe.model_copy(update={"shots": fitting}), note
 
 
 def sample_few_shot(
-    readers: Readers, images: Images, probe: Probe
+    readers: Readers, images: EvaluationImages, probe: Probe
 ) -> tuple[dict[str, Features], Picks]:
     """Choose few-shot training images by label, and extract features of only these images.
 
@@ -247,7 +247,7 @@ def sample_few_shot(
         picks = _picks(label_L, probe, images.classes, source.classes, draws)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         batches = images.batches(source, index_L[row_S])
-        read_indices, _, _, x_of_name = gathered(readers, batches, accelerator)
+        read_indices, _, _, x_of_name = gather_features(readers, batches, accelerator)
         is_read_S = np.isin(index_L[row_S], read_indices)
         if is_read_S.all():
             break
@@ -327,7 +327,7 @@ def run_probes(
             yield f"few_shot_{shots}", right(*predictions)
 
 
-def all_right(
+def probe_all(
     seen: Mapping[str, Mapping[str, Features]],
     probe: Probe,
     classes: int,
@@ -359,16 +359,16 @@ def all_right(
         is_pixels = name == PIXELS
         run_probe = probe.model_copy(update={"measures": ["knn"]}) if is_pixels else probe
         by_split = {split: by_reader[name] for split, by_reader in seen.items()}
-        with failing_left_out(name, error, warn):
+        with warn_if_baseline_fails(name, error, warn):
             for x_ND, _ in by_split.values():
                 check_finite(name, is_finite(x_ND))
             right[name] = dict(run_probes(by_split, run_probe, classes, picks, names))
     _, label_M = next(iter(seen["test"].values()))
     measures = [measure for by_measure in right.values() for measure in by_measure]
-    return right | {COMMONEST: {measure: commonest(label_M) for measure in measures}}
+    return right | {COMMONEST: {measure: is_commonest(label_M) for measure in measures}}
 
 
-def commonest(label_M: Tensor) -> Tensor:
+def is_commonest(label_M: Tensor) -> Tensor:
     """Return which test images have the commonest label, bool (1, M), on the CPU."""
     if not len(label_M):  # mode() needs a label
         return torch.ones(1, 0, dtype=torch.bool)
@@ -376,7 +376,7 @@ def commonest(label_M: Tensor) -> Tensor:
 
 
 @contextmanager
-def failing_left_out(
+def warn_if_baseline_fails(
     name: str, error: type[Exception], warn: Callable[[str], None] | None
 ) -> Iterator[None]:
     """Turn an error of a baseline into a warning. An error of the encoder is raised.

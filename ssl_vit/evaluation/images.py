@@ -19,7 +19,7 @@ from ..training.distributed import WatchedAccelerator
 
 
 @dataclass
-class Images:
+class EvaluationImages:
     """Splits of an evaluation, and methods that read them in batches.
 
     Unreadable images are left out. After the last batch of a split, each is reported once, or a
@@ -35,7 +35,7 @@ class Images:
         warn: Receives a line for each image that is left out, on rank 0.
         should_stop: Returns whether to stop waiting for images, on one process.
         forwarded: Number of images that all processes have requested so far.
-        said: Lines that were already given to `warn`.
+        reported: Lines that were already given to `warn`.
     """
 
     recipe: Recipe
@@ -47,7 +47,7 @@ class Images:
     warn: Callable[[str], None]
     should_stop: Callable[[], bool] = lambda: False
     forwarded: int = 0
-    said: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
     @property
     def test(self) -> Source:
@@ -55,7 +55,7 @@ class Images:
         assert self.splits.test is not None
         return self.splits.test
 
-    def not_counted(self) -> "Images":
+    def not_counted(self) -> "EvaluationImages":
         """Return a copy to read a baseline's images with, so that `forwarded` stays unchanged."""
         return replace(self)
 
@@ -70,7 +70,7 @@ class Images:
         loader = loaders.evaluation_loader(
             source, self.recipe.data, self.batch_layout, self.workers, rows
         )
-        return self._watched(loader, images, len(source))
+        return self._report_unreadable(loader, images, len(source))
 
     def with_masks(self, source: Source, classes: int | None) -> Iterator[Batch]:
         """Yield this process's batches of a split with masks.
@@ -80,9 +80,11 @@ class Images:
             classes: Number of classes in the masks. None: unknown.
         """
         loader = masks.loader(source, self.recipe.data, self.batch_layout, self.workers, classes)
-        return self._watched(loader, len(source), len(source))
+        return self._report_unreadable(loader, len(source), len(source))
 
-    def _watched(self, loader: DataLoader, images: int, split_images: int) -> Iterator[Batch]:
+    def _report_unreadable(
+        self, loader: DataLoader, images: int, split_images: int
+    ) -> Iterator[Batch]:
         """Yield batches with progress lines, and report unreadable images after the last batch.
 
         Args:
@@ -99,16 +101,18 @@ class Images:
         with InterruptibleLoader(loader, self.should_stop) as batches:
             watched = self.accelerator.watch_loader(batches)
             if self.accelerator.is_main_process:
-                watched = console.told(watched, len(loader), f"batches of {images:,} images")
+                watched = console.with_progress(
+                    watched, len(loader), f"batches of {images:,} images"
+                )
             for batch in watched:
                 names += batch.unreadable
                 if len(batch.key):
                     yield batch
         unreadable = self.accelerator.gather_parts(names)
         for name in unreadable:
-            if self.accelerator.is_main_process and name not in self.said:
+            if self.accelerator.is_main_process and name not in self.reported:
                 self.warn(f"left out: {name}")
-        self.said.update(unreadable)
+        self.reported.update(unreadable)
         if unreadable:
             check_unreadable(len(unreadable), split_images, self.recipe.data, unreadable)
 

@@ -29,14 +29,14 @@ from ..data.files import DATES, FOLDERS, are_dates
 from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..formatting import copies_text, count_of_images
+from ..formatting import copies_text, format_image_count
 from ..metrics import FRESH, PIXELS, PROBE, PROBED, START
 from ..models import weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
 from ..recipe.probe import CHOSEN
 from ..recipe.records.run import Copies, Measured
-from ..recipe.schema import Probe, Recipe, more_held_out
+from ..recipe.schema import Probe, Recipe, option_for_more_held_out
 from ..runs import shared
 from ..runs.files import write_atomically
 from ..runs.folder import COMPARED, Run
@@ -45,25 +45,25 @@ from ..runs.next_steps import NO_CLASSES, NO_LABELS
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
 from . import probes, split_images
-from .beside import compared, fresh_network, of_numpy, of_torch, pixel_reader
+from .baselines import fresh_network, metrics_with_baselines, pixel_reader, to_numpy, to_torch
 from .features import (
     ENCODER,
     Features,
     Readers,
     Right,
     accuracy,
-    all_right,
-    copies_in,
-    extract,
+    count_copies_in,
+    extract_labelled_features,
     feature_reader,
+    probe_all,
     run_probes,
 )
 from .held_out import count_images, read_batches
 
 RATE_KEY = 8  # key of the permutation that draws the images that choose a learning rate
-SHARE = 0.03  # share of a run's work that k-NN takes at most, within the limits of `_cut`
-FEWEST = 20  # labelled held-out images; an accuracy on fewer says nothing
-FEW = 5  # images; folders with fewer are hardly classes
+SHARE = 0.03  # share of a run's work that k-NN takes at most, within the limits of `_choose_sizes`
+LEAST_LABELLED = 20  # labelled held-out images; an accuracy on fewer says nothing
+FEW_PER_CLASS = 5  # images; folders with fewer are hardly classes
 # Least number of images that k-NN learns from and is measured on, if there are enough
 LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
 
@@ -86,14 +86,14 @@ class OnlineProbes:
         classes: Number of classes that the probes choose from.
         accelerator: Processes of the run.
         class_names: Names of the classes, empty if classes have no names.
-        paired: Whether to measure the difference to each baseline, see `compared`.
+        paired: Whether to measure the difference to each baseline, see `metrics_with_baselines`.
         images: Number of labelled training images and number of labelled held-out images, over all
             processes.
         copies: How often the same image is among the held-out images.
         first: Number of held-out images that are skipped before the first measured image.
         every: Steps between two evaluations.
         share: Share of the run's work that the probes take, 0 to 1.
-        beside: Results of the baselines, on rank 0 once `compare` has run:
+        baselines: Results of the baselines, on rank 0 once `compare` has run:
             {FRESH, START, PIXELS or COMMONEST: {measure: bool (T, M), right or wrong}}.
         right: Results of the encoder at the last evaluation, {measure: bool (T, M)}.
     """
@@ -112,7 +112,7 @@ class OnlineProbes:
     first: int = 0
     every: int = 1
     share: float = 0.0
-    beside: dict[str, Right] = field(init=False, default_factory=dict)
+    baselines: dict[str, Right] = field(init=False, default_factory=dict)
     right: dict[str, Tensor] = field(init=False, default_factory=dict)
     # the next two are the same on all processes
     has_compared: bool = field(init=False, default=False)
@@ -136,7 +136,7 @@ class OnlineProbes:
             names += [f"few_shot_{shots}" for shots in self.probe.shots]
         return names
 
-    def chosen_on(self, images: int) -> int:
+    def count_choosing_images(self, images: int) -> int:
         """Return how many training images are set aside to choose the linear probe's learning rate.
 
         This is a tenth of the `images` training images, or 0 if no probe has a learning rate to
@@ -158,7 +158,7 @@ class OnlineProbes:
         if len(held_out_MD):
             yield "features/rank", probes.effective_rank(held_out_MD)
         of_encoder = {split: by_reader[ENCODER] for split, by_reader in features.items()}
-        of_fresh = self.beside.get(FRESH, {})
+        of_fresh = self.baselines.get(FRESH, {})
         for name, right_TM in run_probes(
             of_encoder, self.probe, self.classes, names=self.class_names
         ):
@@ -183,18 +183,20 @@ class OnlineProbes:
         conditions = json.dumps([self.probe.model_dump(), *self.images, self.first])
         stored = broadcast_from_main(self.accelerator, lambda: _read(path, conditions))
         if stored is not None:
-            self.beside = stored
+            self.baselines = stored
             return
         fresh = fresh_network(recipe.model, recipe.data, recipe.seed).to(self.accelerator.device)
         readers = {FRESH: feature_reader(fresh, self.pool, self.probe.layer)}
         if "knn" in self.probe.measures:
             readers[PIXELS] = pixel_reader(recipe.data)
         with loop.autocast(recipe.compute.precision, self.accelerator):
-            self.beside = self._measure_once(readers, fresh)
+            self.baselines = self._measure_once(readers, fresh)
             if step == 0 and not recipe.init_source.is_scratch:
                 start = feature_reader(network, self.pool, self.probe.layer)
-                self.beside |= self.measure({START: start})
-        tensors = {name: right_TM.contiguous() for name, right_TM in _packed(self.beside).items()}
+                self.baselines |= self.measure({START: start})
+        tensors = {
+            name: right_TM.contiguous() for name, right_TM in _packed(self.baselines).items()
+        }
         on_main(
             self.accelerator,
             lambda: write_atomically(path, save(tensors, metadata={"asked": conditions})),
@@ -232,10 +234,10 @@ class OnlineProbes:
         file = shared.shared_file(self.run.folder, depends_on)
         stored = broadcast_from_main(accelerator, file.read)
         if stored is not None:
-            return _unpacked(of_torch(stored))
+            return _unpacked(to_torch(stored))
         measured = self.measure(readers)
         if readers.keys() <= measured.keys():  # no baseline has failed
-            file.write(of_numpy(_packed(measured)))
+            file.write(to_numpy(_packed(measured)))
         return measured
 
     def measure(self, readers: Readers) -> dict[str, Right]:
@@ -253,7 +255,7 @@ class OnlineProbes:
         if not self.accelerator.is_main_process:
             return {}
         # a failing probe must not end a run, so every kind of error becomes a warning
-        return all_right(
+        return probe_all(
             features,
             self.probe,
             self.classes,
@@ -264,8 +266,8 @@ class OnlineProbes:
 
     def metrics(self, split: str) -> dict[str, Measured]:
         """Return the metrics of the last evaluation, followed by the metrics of the baselines."""
-        right = {ENCODER: self.right, **self.beside}
-        return compared(right, split, self.copies, PROBED, self.paired)
+        right = {ENCODER: self.right, **self.baselines}
+        return metrics_with_baselines(right, split, self.copies, PROBED, self.paired)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
         """Extract the features of all images, and divide the images among the probes' splits.
@@ -277,11 +279,11 @@ class OnlineProbes:
             {split: {reader: features (N, D) and labels (N,)}}.
         """
         train, test = (
-            extract(readers, batches, self.accelerator)[0]
+            extract_labelled_features(readers, batches, self.accelerator)[0]
             for batches in (self.train, self.held_out)
         )
         images = len(next(iter(train.values()))[1])
-        set_aside = self.chosen_on(images)
+        set_aside = self.count_choosing_images(images)
         if not set_aside:
             return {"train": train, "test": test}
         # drawn at random because images may be sorted by class
@@ -294,11 +296,11 @@ class OnlineProbes:
         return splits
 
 
-def _packed(beside: Mapping[str, Right]) -> dict[str, Tensor]:
+def _packed(baselines: Mapping[str, Right]) -> dict[str, Tensor]:
     """Flatten {baseline: {measure: bool (T, M)}} to {"BASELINE/MEASURE": bool (T, M)}."""
     return {
         f"{name}/{measure}": right_TM
-        for name, right in beside.items()
+        for name, right in baselines.items()
         for measure, right_TM in right.items()
     }
 
@@ -355,9 +357,9 @@ def label_doubt(source: Source) -> str:
     label_N = source.label_of(np.arange(len(source)))
     _, images_of_folder = np.unique(label_N[label_N >= 0], return_counts=True)
     median = float(np.median(images_of_folder))
-    if median >= FEW:
+    if median >= FEW_PER_CLASS:
         return ""
-    return f"half of the folders have at most {count_of_images(int(median))}"
+    return f"half of the folders have at most {format_image_count(int(median))}"
 
 
 def prepare(
@@ -402,11 +404,11 @@ def prepare(
             # The first eval.images held-out images choose the checkpoint. Measure on later images
             first, held_out = recipe.eval.images, min(recipe.eval.images, unused)
             chose_weights = False
-        train, held_out, every = _cut(recipe, train, held_out)
+        train, held_out, every = _choose_sizes(recipe, train, held_out)
         if is_best_by_probe:  # every choice of a checkpoint needs a measurement
             every = recipe.eval.every
         rows = loaders.held_out_rows(splits.validation, held_out, first)
-        if reason := _lacks(recipe, splits, train, rows):
+        if reason := _why_not_measured(recipe, splits, train, rows):
             return None, reason
     try:
         classes = class_numbers.count_classes(splits, recipe.data, recipe.objective)
@@ -434,7 +436,7 @@ def prepare(
             count_images(train_batches, accelerator, labelled=True),
             count_images(held_out_batches, accelerator, labelled=True),
         ),
-        copies=copies_in(held_out_batches, accelerator, labelled=True),
+        copies=count_copies_in(held_out_batches, accelerator, labelled=True),
         first=first,
         every=every,
         share=_share(recipe, train + held_out, every),
@@ -442,7 +444,7 @@ def prepare(
     return probes_of_run, ""
 
 
-def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
+def _why_not_measured(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
     """Say why k-NN cannot be measured on the images of a run.
 
     Args:
@@ -460,13 +462,13 @@ def _lacks(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -
         return NO_LABELS
     if splits.train.labels.lists is not None:
         return "the images have lists of labels"
-    if doubt := label_doubt(splits.train.whole()):
+    if doubt := label_doubt(splits.train.all_rows()):
         return f"{NO_CLASSES}: {doubt}"
     neighbors = recipe.probe.neighbors
     if train < neighbors:
         return f"too few labelled training images ({train:,}) for {neighbors} neighbours"
     labelled = int((splits.validation.label_of(held_out_M) >= 0).sum())
-    if labelled < FEWEST:
+    if labelled < LEAST_LABELLED:
         return f"too few labelled held-out images: {labelled:,}{_more_labelled(recipe, splits)}"
     return ""
 
@@ -476,7 +478,7 @@ def _more_labelled(recipe: Recipe, splits: Splits) -> str:
 
     The note is empty if no option does.
     """
-    option = more_held_out(recipe)
+    option = option_for_more_held_out(recipe)
     options = [option] if option else []
     has_unlabelled = len(labelled_images(splits.train)) < len(splits.train)
     is_from_all = recipe.data.validation_from != "labelled"
@@ -494,7 +496,7 @@ def _share(recipe: Recipe, images: int, every: int) -> float:
         images: Number of training and held-out images of an evaluation.
         every: Steps between two evaluations.
     """
-    work, steps = costs.work(recipe), recipe.optim.steps
+    work, steps = costs.compute_network_cost(recipe), recipe.optim.steps
     # Extraction is a forward pass. Training costs about three of them where it is not counted
     forward_per_image = work.features / (work.training or 3 * work.features)
     # Each baseline with a network, fresh weights and those of init=, is extracted once
@@ -503,7 +505,7 @@ def _share(recipe: Recipe, images: int, every: int) -> float:
     return evaluations * images * forward_per_image / (steps * recipe.optim.batch)
 
 
-def _cut(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, int]:
+def _choose_sizes(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, int]:
     """Reduce images and evaluations until k-NN takes at most SHARE of the run's work.
 
     First images are removed, then every second evaluation, repeatedly. LEAST_TRAINING and

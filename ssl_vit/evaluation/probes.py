@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from .. import rng
 from ..errors import UserError
-from ..formatting import count_of_images
+from ..formatting import format_image_count
 from ..recipe.probe import Probe
 from ..runs import console
 
@@ -86,7 +86,7 @@ def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: in
         Predicted classes (M,).
     """
     x_SD = x_SD.double()
-    scale = moments(x_SD)
+    scale = mean_and_std(x_SD)
     # With standardised features and equally many images per class, the constant has the same
     # weight for all classes. It shifts all scores alike, so the highest score stays the same
     target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
@@ -123,7 +123,7 @@ def sample_shots(
     if fewest < shots:
         too_small = int(np.argmax(images_C < shots))
         fits = f"probe.shots=[{fewest}], or " if fewest else ""
-        has = f"class {class_name(too_small, names)} has {count_of_images(images_C[too_small])}"
+        has = f"class {class_name(too_small, names)} has {format_image_count(images_C[too_small])}"
         text = f"{has} to learn from. Use {fits}probe.measures= without few_shot."
         raise UserError(f"probe.shots={shots}: {text}")
     hash_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
@@ -145,11 +145,11 @@ def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
     """
     images, features = x_SA.shape
     if images >= features:
-        return _solved(x_SA.T @ x_SA, x_SA.T @ target_SC, l2)
-    return x_SA.T @ _solved(x_SA @ x_SA.T, target_SC, l2)
+        return _solve(x_SA.T @ x_SA, x_SA.T @ target_SC, l2)
+    return x_SA.T @ _solve(x_SA @ x_SA.T, target_SC, l2)
 
 
-def _solved(gram: Tensor, right: Tensor, l2: float) -> Tensor:
+def _solve(gram: Tensor, right: Tensor, l2: float) -> Tensor:
     """Return (gram + l2 I)^-1 right for a symmetric `gram`, from the eigenvectors of `gram`."""
     eigenvalues, eigenvectors = torch.linalg.eigh(gram)
     return eigenvectors @ ((eigenvectors.T @ right) / (eigenvalues + l2)[:, None])
@@ -175,7 +175,7 @@ def linear_probe(seen: Mapping[str, Features], classes: int, probe: Probe) -> Te
     (train_ND, label_N), (dev_KD, dev_label_K), (test_MD, _) = (
         seen[split] for split in ("train", "validation", "test")
     )
-    scale = moments(train_ND)
+    scale = mean_and_std(train_ND)
     weight_GAC = train_linear(train_ND, label_N, scale, classes, probe)
     right_GK = _classify(dev_KD, scale, weight_GAC) == dev_label_K
     best = best_rate("linear", probe.rates, right_GK.double().mean(1).tolist(), weight_GAC)
@@ -224,10 +224,10 @@ def train_linear(x_ND: Tensor, label_N: Tensor, scale: Scale, classes: int, prob
         row_B = rows_of_batch(step, probe.batch, len(x_ND)).to(x_ND.device)
         return _gradient(x_ND[row_B], label_N[row_B], scale, weight_AF, len(probe.rates))
 
-    return descend(gradient, x_ND.shape[1], classes, probe, x_ND.device)
+    return train_by_sgd(gradient, x_ND.shape[1], classes, probe, x_ND.device)
 
 
-def descend(
+def train_by_sgd(
     gradient: Callable[[int, Tensor], Tensor],
     width: int,
     classes: int,
@@ -253,7 +253,7 @@ def descend(
     rate_F = torch.tensor(probe.rates, device=device).repeat_interleave(classes)
     weight_AF = torch.zeros(width + 1, len(rate_F), device=device)
     velocity_AF = torch.zeros_like(weight_AF)
-    for step in console.told(range(probe.steps), probe.steps, "steps of a probe"):
+    for step in console.with_progress(range(probe.steps), probe.steps, "steps of a probe"):
         velocity_AF.mul_(MOMENTUM).add_(gradient(step, weight_AF))
         cosine = 0.5 * (1 + math.cos(math.pi * step / probe.steps))  # from 1 to 0
         weight_AF -= cosine * rate_F * velocity_AF
@@ -335,7 +335,7 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
     return torch.cat(predictions)
 
 
-def moments(x_ND: Tensor) -> Scale:
+def mean_and_std(x_ND: Tensor) -> Scale:
     """Return mean and standard deviation of features, computed chunk by chunk in float64."""
     mean_D = torch.stack([x.double().sum(0) for x in _chunks(x_ND)]).sum(0) / len(x_ND)
     squares = [(x.double() - mean_D).square().sum(0) for x in _chunks(x_ND)]

@@ -7,15 +7,15 @@ from contextlib import suppress
 from typing import Any
 
 from ..data import run_splits
-from ..data.layout import NoTestSplit
+from ..data.layout import NoTestSplitError
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..formatting import count_of_images
+from ..formatting import format_image_count
 from ..recipe.schema import (
     LARGE_SHARE,
     Recipe,
-    chosen_on_held_out,
     compared_views,
+    describe_held_out_choices,
     measures_masks,
     uses_labels,
 )
@@ -35,12 +35,12 @@ def load(recipe: Recipe, test: bool) -> run_splits.Splits:
     first_images = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
     try:
         splits = run_splits.load(recipe.data, test, first_images, recipe.seed)
-    except NoTestSplit as error:
-        raise UserError(with_remedy(recipe, error, untested=True)) from None
-    return of_use(recipe, splits)
+    except NoTestSplitError as error:
+        raise UserError(explain_missing_test(recipe, error, untested=True)) from None
+    return drop_unlabelled(recipe, splits)
 
 
-def of_use(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
+def drop_unlabelled(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
     """Drop unlabelled training and held-out images if every part of the loss needs labels.
 
     A split without any label stays as it is, so that a later check reports the missing labels.
@@ -60,7 +60,7 @@ def of_use(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
     return splits._replace(**labelled_splits, notes=tuple(notes))
 
 
-def with_remedy(recipe: Recipe, error: NoTestSplit, untested: bool) -> str:
+def explain_missing_test(recipe: Recipe, error: NoTestSplitError, untested: bool) -> str:
     """Return the text of an error about missing test images, with what the user can write.
 
     Args:
@@ -106,7 +106,7 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
     if held_out >= needed:
         wrong = f"{expected}. Use eval.images={needed}."
         raise recipe.error("eval.images", wrong)
-    wrong = f"{count_of_images(held_out)} held out, and {expected}."
+    wrong = f"{format_image_count(held_out)} held out, and {expected}."
     raise recipe.error("data.validation", f"{wrong} {_remedy(recipe, needed)}")
 
 
@@ -118,7 +118,7 @@ def _remedy(recipe: Recipe, needed: int) -> str:
     for share in () if recipe.data.stream else (LARGE_SHARE, 0.5):
         with suppress(UserError):  # for instance, groups may be too large
             larger = run_splits.load(recipe.data.model_copy(update={"validation": share}))
-            if len(of_use(recipe, larger).validation) >= needed:
+            if len(drop_unlabelled(recipe, larger).validation) >= needed:
                 return f"Use data.validation={share:g}."
     return f"Add images, or use a split with at least {needed} images."
 
@@ -128,7 +128,7 @@ def held_out_split(recipe: Recipe) -> str:
     return "train" if recipe.data.validation == 0 else "validation"
 
 
-def measured_on(
+def count_measured_images(
     recipe: Recipe, splits: run_splits.Splits, held_out: int | None = None
 ) -> dict[str, int]:
     """Return {split: number of images} of the images that metrics or choices are computed from.
@@ -145,7 +145,7 @@ def measured_on(
     if recipe.trains:
         images = held_out_images(recipe, splits) if held_out is None else held_out
         counts[held_out_split(recipe)] = images
-    elif chosen_on_held_out(recipe):
+    elif describe_held_out_choices(recipe):
         counts[held_out_split(recipe)] = len(measured_images(recipe, splits.validation))
     if splits.test is not None:
         counts["test"] = len(measured_images(recipe, splits.test))

@@ -7,14 +7,14 @@ from pathlib import Path
 import jinja2
 
 from .. import formatting, hub_files
-from ..metrics import LOSS, SHARE, find_metric, is_of_model, own_rows
+from ..metrics import LOSS, SHARE, find_metric, is_model_metric, use_plugin_rows
 from ..pages import figure_blocks, metric_tables
 from ..pages.blocks import block_markdown
 from ..recipe import declaration, export_files
-from ..recipe.identity import counts
+from ..recipe.identity import changes_experiment
 from ..recipe.images import Data
 from ..recipe.records.run import Measured
-from ..recipe.schema import Recipe, chosen_on_held_out
+from ..recipe.schema import Recipe, describe_held_out_choices
 from ..runs import seen_text
 from ..runs.folder import Run
 from . import public
@@ -31,7 +31,7 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
         export: Folder of the export.
         step: Step of a milestone, whose card has no results. None: the finished run.
     """
-    with own_rows(run.environment().own_rows):
+    with use_plugin_rows(run.environment().plugin_rows):
         return _write(run, export, step)
 
 
@@ -63,14 +63,14 @@ def _write(run: Run, export: Path, step: int | None) -> str:
         config=config,
         step=step,
         branch=f"step-{step:09d}" if step else None,
-        objective=declaration.known_or_bare(recipe.objective),
+        objective=declaration.find_objective_or_stub(recipe.objective),
         cites=_cites(recipe),
         terms=_terms(recipe.data),
         result=result,
         facts=run_environment,
         tables=metric_tables,
         few_images=formatting.few_images(
-            measured_on, chosen_on_held_out(recipe), group=recipe.data.group
+            measured_on, describe_held_out_choices(recipe), group=recipe.data.group
         ),
         seen=seen_text.cautions(seen),
         image=figure_blocks.predictions(recipe.values()) if PREDICTIONS in figures.uploaded else "",
@@ -104,14 +104,14 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
             metric_value=entry.value,
         )
         for name, entry in metrics.items()
-        if is_of_model(name) and math.isfinite(entry.value)
+        if is_model_metric(name) and math.isfinite(entry.value)
     ]
     start = recipe.init_source
     return ModelCardData(
         library_name="timm",
         pipeline_tag=task,
         tags=[task, "timm", "transformers", "ssl_vit", recipe.objective],
-        base_model=hub_files.split(recipe.init)[0] if start.is_on_hub else None,
+        base_model=hub_files.split_place(recipe.init)[0] if start.is_on_hub else None,
         datasets=[hub] if hub else None,
         model_name=recipe.name if results else None,
         eval_results=results or None,
@@ -120,8 +120,8 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
 
 def _cites(recipe: Recipe) -> list[str]:
     """Return the BibTeX entries of the objective, of its joint parts and of the target."""
-    objective = declaration.known_or_bare(recipe.objective)
-    objectives = [objective, *map(declaration.known_or_bare, objective.parts)]
+    objective = declaration.find_objective_or_stub(recipe.objective)
+    objectives = [objective, *map(declaration.find_objective_or_stub, objective.parts)]
     cites = [declared.cite for declared in objectives]
     target = declaration.targets().get(recipe.target) if objective.predicts_patches else None
     if target:
@@ -146,11 +146,11 @@ def _values(recipe: Recipe, free: Sequence[str]) -> str:
 
     Args:
         recipe: The recipe.
-        free: Keys that do not affect the computation of this run, see `counts`.
+        free: Keys that do not affect the computation of this run, see `changes_experiment`.
     """
     rows = [
         (formatting.inline_code(key), formatting.escape_markdown(value))
         for key, value in public.public_recipe(recipe).values().items()
-        if (value or key == "seed") and counts(key, free)
+        if (value or key == "seed") and changes_experiment(key, free)
     ]
     return formatting.markdown_table(("key", "value"), rows)

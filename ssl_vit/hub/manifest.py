@@ -6,7 +6,7 @@ missing, because the Hub itself knows what it has.
 
 from pydantic import Field
 
-from ..formatting import option_text, some, typed_command
+from ..formatting import list_names, option_text, typed_command
 from ..recipe import records
 from ..recipe.records.checkpoint import PushedBranch
 from ..runs.files import write_atomically
@@ -16,7 +16,7 @@ from .payload import Upload, uploads
 ERROR, WAITING = "error: ", "waiting: "  # beginnings of lines of hub/log.txt on a failed upload
 
 
-class Pushed(records.Record):
+class HubRecord(records.Record):
     """hub.json."""
 
     repo: str | None = None  # the repository of the last push
@@ -24,17 +24,17 @@ class Pushed(records.Record):
     pulled: str | None = None  # hf-hub:USER/NAME@COMMIT that the run was downloaded from
 
 
-def read(run: Run) -> Pushed:
+def read(run: Run) -> HubRecord:
     """Return the content of hub.json.
 
     If hub.repo has changed since the last upload, the uploads to the former repository are left
     out. A missing or damaged file counts as empty.
     """
     try:
-        pushed = records.read(run.ledger, Pushed)
+        pushed = records.read(run.ledger, HubRecord)
     except (OSError, ValueError):
-        return Pushed()
-    return pushed if pushed.repo == run.recipe.hub.repo else Pushed(pulled=pushed.pulled)
+        return HubRecord()
+    return pushed if pushed.repo == run.recipe.hub.repo else HubRecord(pulled=pushed.pulled)
 
 
 def record(run: Run, upload: Upload, commit: str) -> None:
@@ -47,7 +47,7 @@ def record(run: Run, upload: Upload, commit: str) -> None:
     """
     branch = {upload.branch: PushedBranch(stamp=upload.stamp, commit=commit)}
     old = read(run)
-    new = Pushed(repo=run.recipe.hub.repo, branches=old.branches | branch, pulled=old.pulled)
+    new = HubRecord(repo=run.recipe.hub.repo, branches=old.branches | branch, pulled=old.pulled)
     write_atomically(run.ledger, new.model_dump_json(indent=2, exclude_none=True) + "\n")
 
 
@@ -82,13 +82,13 @@ def status_lines(run: Run) -> list[tuple[str, str]]:
     uploaded = sorted(read(run).branches.keys() - pending_branches)
     lines = []
     if uploaded:
-        lines.append(("hub", f"{hub.repo}: pushed {some(uploaded)}"))
+        lines.append(("hub", f"{hub.repo}: pushed {list_names(uploaded)}"))
     if pending_branches:
         values = {"repo": hub.repo, "private": hub.private, "state": hub.state}
         if hub.figures:
             values["figures"] = True
         options = [f"hub.{key}={option_text(value)}" for key, value in values.items()]
         command = typed_command("push", run.folder, *options)
-        lines.append(("not pushed", f"{some(pending_branches)}: {problem(run)}"))
+        lines.append(("not pushed", f"{list_names(pending_branches)}: {problem(run)}"))
         lines.append(("then type", command))
     return lines

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..formatting import some
+from ..formatting import list_names
 from ..recipe import export_files
 from ..recipe.identity import FACTS
 from ..recipe.schema import dump
@@ -111,11 +111,11 @@ def about_data(run: Run) -> Iterator[str]:
     withheld = public.find_figures(run).withheld if run.result() else []
     if withheld:
         text = "may show images or names of images. To upload figures, use hub.figures=true"
-        yield f"kept here   {some(withheld)}: {text}"
+        yield f"kept here   {list_names(withheld)}: {text}"
     if (run.export / "config.json").exists():
         classes = export_files.read_config(run.export).get("label_names") or []
         if classes:
-            yield f"includes    the names of the {len(classes):,} classes: {some(classes)}"
+            yield f"includes    the names of the {len(classes):,} classes: {list_names(classes)}"
     hashes = "hashes of the data" + (" and of each image" if run.recipe.hub.state else "")
     yield f"includes    {hashes}. Anyone who has the images can recognise the images by hash"
 

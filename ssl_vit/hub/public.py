@@ -167,7 +167,7 @@ def find_figures(run: Run) -> Figures:
         path, name = run.figures / f"{stem}.png", f"figures/{stem}.png"
         if not path.exists():
             continue
-        shown = figure_blocks.SHOWN.get(stem)
+        shown = figure_blocks.DESCRIPTIONS.get(stem)
         is_without_images = shown is not None and not shown.shows_images
         is_allowed = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
         if recipe.hub.figures or (is_without_images and is_name_public) or is_allowed:

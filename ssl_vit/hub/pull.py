@@ -33,7 +33,7 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
         UserError: There is no such state, it is damaged or needs a plugin, or the folder exists or
             cannot be written.
     """
-    repository, revision = hub_files.split(place)
+    repository, revision = hub_files.split_place(place)
     files = (*STATE, *BEST, TRAINED_ON, COMPARED)
     source = hub_files.fetch(f"{repository}@{revision or 'state'}", place, files)
     missing = [file for file in STATE if not (source / file).exists()]
@@ -62,7 +62,7 @@ def _write(source: Path, run: Run, place: str) -> None:
     Raises:
         UserError: The state is invalid, or the folder cannot be written.
     """
-    pulled = f"{hub_files.SCHEME}{hub_files.split(place)[0]}@{source.name}"
+    pulled = f"{hub_files.SCHEME}{hub_files.split_place(place)[0]}@{source.name}"
     try:
         run.folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(run.folder) as folder:

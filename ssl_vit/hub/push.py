@@ -21,7 +21,7 @@ from .. import hub_files
 from ..errors import UserError
 from ..formatting import format_bytes
 from ..recipe import export_files
-from ..recipe.identity import computed_values, counted, differences, facts
+from ..recipe.identity import computed_values, differences, experiment_values, facts
 from ..recipe.parsing import flatten, load_yaml
 from ..recipe.schema import build
 from ..recipe.tool import parse
@@ -37,7 +37,7 @@ from .public import public_recipe
 WAITS = (2.0, 8.0)  # seconds before each retry
 # files that the Hub creates in a new repository
 BLANK = {".gitattributes", ".gitignore", "README.md", "LICENSE"}
-WHOSE = ("recipe.yaml", "run.json")  # files that identify the run of a commit
+IDENTIFYING_FILES = ("recipe.yaml", "run.json")  # files that identify the run of a commit
 Say = Callable[[str], None]
 T = TypeVar("T")
 
@@ -58,13 +58,13 @@ def push(run: Run, say: Say = lambda line: None) -> None:
         raise UserError(f"{place}: {text}")
     if hub_files.token() is None:
         raise UserError(f"{place}: nobody is logged in. {hub_files.LOGIN}.")
-    hub_files.calm()
+    hub_files.configure_client()
     try:
         _push(run, say)
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{place}: {hub_files.why(error)}") from None
+        raise UserError(f"{place}: {hub_files.describe_error(error)}") from None
 
 
 def preview(run: Run, say: Say) -> None:
@@ -109,7 +109,7 @@ def _push(run: Run, say: Say) -> None:
         try:
             commit = _with_retries(partial(_send, run, upload), say)
         except Exception as error:
-            if hub_files.passing(error):
+            if hub_files.may_pass(error):
                 raise
             # A milestone disappears if another push has uploaded it
             if milestone is None or milestone.exists():
@@ -167,11 +167,11 @@ def _parent(run: Run, branch: str) -> str:
     if run.recipe.hub.private and info.private is False:
         text = "this repository is public. To push anyway, use hub.private=false."
         raise UserError(f"hub.repo={repository}: {text}")
-    _check_whose(run, info)
+    _check_owner(run, info)
     return str(info.sha)
 
 
-def _check_whose(run: Run, info: Any) -> None:
+def _check_owner(run: Run, info: Any) -> None:
     """Check that a commit of the repository is blank or holds an earlier state of this run.
 
     Args:
@@ -183,20 +183,20 @@ def _check_whose(run: Run, info: Any) -> None:
     """
     option, remedy = f"hub.repo={run.recipe.hub.repo}", "Use another hub.repo=."
     names = {file.rfilename for file in info.siblings}
-    if not names.issuperset(WHOSE):
+    if not names.issuperset(IDENTIFYING_FILES):
         unknown = sorted(names - BLANK)
         if unknown:
             listed = ", ".join(unknown[:3])
             text = f"this repository has files that belong to no run ({listed})"
             raise UserError(f"{option}: {text}. {remedy}")
         return
-    folder = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", option, WHOSE)
+    folder = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", option, IDENTIFYING_FILES)
     try:
-        pushed_recipe, pushed_identity = (load_yaml(folder / name) for name in WHOSE)
+        pushed_recipe, pushed_identity = (load_yaml(folder / name) for name in IDENTIFYING_FILES)
     except UserError:
-        text = f"{' or '.join(WHOSE)} of this repository cannot be read"
+        text = f"{' or '.join(IDENTIFYING_FILES)} of this repository cannot be read"
         raise UserError(f"{option}: {text}. {remedy}") from None
-    pushed_values = counted(flatten(pushed_recipe))
+    pushed_values = experiment_values(flatten(pushed_recipe))
     values = computed_values(public_recipe(run.recipe))
     keys = [difference.key for difference in differences(pushed_values, values)]
     if keys:
@@ -228,9 +228,9 @@ def _with_retries(do: Callable[[], T], say: Say) -> T:
         try:
             return do()
         except Exception as error:
-            if not hub_files.passing(error):
+            if not hub_files.may_pass(error):
                 raise
-            say(f"{manifest.WAITING}{hub_files.why(error)}")
+            say(f"{manifest.WAITING}{hub_files.describe_error(error)}")
             time.sleep(wait)
     return do()
 

@@ -27,7 +27,7 @@ def predictions(objective: Objective, batch: Batch) -> Arrays:
     }
 
 
-class Subject(NamedTuple):
+class FigureInput(NamedTuple):
     """Encoder in evaluation mode and preprocessed images on the same device.
 
     Attributes:

@@ -27,15 +27,15 @@ from ..objectives.patches import PatchPrediction
 from ..objectives.reconstruction import TITLES, reconstruct
 from ..pages.figure_style import COLOURS, INK
 from . import attention, embeddings, projections
-from .base import Arrays, Subject, UnavailableError, predictions
-from .drawing import HEAT, WIDTH, PanelGroup, heat, panels, tiled, title_of
+from .base import Arrays, FigureInput, UnavailableError, predictions
+from .drawing import HEAT, WIDTH, PanelGroup, join_tiles, make_title, map_colours, panels
 
 ByEncoder = Sequence[tuple[str, Arrays]]  # (label, data) of fresh weights and of the encoder
 DISTANCE_IMAGES = 128  # most images over which attention distances are averaged (paper, D.7)
 MOST_TILES = 16  # patches on a side of the grid of tiles
 ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # error shown by the last colour, as a share of a channel's range
-SEEN = (0.35, 0.9)  # part of a colour map that is visible on light and on dark ground
+VISIBLE_RANGE = (0.35, 0.9)  # part of a colour map that is visible on light and on dark ground
 # Note on the figure of an objective that exports its teacher
 TEACHER_ALONE = "predicted with the exported teacher instead of the trained encoder"
 MOST_CLASSES = 12  # largest number of classes for which a legend is drawn
@@ -50,11 +50,11 @@ class FigureKind(NamedTuple):
         draw: Draws the data of fresh weights and of the encoder.
     """
 
-    compute: Callable[[Subject], Arrays]
+    compute: Callable[[FigureInput], Arrays]
     draw: Callable[[ByEncoder], Figure]
 
 
-def usual(objective: Objective | None) -> list[str]:
+def suitable_figures(objective: Objective | None) -> list[str]:
     """Return the names of the figures that suit an objective.
 
     Predictions are shown by "reconstruction" if the objective predicts patches, else by
@@ -64,7 +64,7 @@ def usual(objective: Objective | None) -> list[str]:
     return [name for name in FIGURES if name != unsuitable]
 
 
-def _beside(
+def _figure_columns(
     data: ByEncoder, notes: Sequence[str], height: float, **options: Any
 ) -> tuple[Figure, list[tuple[Any, Arrays]]]:
     """Create a figure with an axis for each encoder, from left to right.
@@ -81,17 +81,17 @@ def _beside(
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots(ncols=len(data), squeeze=False, **options)[0]
     for axis, (label, _), note in zip(axes, data, notes, strict=True):
-        axis.set_title(title_of(label, note, WIDTH / len(data)))
+        axis.set_title(make_title(label, note, WIDTH / len(data)))
     return figure, list(zip(axes, (arrays for _, arrays in data), strict=True))
 
 
-def _images(subject: Subject) -> np.ndarray:
+def _images(subject: FigureInput) -> np.ndarray:
     """Return the images that the figure shows, uint8 (B, H, W, 3)."""
     image_B3HW = shown_image(subject.shown.image, subject.encoder.pixel_range)
     return rearrange(image_B3HW, "b c h w -> b h w c").cpu().numpy()
 
 
-def _first(subject: Subject, images: int) -> Iterator[Tensor]:
+def _first_images(subject: FigureInput, images: int) -> Iterator[Tensor]:
     """Yield the first `images` images for statistics, in batches (B, 3, H, W)."""
     remaining = images
     for batch in subject.batches:
@@ -103,7 +103,7 @@ def _first(subject: Subject, images: int) -> Iterator[Tensor]:
 # ---- the embedding of patches -------------------------------------------------------------------
 
 
-def _filters(subject: Subject) -> Arrays:
+def _filters(subject: FigureInput) -> Arrays:
     """Compute the principal components of the filters that embed patches."""
     component_KPP3, variance_K = embeddings.filter_components(subject.encoder)
     return {"components": component_KPP3.cpu().numpy(), "variance": variance_K.cpu().numpy()}
@@ -118,7 +118,7 @@ def _draw_filters(data: ByEncoder) -> Figure:
         f"{len(arrays['components'])} components, {arrays['variance'].sum():.0%} of the variance"
         for _, arrays in data
     ]
-    figure, axes = _beside(data, notes, 3.2)
+    figure, axes = _figure_columns(data, notes, 3.2)
     for axis, arrays in axes:
         component_KPP3 = arrays["components"]
         largest_K = np.abs(component_KPP3).max((1, 2, 3), keepdims=True).clip(1e-12)
@@ -127,12 +127,12 @@ def _draw_filters(data: ByEncoder) -> Figure:
         # Fill the last row of the grid with transparent tiles
         transparent = np.zeros((-len(opaque_KPP4) % 7, *opaque_KPP4.shape[1:]))
         tiles = np.concatenate([opaque_KPP4, transparent])
-        axis.imshow(tiled(tiles.reshape(-1, 7, *tiles.shape[1:]), 0), interpolation="none")
+        axis.imshow(join_tiles(tiles.reshape(-1, 7, *tiles.shape[1:]), 0), interpolation="none")
         axis.set_axis_off()
     return figure
 
 
-def _positions(subject: Subject) -> Arrays:
+def _positions(subject: FigureInput) -> Arrays:
     """Compute the similarities of position embeddings, as (rows, columns, rows, columns)."""
     similarity_NN = embeddings.position_similarity(subject.encoder)
     return {"patches": similarity_NN.cpu().numpy().reshape(2 * subject.encoder.grid)}
@@ -145,11 +145,11 @@ def _draw_positions(data: ByEncoder) -> Figure:
     patch has a tile.
     """
     notes = ["a tile for each patch"] * len(data)
-    figure, axes = _beside(data, notes, WIDTH / 2)
+    figure, axes = _figure_columns(data, notes, WIDTH / 2)
     for axis, arrays in axes:
         similarity = arrays["patches"]
         step = math.ceil(len(similarity) / MOST_TILES)
-        page = tiled(similarity[::step, ::step], np.nan)
+        page = join_tiles(similarity[::step, ::step], np.nan)
         colours = axis.imshow(page, vmin=-1, vmax=1, cmap=HEAT, interpolation="none")
         axis.set_axis_off()
     figure.colorbar(colours, ax=figure.axes, shrink=0.6, aspect=30, label="cosine similarity")
@@ -159,13 +159,13 @@ def _draw_positions(data: ByEncoder) -> Figure:
 # ---- attention ----------------------------------------------------------------------------------
 
 
-def _attention_distance(subject: Subject) -> Arrays:
+def _attention_distance(subject: FigureInput) -> Arrays:
     """Compute the mean distance in pixels over which each head reads, averaged over images."""
     encoder = subject.encoder
     distance_NN = attention.patch_distances(encoder.grid, encoder.patch_size)
     distance_NN = distance_NN.to(subject.shown.image.device)
     parts = []
-    for image_B3HW in _first(subject, DISTANCE_IMAGES):
+    for image_B3HW in _first_images(subject, DISTANCE_IMAGES):
         maps = attention.attention_maps(encoder, image_B3HW)
         distances_BH = [attention.attention_distance(map_BHNN, distance_NN) for map_BHNN in maps]
         parts.append(torch.stack(distances_BH, 1))
@@ -186,11 +186,11 @@ def _draw_attention_distance(data: ByEncoder) -> Figure:
         f"{arrays['distance'].shape[1]} heads, {arrays['images'].item():,} images"
         for _, arrays in data
     ]
-    figure, axes = _beside(data, notes, 3.4, sharey=True)
+    figure, axes = _figure_columns(data, notes, 3.4, sharey=True)
     for axis, arrays in axes:
         distance_LH = arrays["distance"]
         blocks, heads = distance_LH.shape
-        axis.set_prop_cycle(color=matplotlib.colormaps[HEAT](np.linspace(*SEEN, heads)))
+        axis.set_prop_cycle(color=matplotlib.colormaps[HEAT](np.linspace(*VISIBLE_RANGE, heads)))
         axis.plot(np.arange(1, blocks + 1), distance_LH, ".", markersize=7)
         axis.axhline(arrays["uniform"].item(), color=INK, linestyle="--", linewidth=1)
         axis.set_xlabel("block")
@@ -205,7 +205,7 @@ def _draw_attention_distance(data: ByEncoder) -> Figure:
     return figure
 
 
-def _attention_rollout(subject: Subject) -> Arrays:
+def _attention_rollout(subject: FigureInput) -> Arrays:
     """Compute the share of each patch in the feature of each shown image."""
     encoder = subject.encoder
     rolled_BTT = attention.rollout(attention.attention_maps(encoder, subject.shown.image))
@@ -237,7 +237,7 @@ def _draw_attention_rollout(data: ByEncoder) -> Figure:
     return panels(groups, "input x rollout / largest rollout")
 
 
-def _class_attention(subject: Subject) -> Arrays:
+def _class_attention(subject: FigureInput) -> Arrays:
     """Compute the class token's attention to patches in the last block, for each head."""
     encoder = subject.encoder
     if not encoder.has_class_token:
@@ -260,7 +260,9 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
     for label, arrays in data:
         columns = {"input": arrays["images"]}
         for head, map_BHW in enumerate(arrays["attention"].swapaxes(0, 1), 1):
-            columns[f"head {head}"] = np.stack([heat(map_HW, map_HW.max()) for map_HW in map_BHW])
+            columns[f"head {head}"] = np.stack(
+                [map_colours(map_HW, map_HW.max()) for map_HW in map_BHW]
+            )
         # If the feature is the mean of the patches, the class token got no loss
         note = "" if arrays["pool"] == "token" else "(no loss on the class token's output)"
         groups.append(PanelGroup(label, columns, note))
@@ -271,7 +273,7 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
 
 
 @torch.no_grad()
-def _feature_map(subject: Subject) -> Arrays:
+def _feature_map(subject: FigureInput) -> Arrays:
     """Compute the features of the shown images' patches as colours."""
     encoder = subject.encoder
 
@@ -279,7 +281,7 @@ def _feature_map(subject: Subject) -> Arrays:
         return encoder(encoder.patch(image_B3HW))[:, encoder.prefix :]
 
     fitted_images = max(len(subject.shown.image), projections.FITTED // encoder.patches)
-    sample_BND = torch.cat([patches(image) for image in _first(subject, fitted_images)])
+    sample_BND = torch.cat([patches(image) for image in _first_images(subject, fitted_images)])
     check_finite(ENCODER, is_finite(sample_BND))
     color_BP3, variance_3 = projections.patch_colors(
         sample_BND.flatten(0, 1), patches(subject.shown.image)
@@ -305,7 +307,7 @@ def _draw_feature_map(data: ByEncoder) -> Figure:
 
 
 @torch.no_grad()
-def _image_map(subject: Subject) -> Arrays:
+def _image_map(subject: FigureInput) -> Arrays:
     """Compute the positions of images by t-SNE of their features, with the images' classes."""
     pool = subject.pool if subject.encoder.has_class_token else "avg"
     parts = [subject.encoder.feature(batch.image, pool) for batch in subject.batches]
@@ -332,7 +334,7 @@ def _draw_image_map(data: ByEncoder) -> Figure:
     point_colours = [colours.get(number, INK) for number in label_B.tolist()]
     images = len(point_colours)
     point_size = max(4, 14 - images // 100)
-    figure, axes = _beside(data, [f"t-SNE of {images:,} images"] * len(data), WIDTH / 2)
+    figure, axes = _figure_columns(data, [f"t-SNE of {images:,} images"] * len(data), WIDTH / 2)
     for axis, arrays in axes:
         coordinates = arrays["tsne"].T
         axis.scatter(*coordinates, s=point_size, c=point_colours, linewidths=0, rasterized=True)
@@ -353,7 +355,7 @@ def _draw_image_map(data: ByEncoder) -> Figure:
 # ---- what the objective predicts ----------------------------------------------------------------
 
 
-def _predicted(subject: Subject) -> Arrays:
+def _predicted(subject: FigureInput) -> Arrays:
     """Compute the pictures of predictions of an objective that does not predict patches."""
     if subject.objective is None:
         raise UnavailableError(subject.unknown or "the objective has no figure")
@@ -372,7 +374,7 @@ def _draw_predicted(data: ByEncoder) -> Figure:
     return panels([PanelGroup(label, columns)], str(arrays["drawn"]))
 
 
-def _reconstruction(subject: Subject) -> Arrays:
+def _reconstruction(subject: FigureInput) -> Arrays:
     """Compute reconstructions of the shown images, with error and certainty of each pixel."""
     if subject.objective is None:
         raise UnavailableError(subject.unknown or "the encoder has no heads that predict patches")
@@ -400,9 +402,13 @@ def _draw_reconstruction(data: ByEncoder) -> Figure:
     """
     ((label, arrays),) = data
     columns = dict(zip(TITLES, arrays["panels"].swapaxes(0, 1), strict=True))
-    columns["error"] = [heat(error_HW, LARGEST_ERROR, ERROR_HEAT) for error_HW in arrays["error"]]
+    columns["error"] = [
+        map_colours(error_HW, LARGEST_ERROR, ERROR_HEAT) for error_HW in arrays["error"]
+    ]
     if "certainty" in arrays:
-        columns["certainty"] = [heat(certainty_HW, 1.0) for certainty_HW in arrays["certainty"]]
+        columns["certainty"] = [
+            map_colours(certainty_HW, 1.0) for certainty_HW in arrays["certainty"]
+        ]
     error_note = f"error: 0 (dark) to {LARGEST_ERROR} of the range (bright)"
     notes = filter(None, [error_note, str(arrays["drawn"])])
     return panels([PanelGroup(label, columns)], "; ".join(notes))

@@ -50,11 +50,11 @@ class PanelGroup(NamedTuple):
 def write(folder: Path, name: str, draw: Callable[[], Figure]) -> None:
     """Draw a figure and write it to `folder` as NAME.svg and NAME.png."""
     folder.mkdir(parents=True, exist_ok=True)
-    for suffix, content in rendered(draw).items():
+    for suffix, content in render(draw).items():
         write_atomically(folder / f"{name}.{suffix}", content)
 
 
-def rendered(draw: Callable[[], Figure]) -> dict[str, bytes]:
+def render(draw: Callable[[], Figure]) -> dict[str, bytes]:
     """Draw a figure and return it as files: {"svg": bytes, "png": bytes}.
 
     The bytes are the same each time, because they contain no date and no version.
@@ -100,8 +100,8 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
         axis.xaxis.tick_top()
         axis.tick_params(length=0, pad=1)
         axis.spines[:].set_visible(False)
-        axis.set_title(title_of(group.label, group.note, WIDTH))
-    figure.suptitle(wrapped(above, WIDTH))
+        axis.set_title(make_title(group.label, group.note, WIDTH))
+    figure.suptitle(wrap_label(above, WIDTH))
     return figure
 
 
@@ -125,18 +125,18 @@ def _montage(group: PanelGroup, sets: int) -> np.ndarray:
         for number, image in enumerate(images):
             panel = panel_BCHW4[number, column]
             panel[..., 3] = 255
-            panel[..., : image.shape[2]] = resized(image, cell)
-    return tiled(rearrange(panel_BCHW4, "(r s) c ... -> r (s c) ...", s=sets), 0, GAP)
+            panel[..., : image.shape[2]] = resize(image, cell)
+    return join_tiles(rearrange(panel_BCHW4, "(r s) c ... -> r (s c) ...", s=sets), 0, GAP)
 
 
-def resized(image_HWC: np.ndarray, side: int) -> np.ndarray:
+def resize(image_HWC: np.ndarray, side: int) -> np.ndarray:
     """Resize an image to a square: repeat pixels to enlarge it, average pixels to reduce it."""
     shrinks = max(image_HWC.shape[:2]) > side
     method = Image.Resampling.BOX if shrinks else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(image_HWC).resize((side, side), method))
 
 
-def title_of(label: str, note: str, width: float) -> str:
+def make_title(label: str, note: str, width: float) -> str:
     """Return the title of an axis: the wrapped label, and the note on a line below.
 
     Args:
@@ -144,10 +144,10 @@ def title_of(label: str, note: str, width: float) -> str:
         note: Note, may be empty.
         width: Width of the axis in inches.
     """
-    return "\n".join(filter(None, [wrapped(label, width), figure_label(note)]))
+    return "\n".join(filter(None, [wrap_label(label, width), figure_label(note)]))
 
 
-def wrapped(text: str, width: float) -> str:
+def wrap_label(text: str, width: float) -> str:
     """Wrap a label into lines that fit a width in inches.
 
     Labels are never shortened, because shortened labels could be equal.
@@ -155,7 +155,7 @@ def wrapped(text: str, width: float) -> str:
     return "\n".join(map(figure_label, textwrap.wrap(text, round(LINE_LENGTH * width))))
 
 
-def heat(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np.ndarray:
+def map_colours(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np.ndarray:
     """Convert values from 0 to `largest` to colours, uint8 (H, W, 4).
 
     NaN becomes a transparent grey, which suits light and dark pages.
@@ -170,7 +170,7 @@ def heat(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np.ndarra
     return np.asarray(shades(share_HW, bytes=True))
 
 
-def tiled(tile_RCHW: np.ndarray, fill: float, gap: int = 1) -> np.ndarray:
+def join_tiles(tile_RCHW: np.ndarray, fill: float, gap: int = 1) -> np.ndarray:
     """Join tiles into an image with R rows and C columns of tiles.
 
     Args:

@@ -180,7 +180,7 @@ def load_encoder(
 
         if place == SCRATCH:
             texts.setdefault("data.size", str(encoders.DEFAULT_SIZE))
-        named = encoders.resolve_one(place, texts)
+        named = encoders.find_encoder(place, texts)
         network = encoder.build_backbone(named.recipe.model, named.recipe.data)
         if not named.source.is_scratch:
             weights.load_weights(network, named.source)

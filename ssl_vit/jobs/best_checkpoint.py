@@ -17,7 +17,7 @@ from ..metrics import HELD_OUT, PROBE, find_metric
 from ..recipe.records.run import Best
 from ..recipe.schema import Recipe
 from ..training import checkpoint, distributed
-from .setup import Job
+from .setup import TrainingJob
 
 RESUME_WITHOUT = "Use checkpoint.best=null to resume, or another name= for a new run."
 
@@ -41,7 +41,7 @@ def check_split(recipe: Recipe) -> None:
         )
 
 
-def reconcile(job: Job) -> None:
+def reconcile(job: TrainingJob) -> None:
     """Check that the run measures the metric of checkpoint.best, and prepare `state.best`.
 
     `state.best` is the record of the best evaluation so far: empty in a new run, and checked in a
@@ -65,7 +65,7 @@ def reconcile(job: Job) -> None:
     distributed.on_main(job.accelerator, lambda: _reconcile(job, metric, metrics))
 
 
-def _reconcile(job: Job, metric: str, metrics: list[str]) -> None:
+def _reconcile(job: TrainingJob, metric: str, metrics: list[str]) -> None:
     """Do the work of `reconcile` on rank 0, with the names of all measured metrics."""
     state, record = job.state, job.state.best
     settings = {"metric": metric, "images": job.recipe.eval.images}
@@ -88,7 +88,7 @@ def _reconcile(job: Job, metric: str, metrics: list[str]) -> None:
         _check_best(job)
 
 
-def _check_best(job: Job) -> None:
+def _check_best(job: TrainingJob) -> None:
     """Check that the checkpoint of the best evaluation so far is intact.
 
     Raises:
@@ -111,7 +111,7 @@ class BestSoFar:
         saver: Saver of the job's checkpoints.
     """
 
-    def __init__(self, job: Job, saver: checkpoint.Saver) -> None:
+    def __init__(self, job: TrainingJob, saver: checkpoint.Saver) -> None:
         self.job = job
         self.saver = saver
         self.before = job.state.best  # the record that the newest record has replaced
@@ -162,7 +162,7 @@ class BestSoFar:
             self.job.state.best = self.before
 
 
-def restore(job: Job) -> Best | None:
+def restore(job: TrainingJob) -> Best | None:
     """Load the weights of the best evaluation into the trained job.
 
     Returns:

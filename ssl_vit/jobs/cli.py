@@ -126,12 +126,12 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
         run.printed = [text for text in notices if text and text.startswith("warning: ")]
     run.reconcile()
     result = run.result()
-    if result is not None and (again := reuse.measured_again(run)):
+    if result is not None and (again := reuse.describe_remeasurement(run)):
         result = None
         _print(again)
     if result is not None:
         if _is_main():  # the other processes exit without printing
-            _print(*(f"warning: {text}" for text in reuse.check(run)))
+            _print(*(f"warning: {text}" for text in reuse.check_finished(run)))
         return run, result
     reuse.check_unfinished(run)
     try:

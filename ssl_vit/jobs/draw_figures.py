@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .encoders import ImageSet, NamedEncoder
 
 RECORD = "figures.json"
-OWN = re.compile(rf"{re.escape(RECORD)}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
+OWN_NAMES = re.compile(rf"{re.escape(RECORD)}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
 # {figure: (label, data) of each encoder}, fresh weights first
 Drawn = dict[str, list[tuple[str, "Arrays"]]]
 
@@ -96,7 +96,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
     encoder = named[-1]
     torch.set_num_threads(encoder.recipe.compute.threads or default_threads())
     folder = _folder(options, encoder)
-    _known(folder, encoder)  # before the work, so that an unusable folder costs no time
+    _read_entries(folder, encoder)  # before the work, so that an unusable folder costs no time
     images = encoders.find_images(encoder, options.overrides, options.split)
     count = min(options.images or MOST_IMAGES, len(images.source))
     of = f"{images.name}, {images.split}"
@@ -139,10 +139,10 @@ def draw_predictions(run: Path) -> None:
     from ..evaluation import split_images
     from . import encoders
 
-    named = encoders.resolve_one(str(run), {})
+    named = encoders.find_encoder(str(run), {})
     source = split_images.load(named.recipe, test=False).validation
     images = encoders.ImageSet(source, named.recipe.data.name, "held out")
-    subject = encoders.load_subject(named, images, inspection.SHOWN, inspection.SHOWN)
+    subject = encoders.load_figure_input(named, images, inspection.SHOWN, inspection.SHOWN)
     if subject.objective is not None:
         inspection.save_figures(subject.objective, subject.shown, folder)
 
@@ -164,7 +164,7 @@ def _compute(
         labels say which channels are shown.
 
     Raises:
-        UserError: None of the figures can be made, or as for `encoders.load_subject`.
+        UserError: None of the figures can be made, or as for `encoders.load_figure_input`.
     """
     from ..data.pixel_values import shown_note
     from ..inspection import collection
@@ -173,10 +173,12 @@ def _compute(
 
     drawn: Drawn = {}
     for named_encoder in reversed(named):
-        subject = encoders.load_subject(named_encoder, images, count, min(options.shown, count))
+        subject = encoders.load_figure_input(
+            named_encoder, images, count, min(options.shown, count)
+        )
         note = shown_note(subject.encoder.channels)
         label = f"{named_encoder.label} ({note})" if note else named_encoder.label
-        wanted = options.figures or collection.usual(subject.objective)
+        wanted = options.figures or collection.suitable_figures(subject.objective)
         for name in wanted if named_encoder is named[-1] else [*drawn]:
             try:
                 arrays = collection.FIGURES[name].compute(subject)
@@ -203,10 +205,12 @@ def _folder(options: FigureOptions, encoder: "NamedEncoder") -> OutputFolder[Fig
         name = options.name or "figures-" + re.sub(r"\W", "_", encoder.label)[-60:]
         path = Path("runs" if options.out is None else options.out) / name
     run = encoder.run if encoder.run and path == encoder.run / "figures" else None
-    return OutputFolder(path, OWN, RECORD, FigureRecord, run)
+    return OutputFolder(path, OWN_NAMES, RECORD, FigureRecord, run)
 
 
-def _known(folder: OutputFolder[FigureRecord], named_encoder: "NamedEncoder") -> dict[str, Figure]:
+def _read_entries(
+    folder: OutputFolder[FigureRecord], named_encoder: "NamedEncoder"
+) -> dict[str, Figure]:
     """Return the entries of figures.json, {figure: entry}, after checking the folder.
 
     A folder outside of a run may only hold figures of the same encoder with the same weights. The
@@ -235,7 +239,7 @@ def _write_all(
     folder: OutputFolder[FigureRecord],
     named_encoder: "NamedEncoder",
     drawn: Drawn,
-    of: str,
+    images_text: str,
     count: int,
     about: list[str],
 ) -> Path:
@@ -245,7 +249,7 @@ def _write_all(
         folder: The folder of the figures.
         named_encoder: The encoder that the figures show.
         drawn: The data of each figure.
-        of: Name and split of the images.
+        images_text: Name and split of the images.
         count: Number of images that the figures were computed from.
         about: Lines for the page, about the images and the encoders.
 
@@ -258,7 +262,7 @@ def _write_all(
     with folder.hold():
         known = {
             name: figure
-            for name, figure in _known(folder, named_encoder).items()
+            for name, figure in _read_entries(folder, named_encoder).items()
             if name not in drawn
         }
         record = FigureRecord(
@@ -268,11 +272,11 @@ def _write_all(
         for name, data in drawn.items():
             _write(folder.path, name, data)
             texts = str(data[-1][1].get("drawn", ""))
-            record.figures[name] = Figure(images=of, count=count, drawn=texts)
+            record.figures[name] = Figure(images=images_text, count=count, drawn=texts)
         folder.write(record)
         page = figure_blocks.write(folder.path, about, folder.run)
         if folder.run is not None:
-            _show(folder.run)
+            _update_run_page(folder.run)
     return page
 
 
@@ -289,7 +293,7 @@ def _write(folder: Path, name: str, data: list[tuple[str, "Arrays"]]) -> None:
     write_atomically(folder / f"{name}.npz", packed.getvalue())
 
 
-def _show(run: Path) -> None:
+def _update_run_page(run: Path) -> None:
     """Show new figures in report.html of a run that has this page. A failure is only a warning."""
     from ..pages import run_page
 

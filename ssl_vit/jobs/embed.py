@@ -63,8 +63,8 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
         raise UserError(f"top={options.top}: has no effect without query=IMAGE. Add query=.")
     from . import encoders
 
-    named = encoders.resolve_one(options.init, options.overrides)
-    data = encoders.data_of(named.owner or named, options.overrides)
+    named = encoders.find_encoder(options.init, options.overrides)
+    data = encoders.find_data(named.owner or named, options.overrides)
     recipe = named.recipe
     # only where the images are: size and cropping stay the encoder's
     for key in ("labels", "name", "path", "hub"):

@@ -1,6 +1,6 @@
 """Find the encoder that `init=` names, the same model with fresh weights, and the images to show.
 
-`load_subject` loads the encoder and the images for figures.
+`load_figure_input` loads the encoder and the images for figures.
 """
 
 import copy
@@ -18,10 +18,10 @@ from ..data.batching import Batch, check_unreadable
 from ..data.open import open_splits
 from ..data.source import Source, without_lists
 from ..errors import UserError, suggest
-from ..evaluation.beside import initial_network
+from ..evaluation.baselines import initial_network
 from ..evaluation.features import ENCODER, check_finite, is_finite
 from ..formatting import text_line
-from ..inspection.base import Subject
+from ..inspection.base import FigureInput
 from ..metrics import FRESH
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
@@ -31,12 +31,12 @@ from ..recipe.images import PIXEL_KEYS
 from ..recipe.init_source import InitSource
 from ..recipe.load import resolve_encoder
 from ..recipe.schema import Data, Recipe
-from ..recipe.which_images import OTHERS, gives_images, images_taken
+from ..recipe.which_images import OTHERS, images_taken, names_images_directly
 from .heads import load_trained
 
 DEFAULT_SIZE = 224  # pixels, if the weights come without a config.json
-ADAPTED = "model.adapt_channels"  # a key of the model that weights do not describe
-BESIDE = "scratch,"  # prefix of a place: the model of the place, with fresh weights
+ADAPT_CHANNELS = "model.adapt_channels"  # a key of the model that weights do not describe
+SCRATCH_PREFIX = "scratch,"  # prefix of a place: the model of the place, with fresh weights
 TRAINING = "training images"  # the images that are used if none are held out
 LARGEST_BATCH = 32
 ATTENTION_BYTES = 2**28  # most bytes of the attention maps of a block, for a batch
@@ -55,7 +55,7 @@ class NamedEncoder:
         run: Folder of the run that trained the encoder, or None.
         owner: For `scratch,PLACE`, the encoder of PLACE. Fresh weights have the model and the
             images of the owner.
-        made: Recipe of the run that began with these fresh weights, or None.
+        trained_recipe: Recipe of the run that began with these fresh weights, or None.
     """
 
     source: InitSource
@@ -65,7 +65,7 @@ class NamedEncoder:
     pool: str
     run: Path | None
     owner: "NamedEncoder | None" = None
-    made: Recipe | None = None
+    trained_recipe: Recipe | None = None
 
     def load(self) -> tuple[Backbone, str]:
         """Build the network, in evaluation mode, and load the weights.
@@ -78,7 +78,7 @@ class NamedEncoder:
         """
         recipe = self.recipe
         if self.source.is_scratch:
-            fresh = initial_network(self.made, recipe.model, recipe.data, recipe.seed)
+            fresh = initial_network(self.trained_recipe, recipe.model, recipe.data, recipe.seed)
             return fresh, weights.fingerprint(fresh.backbone.state_dict())
         network = build_backbone(recipe.model, recipe.data).eval()
         return network, weights.load_weights(network, self.source)
@@ -102,16 +102,16 @@ def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncode
         texts: Options of recipes, {key: text}.
 
     Raises:
-        UserError: See `resolve_one`; or the network is no Vision Transformer.
+        UserError: See `find_encoder`; or the network is no Vision Transformer.
     """
-    named = resolve_one(place, texts)
+    named = find_encoder(place, texts)
     if named.recipe.model.convolutional:
         text = f"{named.recipe.model.timm} has no patches and no attention"
         raise UserError(f"init={place}: {text}. Use a Vision Transformer.")
     return [named] if named.source.is_scratch else [_scratch(named, texts), named]
 
 
-def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
+def find_encoder(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     """Describe the encoder that a value of `init=` names, without loading the weights.
 
     The recipe of the encoder has the image size, the normalisation and the preprocessing that the
@@ -126,24 +126,24 @@ def resolve_one(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     Raises:
         UserError: The encoder does not exist, or an option is wrong or has no effect.
     """
-    trained_place = place.removeprefix(BESIDE)
+    trained_place = place.removeprefix(SCRATCH_PREFIX)
     if trained_place != place and not parsing.exists(place):
-        owner = resolve_one(trained_place, texts)
+        owner = find_encoder(trained_place, texts)
         named = _scratch(owner, texts)
-        named.owner, named.identity = owner, f"{BESIDE}{owner.identity}"
-        named.label = f"{BESIDE}{owner.label}"
+        named.owner, named.identity = owner, f"{SCRATCH_PREFIX}{owner.identity}"
+        named.label = f"{SCRATCH_PREFIX}{owner.label}"
         return named
     source = InitSource(place)
     if source.is_scratch:
         return _scratch(None, texts)
-    model_keys = [key for key in texts if key.split(".")[0] == "model" and key != ADAPTED]
+    model_keys = [key for key in texts if key.split(".")[0] == "model" and key != ADAPT_CHANNELS]
     try:
-        described = source.described_values()
+        described = source.read_description()
     except UserError:
         if not model_keys:
             raise
         # a network without patches, whose model cannot be described
-        described = source.described_values(model=False)
+        described = source.read_description(model=False)
     # Options about the normalisation are only for encoders that do not describe theirs
     described_pixels = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
     encoder_texts = {key: text for key, text in texts.items() if key not in described_pixels}
@@ -180,7 +180,7 @@ def _scratch(owner: NamedEncoder | None, texts: Mapping[str, str]) -> NamedEncod
         made = recipe_files.read(owner.run / "recipe.yaml")
         recipe.seed = made.seed
     source = InitSource("scratch")
-    return NamedEncoder(source, "scratch", "scratch", recipe, owner.pool, None, made=made)
+    return NamedEncoder(source, "scratch", "scratch", recipe, owner.pool, None, trained_recipe=made)
 
 
 class ImageSet(NamedTuple):
@@ -207,9 +207,9 @@ def find_images(
         UserError: The images are not on this machine or cannot be read, or the split does not
             exist.
     """
-    data = data_of(named, texts)
+    data = find_data(named, texts)
     if split is None:
-        source, name, guesses = _tested(data)
+        source, name, guesses = _open_test_images(data)
     elif data.stream:
         text = "data.stream=true cannot read a single split. Use data.stream=false."
         raise UserError(f"split={split}: {text}")
@@ -227,7 +227,7 @@ def find_images(
     return ImageSet(source, data.name, name)
 
 
-def _tested(data: Data) -> tuple[Source, str, Sequence[str]]:
+def _open_test_images(data: Data) -> tuple[Source, str, Sequence[str]]:
     """Open the test images, or the held-out images if there is no test split.
 
     Returns:
@@ -235,7 +235,7 @@ def _tested(data: Data) -> tuple[Source, str, Sequence[str]]:
     """
     try:
         splits = run_splits.load(data, test=not data.stream)
-    except layout.NoTestSplit:
+    except layout.NoTestSplitError:
         splits = run_splits.load(data)
     if splits.test is not None:
         return splits.test, "test images", splits.guesses
@@ -267,7 +267,7 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     return chosen
 
 
-def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
+def find_data(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
     """Return the data set that the options name, or else the one that the encoder was trained on.
 
     In the second case, a line that says so is printed.
@@ -281,7 +281,7 @@ def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
         UserError: The images are not on this machine.
     """
     data = named.recipe.data
-    if not gives_images(texts):
+    if not names_images_directly(texts):
         if named.run:
             data = recipe_files.read(named.run / "recipe.yaml").data
             data_texts = {key: text for key, text in texts.items() if key.startswith("data.")}
@@ -297,7 +297,7 @@ def data_of(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
     return data
 
 
-def load_subject(named: NamedEncoder, images: ImageSet, count: int, shown: int) -> Subject:
+def load_figure_input(named: NamedEncoder, images: ImageSet, count: int, shown: int) -> FigureInput:
     """Load an encoder and images for computing figures, on the GPU if there is one.
 
     If the objective that trained the encoder has a figure, the objective is loaded, too.
@@ -338,4 +338,6 @@ def load_subject(named: NamedEncoder, images: ImageSet, count: int, shown: int) 
     with torch.no_grad():
         feature_BD = network.feature(first.image, pool)
     check_finite(FRESH if named.source.is_scratch else ENCODER, is_finite(feature_BD))
-    return Subject(network, named.pool, batches, first, objective, images.source.classes, unknown)
+    return FigureInput(
+        network, named.pool, batches, first, objective, images.source.classes, unknown
+    )

@@ -12,9 +12,15 @@ from ..data.batch_layout import BatchLayout
 from ..data.source import Source, labelled_images
 from ..errors import UserError
 from ..evaluation import attentive, dense, features, split_images
-from ..evaluation.beside import compared, initial_network, of_numpy, of_torch, pixel_reader
+from ..evaluation.baselines import (
+    initial_network,
+    metrics_with_baselines,
+    pixel_reader,
+    to_numpy,
+    to_torch,
+)
 from ..evaluation.features import ENCODER
-from ..evaluation.images import Images
+from ..evaluation.images import EvaluationImages
 from ..formatting import crop_text, feature_text, few_images, pixel_text
 from ..metrics import COMMONEST, FRESH, PIXELS
 from ..models import encoder, weights
@@ -24,7 +30,12 @@ from ..recipe import recipe_files, records
 from ..recipe.init_source import InitSource
 from ..recipe.probe import ATTENTIVE, CHOSEN, SEGMENTATION, TOKENS, Probe
 from ..recipe.records.run import Copies, Environment, Result, SeenImages
-from ..recipe.schema import Recipe, chosen_on_held_out, measures_masks, more_held_out
+from ..recipe.schema import (
+    Recipe,
+    describe_held_out_choices,
+    measures_masks,
+    option_for_more_held_out,
+)
 from ..runs import console, seen_text, shared
 from ..runs.environment import environment
 from ..runs.folder import Run
@@ -61,7 +72,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     started_at = time.perf_counter()
     recipe, source = run.recipe, run.recipe.init_source
     images, facts = _open_images(run, accelerator, splits)
-    probe, left_out = features.with_shots_that_fit(recipe.probe, splits.train, images.classes)
+    probe, left_out = features.drop_large_shots(recipe.probe, splits.train, images.classes)
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
     facts |= weights.load_init(network, source, exported=False)
@@ -69,9 +80,9 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     if "top1" in recipe.probe.measures:
         head = heads.load_head(network, source, images.test, recipe.data)
     measured = seen_images.MeasuredImages(recipe, splits)
-    seen = seen_images.seen_before(run, measured, facts, accelerator)
+    seen = seen_images.load_or_count_seen(run, measured, facts, accelerator)
     on_main(accelerator, lambda: run.open(environment(facts)))
-    networks = {ENCODER: network} | _fresh(recipe, accelerator.device)
+    networks = {ENCODER: network} | _build_fresh_baseline(recipe, accelerator.device)
     readers, pool = _readers(networks, recipe)
     if accelerator.is_main_process:
         _print_banner(run, splits, pool, seen)
@@ -81,32 +92,32 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             console.table([("attentive", attentive.describe(network, images))])
 
     is_independent = not recipe.data.group  # images of a group are no independent cases
-    paired = is_independent and not _chose_here(recipe, facts["data"])
+    paired = is_independent and not _is_chosen_on_test_split(recipe, facts["data"])
     warn = run.warn if accelerator.is_main_process else None
     files: dict[str, SharedFile] = {}
     if accelerator.is_main_process:  # the other processes do not know all fingerprints
         measured_networks = {name: networks.get(name) for name in readers}
         files = _shared_files(run, measured_networks, images, probe, facts)
-    right, copies = _of_features(readers, images, probe, files)
+    right, copies = _run_feature_probes(readers, images, probe, files)
     # images read for fresh weights do not count as work of the run
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     if ATTENTIVE in recipe.probe.measures:
         for name, measured_network in networks.items():
-            with features.failing_left_out(name, UserError, warn):
+            with features.warn_if_baseline_fails(name, UserError, warn):
                 classified, commonest, copies = attentive.measure(
                     measured_network, images_of[name], name
                 )
                 for reader, right_M in {name: classified, COMMONEST: commonest}.items():
                     right[reader] = {**right.get(reader, {}), ATTENTIVE: right_M}
-    metrics = compared(right, "test", copies, paired=paired)
+    metrics = metrics_with_baselines(right, "test", copies, paired=paired)
     if head:
         metrics |= heads.measure_head(head, images, paired)
     if measures_masks(recipe):
         counts = {}
         for name, measured_network in networks.items():
-            with features.failing_left_out(name, UserError, warn):
+            with features.warn_if_baseline_fails(name, UserError, warn):
                 counts[name] = dense.measure(measured_network, images_of[name], name)
-        metrics |= dense.compared(counts, paired)
+        metrics |= dense.segmentation_metrics(counts, paired)
     result = None
     if accelerator.is_main_process:
         seconds = time.perf_counter() - started_at
@@ -120,7 +131,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             device_seconds=seconds * accelerator.num_processes,
             before=source.upstream_cost(),
             pool=pool,
-            classes=images.classes if _probes(recipe) else 0,
+            classes=images.classes if _fitted_measures(recipe) else 0,
         )
     accelerator.wait_for_everyone()
     return result
@@ -128,7 +139,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 
 def _open_images(
     run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits
-) -> tuple[Images, dict[str, Any]]:
+) -> tuple[EvaluationImages, dict[str, Any]]:
     """Check the images of an evaluation, and prepare to read them on all processes. Collective.
 
     Returns:
@@ -151,21 +162,23 @@ def _open_images(
         classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
     workers = resources.workers(recipe, accelerator)
-    return Images(recipe, splits, classes, accelerator, batch_layout, workers, run.warn), facts
+    return EvaluationImages(
+        recipe, splits, classes, accelerator, batch_layout, workers, run.warn
+    ), facts
 
 
-def _probes(recipe: Recipe) -> set[str]:
+def _fitted_measures(recipe: Recipe) -> set[str]:
     """Return the measures for which a probe is fitted to features."""
     return set[str](recipe.probe.measures) - {"top1", SEGMENTATION}
 
 
-def _made(source: InitSource) -> Recipe | None:
+def _read_recipe_of_run(source: InitSource) -> Recipe | None:
     """Return the recipe of the run that trained the weights, or None if the run is unknown."""
     run = source.locate().run
     return recipe_files.read(run / "recipe.yaml") if run else None
 
 
-def _fresh(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
+def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
     """Build the baseline with fresh weights, {FRESH: network}.
 
     If a run made the encoder, the baseline has the initial weights of that run's seed, fitted to
@@ -175,7 +188,7 @@ def _fresh(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
     source = recipe.init_source
     if source.is_scratch:
         return {}
-    network = initial_network(_made(source), recipe.model, recipe.data, recipe.seed)
+    network = initial_network(_read_recipe_of_run(source), recipe.model, recipe.data, recipe.seed)
     return {FRESH: network.to(device)}
 
 
@@ -214,7 +227,7 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
         pool = recipe.probe.pool or init.pooling()
         return features.feature_reader(net, pool, recipe.probe.layer), pool
     with torch.random.fork_rng(devices=[]):
-        trained_by = _made(init)
+        trained_by = _read_recipe_of_run(init)
         if name == FRESH and trained_by is not None:
             # Draw the encoder first and then the tanh layer, as the run did at its start
             torch.default_generator.manual_seed(trained_by.seed)
@@ -229,7 +242,7 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
     return lambda image_B3HW: hidden(net.feature(image_B3HW, pool)), pool
 
 
-def _chose_here(recipe: Recipe, fingerprints_here: dict[str, str]) -> bool:
+def _is_chosen_on_test_split(recipe: Recipe, fingerprints_here: dict[str, str]) -> bool:
     """Return whether a run chose its best checkpoint on the test images of this evaluation.
 
     All runs that the weights come from are examined, if they are on this machine. Only runs with a
@@ -256,7 +269,7 @@ def _chose_here(recipe: Recipe, fingerprints_here: dict[str, str]) -> bool:
 def _shared_files(
     run: Run,
     networks: Mapping[str, Backbone | None],
-    images: Images,
+    images: EvaluationImages,
     probe: Probe,
     facts: Mapping[str, Any],
 ) -> dict[str, SharedFile]:
@@ -282,7 +295,7 @@ def _shared_files(
     # The fingerprints of these two splits do not depend on which rows are used
     hashes = dict(facts["data"])
     for name, source in {"train": splits.train, "validation": splits.validation}.items():
-        hashes[name] = fingerprints.of_part(source, hashes[name])
+        hashes[name] = fingerprints.fingerprint_of_share(source, hashes[name])
     depends_on = {
         "images": hashes,
         "data": recipe.data.model_dump(),
@@ -303,8 +316,11 @@ def _shared_files(
     return files
 
 
-def _of_features(
-    readers: features.Readers, images: Images, probe: Probe, files: Mapping[str, SharedFile]
+def _run_feature_probes(
+    readers: features.Readers,
+    images: EvaluationImages,
+    probe: Probe,
+    files: Mapping[str, SharedFile],
 ) -> tuple[dict[str, features.Right], Copies | None]:
     """Run the probes on features of the encoder and of the baselines. Collective.
 
@@ -323,7 +339,7 @@ def _of_features(
         empty and the copies are None.
     """
     splits = images.splits
-    probed = _probes(images.recipe) - TOKENS
+    probed = _fitted_measures(images.recipe) - TOKENS
     if not probed:
         return {}, None
     sources = {"train": splits.train, "validation": splits.validation, "test": images.test}
@@ -333,7 +349,7 @@ def _of_features(
         images.accelerator, lambda: {name: file.read() for name, file in files.items()}
     )
     stored = {
-        name: of_torch(arrays) for name, arrays in arrays_of_name.items() if arrays is not None
+        name: to_torch(arrays) for name, arrays in arrays_of_name.items() if arrays is not None
     }
     readers = {name: read for name, read in readers.items() if name not in stored}
     picks = None
@@ -345,14 +361,14 @@ def _of_features(
             features_of_split["train"], picks = features.sample_few_shot(readers, images, probe)
         for split, source in sources.items():
             batches = images.batches(source)
-            extracted = features.extract(readers, batches, images.accelerator)
+            extracted = features.extract_labelled_features(readers, batches, images.accelerator)
             features_of_split[split], copies[split] = extracted
     if not images.accelerator.is_main_process:
         return {}, None
     names = splits.train.classes
-    right = features.all_right(features_of_split, probe, images.classes, images.warn, picks, names)
+    right = features.probe_all(features_of_split, probe, images.classes, images.warn, picks, names)
     for name in files.keys() & right.keys():
-        files[name].write(of_numpy(right[name]))
+        files[name].write(to_numpy(right[name]))
     return right | stored, copies["test"]
 
 
@@ -363,9 +379,11 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
         feature += " and the hidden tanh layer of the head"
     assert splits.test is not None
     named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
-    images = ", ".join(f"{_counted(source)} {name}" for name, source in named.items())
-    counts = split_images.measured_on(recipe, splits)
-    few = few_images(counts, chosen_on_held_out(recipe), more_held_out(recipe), data.group)
+    images = ", ".join(f"{_count_images(source)} {name}" for name, source in named.items())
+    counts = split_images.count_measured_images(recipe, splits)
+    few = few_images(
+        counts, describe_held_out_choices(recipe), option_for_more_held_out(recipe), data.group
+    )
     for text in (*few, *splits.guesses):
         run.warn(text)
     pixels = [] if data.is_rgb else [("pixels", pixel_text(data.channels, data.pixel_range))]
@@ -381,7 +399,7 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     )
 
 
-def _counted(source: Source) -> str:
+def _count_images(source: Source) -> str:
     """Return the number of images and, if some have no label, the number of labelled images."""
     images, labelled = len(source), len(labelled_images(source))
     return f"{images:,} ({labelled:,} labelled)" if labelled < images else f"{images:,}"

@@ -28,7 +28,7 @@ from ..errors import UserError
 from ..evaluation import embedding
 from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
 from ..evaluation.features import ENCODER, check_finite, is_finite
-from ..formatting import count_of_images, crop_text, feature_text, text_line
+from ..formatting import crop_text, feature_text, format_image_count, text_line
 from ..models.encoder import Backbone, Encoder
 from ..recipe.identity import Difference, differences, facts
 from ..recipe.images import CROPPING, PIXEL_KEYS
@@ -43,12 +43,12 @@ from ..training.distributed import broadcast_from_main, on_main
 from ..training.loop import autocast
 from . import nearest_images, resources
 from .encoders import NamedEncoder, named_split
-from .nearest_images import Gathered, Query
+from .nearest_images import ComparedImages, Query
 from .session import Session
 
 RECORD = "embed.json"
 CHECKED = 8  # number of images whose features are checked before anything is written
-OWN = re.compile(
+OWN_NAMES = re.compile(
     rf"{re.escape(RECORD)}|{re.escape(nearest_images.PAGE)}|.+-\d{{5,}}-of-\d{{5,}}\.parquet"
 )
 # Keys of the recipe that features depend on, in addition to the model, the weights and the settings
@@ -84,21 +84,21 @@ class FeatureFolder:
 
     Attributes:
         options: Options of the tool.
-        one: Encoder. `out` and `name` of its recipe give the folder.
+        encoder: Encoder. `out` and `name` of its recipe give the folder.
         data: Data set of the images.
         session: Session of the processes.
     """
 
     options: EmbedOptions
-    one: NamedEncoder
+    encoder: NamedEncoder
     data: Data
     session: Session
 
     def __post_init__(self) -> None:
         self.accelerator = self.session.accelerator
-        self.recipe = self.one.recipe
+        self.recipe = self.encoder.recipe
         self.folder = Path(self.recipe.out) / self.recipe.name
-        self.output = OutputFolder(self.folder, OWN, RECORD, Embedded)
+        self.output = OutputFolder(self.folder, OWN_NAMES, RECORD, Embedded)
 
     def run(self) -> tuple[list[Path], list[Neighbor]]:
         """Write the missing shards, each on a single process, then answer the queries.
@@ -121,7 +121,7 @@ class FeatureFolder:
         self.session.hold(self.output.hold())
         network, weights_hash = self._network()
         patches = self.options.patches
-        read = embedding.token_reader(network, self.one.pool, self.recipe.probe.layer, patches)
+        read = embedding.token_reader(network, self.encoder.pool, self.recipe.probe.layer, patches)
         # Check some features before embed.json is written: if the weights are not finite, the
         # features of most images are not finite either
         first = next(iter(self.splits))
@@ -141,7 +141,7 @@ class FeatureFolder:
 
         Rank 0 prints warnings about the images, and what the labels are.
         """
-        opened = run_splits.every_part(self.data)
+        opened = run_splits.open_for_testing(self.data)
         filled = {name: source for name, source in opened.splits.items() if len(source)}
         names = [named_split(name, filled) for name in self.options.split or filled]
         splits = {name: without_lists(filled[name], f"the features of {name}") for name in names}
@@ -177,7 +177,7 @@ class FeatureFolder:
             UserError: The weights are unsuitable, or the options ask for patches or a class token
                 that the encoder does not have.
         """
-        init, named = self.options.init, self.one
+        init, named = self.options.init, self.encoder
         network, digest = named.load()
         if not isinstance(network, Encoder):
             named.pool = "its own pooling"
@@ -232,7 +232,7 @@ class FeatureFolder:
         intact = self.output.intact(recorded_shards, [shard.file.name for shard in self.shards])
         self.output.write(
             Embedded(
-                encoder=self.one.identity,
+                encoder=self.encoder.identity,
                 label_names=shared_names(class_lists, self.recipe.data.location),
                 settings=settings,
                 splits=splits,
@@ -241,7 +241,7 @@ class FeatureFolder:
         )
         print(f"encoder     {self._describe()}")
         for name, source in self.splits.items():
-            print(f"split       {name}: {count_of_images(len(source))}", flush=True)
+            print(f"split       {name}: {format_image_count(len(source))}", flush=True)
         existing = len(self.shards) - len(missing)
         if existing:
             print(f"shards      {existing} of {len(self.shards)} exist already", flush=True)
@@ -253,14 +253,14 @@ class FeatureFolder:
         model_keys = [key for key in values if key.startswith("model.") and key != "model.name"]
         return {
             **{key: values[key] for key in SETTINGS},
-            "probe.pool": self.one.pool,
+            "probe.pool": self.encoder.pool,
             "patches": self.options.patches,
             "rows": self.options.shard_rows,
             # after data.size: another size resizes positions and thus changes this hash, too, but
             # the error should name data.size
             "init": weights_hash,
             **{key: values[key] for key in model_keys},
-            "model_args": self.one.source.feature_values().get("model_args"),
+            "model_args": self.encoder.source.feature_values().get("model_args"),
         }
 
     def _refuse(self, difference: Difference) -> None:
@@ -273,7 +273,7 @@ class FeatureFolder:
             of_what = "of other weights"
         else:
             here, there = (
-                json.dumps(value).strip('"') for value in (difference.here, difference.there)
+                json.dumps(value).strip('"') for value in (difference.wanted, difference.recorded)
             )
             option = f"{difference.key}={here}"
             of_what = f"made with {difference.key}={there}"
@@ -282,9 +282,9 @@ class FeatureFolder:
     def _describe(self) -> str:
         """Describe the encoder and how the features are computed, in words."""
         data = self.recipe.data
-        network = f"{self.one.label}: {self.one.describe()}"
+        network = f"{self.encoder.label}: {self.encoder.describe()}"
         crop = crop_text(data.eval_mode, data.eval_crop)
-        feature = feature_text(self.one.pool, self.recipe.probe.layer)
+        feature = feature_text(self.encoder.pool, self.recipe.probe.layer)
         return f"{network}, {crop}; {feature}, computed in {self.recipe.compute.precision}"
 
     def _write(self, shard: FeatureShard, read: TokenReader) -> None:
@@ -354,9 +354,15 @@ class FeatureFolder:
             nearest_images.without_query(query, near_query, self.splits)[:top]
             for query, near_query in zip(queries, neighbours, strict=True)
         ]
-        command = "" if self.one.source.is_scratch else nearest_images.comparison(self.options)
+        command = (
+            ""
+            if self.encoder.source.is_scratch
+            else nearest_images.fresh_weights_command(self.options)
+        )
         images = sum(embedding.summary(shard.file)[0] for shard in self.shards)
-        searched = Gathered(self.splits, images, self.recipe.data, pairs, self._describe(), command)
+        searched = ComparedImages(
+            self.splits, images, self.recipe.data, pairs, self._describe(), command
+        )
         nearest_images.show(list(zip(queries, nearest, strict=True)), searched, self.folder)
         return [neighbour for near_query in nearest for neighbour in near_query]
 

@@ -13,10 +13,10 @@ from ..data import class_numbers
 from ..data.run_splits import Splits
 from ..errors import NonFiniteError
 from ..evaluation import classify, split_images
-from ..evaluation.features import copies_in
+from ..evaluation.features import count_copies_in
 from ..evaluation.held_out import count_images
-from ..evaluation.images import Images
-from ..formatting import count_of_images
+from ..evaluation.images import EvaluationImages
+from ..formatting import format_image_count
 from ..models import weights
 from ..objectives.base import Objective
 from ..recipe.records.run import Best, Measured, Result, SeenImages, Trunk
@@ -27,10 +27,10 @@ from ..runs.trackers import WarningLog
 from ..training import loop
 from ..training.preemption import StopConsensus
 from . import best_checkpoint, seen_images
-from .setup import Job, loop_settings
+from .setup import TrainingJob, loop_settings
 
 
-def finish(job: Job, consensus: StopConsensus) -> Result | None:
+def finish(job: TrainingJob, consensus: StopConsensus) -> Result | None:
     """Test and export the trained objective, draw the figures and write result.json.
 
     All processes must call this function. A signal does not stop the work, with two exceptions: in
@@ -65,7 +65,7 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
         if not job.accelerator.is_main_process:
             return None
         if unreadable:
-            text = f"{count_of_images(len(unreadable))} of the training split could not be read"
+            text = f"{format_image_count(len(unreadable))} of the training split could not be read"
             job.run.warn(f"{text}. The run trained on the next readable images instead")
         result = _write(job, trained, held_out, tested, best)
         if job.pusher:
@@ -73,7 +73,9 @@ def finish(job: Job, consensus: StopConsensus) -> Result | None:
         return result
 
 
-def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> dict[str, Measured]:
+def _test(
+    job: TrainingJob, trained: Objective, should_stop: Callable[[], bool]
+) -> dict[str, Measured]:
     """Measure the objective on all test images, and write predictions.npz.
 
     Args:
@@ -90,7 +92,7 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> dict
     if source is None:
         return {}
     classes = class_numbers.num_classes(job.splits, recipe.data, recipe.objective)
-    images = Images(
+    images = EvaluationImages(
         *(recipe, job.splits, classes, job.accelerator, job.batch_layout, job.workers),
         warn=lambda text: job.run.warn(f"a test image is {text}"),
         should_stop=should_stop,
@@ -111,7 +113,7 @@ def _test(job: Job, trained: Objective, should_stop: Callable[[], bool]) -> dict
 
 
 def _write(
-    job: Job,
+    job: TrainingJob,
     trained: Objective,
     held_out: dict[str, Measured],
     tested: dict[str, Measured],
@@ -152,14 +154,14 @@ def _write(
         run,
         job.splits,
         held_out | probed | tested,
-        seen=[*job.measured.seen_by(run.folder.name, job.trained_on.record), *job.seen],
+        seen=[*job.measured.count_seen(run.folder.name, job.trained_on.record), *job.seen],
         images=state.step * recipe.optim.batch,
         forwarded_before=forwarded_before,
         seconds=state.seconds - trunk["seconds"],
         device_seconds=state.device_seconds - trunk["device_seconds"],
         before={
-            "exaflop": _added(before["exaflop"], costs.exaflop(recipe, forwarded_before)),
-            "device_hours": _added(before["device_hours"], trunk["device_seconds"] / 3600),
+            "exaflop": _sum_or_none(before["exaflop"], costs.exaflop(recipe, forwarded_before)),
+            "device_hours": _sum_or_none(before["device_hours"], trunk["device_seconds"] / 3600),
         },
         steps=state.step,
         best=best,
@@ -172,7 +174,7 @@ def _write(
     return result
 
 
-def export(job: Job, trained: Objective, folder: Path) -> None:
+def export(job: TrainingJob, trained: Objective, folder: Path) -> None:
     """Write the encoder in timm's format, and the heads of the objective, into a folder.
 
     Args:
@@ -222,7 +224,7 @@ def write_result(
         steps: Number of optimiser steps.
         forwarded_before: With resume=RUN@STEP, number of images that passed through the encoder in
             that run.
-        held_out: See `split_images.measured_on`.
+        held_out: See `split_images.count_measured_images`.
         **fields: Further fields of the result. Fields that are empty, zero or None are left out.
 
     Returns:
@@ -232,7 +234,7 @@ def write_result(
     # None if operations were not counted, and then the sum with earlier runs is None as well
     exaflop = costs.exaflop(recipe, images - forwarded_before)
     fields["seen"] = seen_images.without_paths(seen)
-    counts = split_images.measured_on(recipe, splits, held_out)
+    counts = split_images.count_measured_images(recipe, splits, held_out)
     # unreadable images are not measured, so metrics may count fewer images than the split has
     test_counts = [entry.n for entry in metrics.values() if entry.split == "test" and entry.n]
     if test_counts:
@@ -242,8 +244,8 @@ def write_result(
         images=images,
         exaflop=exaflop,
         device_hours=hours,
-        total_exaflop=_added(exaflop, before["exaflop"]),
-        total_device_hours=_added(hours, before["device_hours"]),
+        total_exaflop=_sum_or_none(exaflop, before["exaflop"]),
+        total_device_hours=_sum_or_none(hours, before["device_hours"]),
         seconds=seconds,
         metrics=metrics,
         measured_on=counts,
@@ -278,15 +280,15 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
         run.warn(f"{what} could not be written: {error!r}")
 
 
-def _held_out(job: Job) -> dict[str, Measured]:
+def _held_out(job: TrainingJob) -> dict[str, Measured]:
     """Return the metrics of the objective on the held-out images, as entries of result.json.
 
     All processes must call this function.
     """
     batches, accelerator = job.held_out.batches, job.accelerator
-    copies = copies_in(batches, accelerator)
+    copies = count_copies_in(batches, accelerator)
     labelled = count_images(batches, accelerator, labelled=True)
-    copies_of_labelled = copies_in(batches, accelerator, labelled=True)
+    copies_of_labelled = count_copies_in(batches, accelerator, labelled=True)
     split = split_images.held_out_split(job.recipe)
     metrics = {}
     for name, (value, n) in job.held_out.latest.items():
@@ -296,6 +298,6 @@ def _held_out(job: Job) -> dict[str, Measured]:
     return metrics
 
 
-def _added(a: float | None, b: float | None) -> float | None:
+def _sum_or_none(a: float | None, b: float | None) -> float | None:
     """Return the sum, or None if a number is unknown."""
     return None if a is None or b is None else a + b

@@ -16,7 +16,7 @@ from ..data.class_numbers import pair_classes, renumber
 from ..data.source import Source
 from ..errors import NOT_FINITE, UserError
 from ..evaluation import classify
-from ..evaluation.images import Images
+from ..evaluation.images import EvaluationImages
 from ..models.encoder import Backbone
 from ..objectives import building
 from ..objectives.base import Objective
@@ -24,7 +24,7 @@ from ..recipe import declaration, export_files, recipe_files
 from ..recipe.declaration import ObjectiveDeclaration
 from ..recipe.images import Data
 from ..recipe.init_source import InitSource
-from ..recipe.plugins import content_of
+from ..recipe.plugins import plugin_hash
 from ..recipe.records import read
 from ..recipe.records.run import Environment, Measured
 from ..recipe.schema import build
@@ -82,7 +82,7 @@ def load_trained(
     """
     export, run = source.locate()
     if run is None:
-        return _of_export(source, network, wanted), ""
+        return _load_export_head(source, network, wanted), ""
     path = export / "heads.safetensors" if export else None
     if path is None or not path.exists():
         return None, ""
@@ -97,24 +97,26 @@ def load_trained(
         return None, f"target={recipe.target} comes from a plugin. Add plugin=FILE.py."
     # Compare the plugin's file with the file that the run has recorded. "" is not a plugin
     declared = (recipe.declared, declaration.targets().get(recipe.target))
-    files_now = {content_of(type(declaration_now)) for declaration_now in declared}
+    files_now = {plugin_hash(type(declaration_now)) for declaration_now in declared}
     recorded_file = (read(run / "environment.json", Environment).plugin or {}).get("file")
     if recorded_file and files_now - {"", recorded_file}:
         return None, "the plugin's file has changed since the run began. Restore the file."
     with _damaged(f"init={source.place}: {path}"):
-        heads = _of_part(_finite(load_file(path)), part.name)
+        heads = _select_part(_check_finite(load_file(path)), part.name)
         classes = recipe.data.classes
         if not classes:
             class_names = read(run / "environment.json", Environment).classes
             # a plugin's classifier may have a head of another name
             classes = len(class_names) if class_names else len(heads.get("head.bias", ()))
-        objective = building.build(building.Settings.of(recipe), network, classes, part.name)
+        objective = building.build_objective(
+            building.Settings.from_recipe(recipe), network, classes, part.name
+        )
         if trained:
             objective.load_heads(heads)
     return objective, ""
 
 
-def _of_export(
+def _load_export_head(
     source: InitSource, network: Backbone, wanted: Callable[[ObjectiveDeclaration], bool]
 ) -> Objective | None:
     """Build the linear classifier of an export of this project, with its weights.
@@ -143,9 +145,11 @@ def _of_export(
     recipe = build({"objective": LABELS, f"{LABELS}.hidden": False, f"{LABELS}.pool": pool})
     state = load_file(folder / "model.safetensors")
     with _damaged(f"init={source.place}: the classifier in {folder}"):
-        objective = building.build(building.Settings.of(recipe), network, config["num_classes"])
+        objective = building.build_objective(
+            building.Settings.from_recipe(recipe), network, config["num_classes"]
+        )
         head = {name: state[name] for name in ("head.weight", "head.bias")}
-        objective.load_heads(_finite(head))
+        objective.load_heads(_check_finite(head))
     return objective
 
 
@@ -159,7 +163,7 @@ def _damaged(prefix: str) -> Iterator[None]:
         raise UserError(f"{prefix} cannot be read: {text}") from None
 
 
-def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _check_finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights unchanged after a check.
 
     Raises:
@@ -170,7 +174,7 @@ def _finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def _of_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+def _select_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """Return the weights of an objective, or of a part of a sum, without the part's prefix."""
     prefix = f"{PARTS}{name}."
     return {
@@ -180,20 +184,20 @@ def _of_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     }
 
 
-class Head(NamedTuple):
+class TrainedClassifier(NamedTuple):
     """Trained classifier.
 
     Attributes:
         objective: Objective with the trained head.
-        number_C: For each class of the images, the number of the head's output. None if labels are
+        output_C: For each class of the images, the number of the head's output. None if labels are
             output numbers already.
     """
 
     objective: Objective
-    number_C: np.ndarray | None
+    output_C: np.ndarray | None
 
 
-def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head:
+def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> TrainedClassifier:
     """Load the classifier of the run or export that made the weights.
 
     Args:
@@ -208,16 +212,18 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Head
     objective = load_classifier(init, net, "probe.measures=top1")
     outputs = getattr(objective, "classes", 0)
     number_C = pair_classes(names_of_head(init), test, init.place, data.location, outputs)
-    return Head(objective, number_C)
+    return TrainedClassifier(objective, number_C)
 
 
-def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured]:
+def measure_head(
+    head: TrainedClassifier, images: EvaluationImages, paired: bool
+) -> dict[str, Measured]:
     """Measure top-1, top-5 and, with eval.real, ReaL accuracy of a classifier.
 
     Args:
         head: The classifier.
         images: The test images, with the recipe and the processes that read them.
-        paired: Whether to measure differences, see `beside.compared`.
+        paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Raises:
         UserError: Labels are output numbers, and a label is larger than the last output.
@@ -226,7 +232,7 @@ def measure_head(head: Head, images: Images, paired: bool) -> dict[str, Measured
     objective = head.objective.to(accelerator.device).eval()
     with images.autocast():
         predictions = classify.predict(objective, images.batches(test), accelerator)
-    predictions = predictions._replace(label=renumber(predictions.label, head.number_C))
+    predictions = predictions._replace(label=renumber(predictions.label, head.output_C))
     if predictions.label.max() >= predictions.classes:
         known = f"the classifier of init={recipe.init} has {predictions.classes} classes"
         labels = f"data={recipe.data.name} has labels up to {predictions.label.max()}"

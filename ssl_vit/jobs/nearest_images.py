@@ -21,7 +21,7 @@ from ..recipe.schema import Data
 from ..recipe.tool import from_python
 from ..recipe.tools import EmbedOptions
 from ..runs.files import write_atomically
-from .encoders import BESIDE
+from .encoders import SCRATCH_PREFIX
 
 PAGE = "nearest.html"
 SIDE = 256  # largest length of a thumbnail's longer side, in pixels
@@ -41,7 +41,7 @@ class Query(NamedTuple):
     pixels_CHW: Tensor
 
 
-class Gathered(NamedTuple):
+class ComparedImages(NamedTuple):
     """Images that the queries are compared with.
 
     Attributes:
@@ -95,41 +95,43 @@ def without_query(
     ]
 
 
-def comparison(options: EmbedOptions) -> str:
+def fresh_weights_command(options: EmbedOptions) -> str:
     """Return the embed command for fresh weights of the same model, with a new output folder."""
     settings = options.model_dump(exclude_unset=True, exclude={"name"})
-    typed = from_python(EmbedOptions, settings | {"init": f"{BESIDE}{options.init}"}, {})
+    typed = from_python(EmbedOptions, settings | {"init": f"{SCRATCH_PREFIX}{options.init}"}, {})
     typed += [f"{key}={text}" for key, text in options.overrides.items()]
     return typed_command("embed", *typed)
 
 
-def show(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered, folder: Path) -> None:
+def show(
+    answers: Sequence[tuple[Query, list[Neighbor]]], compared: ComparedImages, folder: Path
+) -> None:
     """Print the nearest images of each query, best first, and write nearest.html into the folder.
 
     Args:
         answers: Each query with the nearest images.
-        among: The images that the queries were compared with.
+        compared: The images that the queries were compared with.
         folder: The folder of the page.
 
     Raises:
         OSError: The page cannot be written.
     """
-    if among.pairs:
-        print(f"any two     {_typical(among.pairs, among.images)}")
+    if compared.pairs:
+        print(f"any two     {_describe_pairs(compared.pairs, compared.images)}")
     for query, neighbours in answers:
         left_out = "without the query's file, but with copies of the file"
         print(f"nearest     {text_line(query.text)}: cosine similarity, image ({left_out})")
         for neighbour in neighbours:
-            print(f"{neighbour.similarity:11.4f} {_name(neighbour, among)}")
-        if text := no_nearer(neighbours, among.pairs):
+            print(f"{neighbour.similarity:11.4f} {_name(neighbour, compared)}")
+        if text := similarity_warning(neighbours, compared.pairs):
             print(f"note        {text}")
-    if among.command:
-        print(f"compare     {among.command}")
-    write_atomically(folder / PAGE, _page(answers, among))
+    if compared.command:
+        print(f"compare     {compared.command}")
+    write_atomically(folder / PAGE, _page(answers, compared))
     print(f"page        {folder / PAGE}", flush=True)
 
 
-def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
+def similarity_warning(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
     """Return a warning if some neighbours are less similar to the query than 1% of all pairs are.
 
     If there are few images, or few images near the query, neighbours that look alike may still be
@@ -150,23 +152,23 @@ def no_nearer(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> s
     return f"{text}. The rest may look different from the query"
 
 
-def _typical(pairs: PairSimilarity, images: int) -> str:
+def _describe_pairs(pairs: PairSimilarity, images: int) -> str:
     """Describe how similar two images are, measured on a sample of `images` images."""
     drawn = f"{pairs.images:,} of " if pairs.images < images else ""
     measured = f"all pairs of {drawn}{images:,} images"
     return f"similarity {pairs.mean:.4f} on average, above {pairs.high:.4f} for 1% ({measured})"
 
 
-def _name(neighbour: Neighbor, among: Gathered) -> str:
+def _name(neighbour: Neighbor, compared: ComparedImages) -> str:
     """Return "SPLIT: FILE, LABEL" for a neighbour.
 
     Split and label are left out if folders of the file have their names, and the split if all
     images have the same split.
     """
-    source = among.splits[neighbour.split]
+    source = compared.splits[neighbour.split]
     text = source.file_of(neighbour.index)
     folders = PurePosixPath(text).parts[:-1]
-    if len(among.splits) > 1 and neighbour.split not in folders:
+    if len(compared.splits) > 1 and neighbour.split not in folders:
         text = f"{neighbour.split}: {text}"
     if neighbour.label >= 0:
         label = source.classes[neighbour.label] if source.classes else str(neighbour.label)
@@ -175,41 +177,51 @@ def _name(neighbour: Neighbor, among: Gathered) -> str:
     return text_line(text)
 
 
-def _page(answers: Sequence[tuple[Query, list[Neighbor]]], among: Gathered) -> str:
-    unreadable = sum(map(len, among.splits.values())) - among.images
+def _page(answers: Sequence[tuple[Query, list[Neighbor]]], compared: ComparedImages) -> str:
+    unreadable = sum(map(len, compared.splits.values())) - compared.images
     note = f" ({unreadable:,} more could not be read)" if unreadable else ""
     text = "This page shows the images whose features have the highest cosine similarity to the"
-    text += f" features of the query, among {among.images:,} images{note}. The query's file is left"
+    text += (
+        f" features of the query, among {compared.images:,} images{note}. The query's file is left"
+    )
     text += " out, but copies of the file are not."
-    intro: list[Block] = [Text(text), Text(among.about)]
-    if among.pairs:
-        text = f"For comparison, any two images have {_typical(among.pairs, among.images)}."
+    intro: list[Block] = [Text(text), Text(compared.about)]
+    if compared.pairs:
+        text = (
+            f"For comparison, any two images have"
+            f" {_describe_pairs(compared.pairs, compared.images)}."
+        )
         intro.append(Text(text))
-    if among.command:
+    if compared.command:
         intro += [
             Text("To compare with random weights of the same model, type:"),
-            Commands([among.command]),
+            Commands([compared.command]),
         ]
     sections = [Section("", intro)]
     for query, neighbours in answers:
-        sections.append(Section(text_line(query.text), list(_nearest(query, neighbours, among))))
+        sections.append(Section(text_line(query.text), list(_nearest(query, neighbours, compared))))
     names = [text_line(query.path.name) for query, _ in answers]
     title = names[0] if len(names) == 1 else f"{len(names)} queries"
     return blocks.html(f"Images nearest to {title}", sections)
 
 
-def _nearest(query: Query, neighbours: Sequence[Neighbor], among: Gathered) -> Iterable[Block]:
+def _nearest(
+    query: Query, neighbours: Sequence[Neighbor], compared: ComparedImages
+) -> Iterable[Block]:
     """Yield a warning, if any, and a gallery with the query and the nearest images."""
     caption = f"The query: {text_line(query.path.name)}"
-    png = thumbnail(query.pixels_CHW, among.data)
-    warning = no_nearer(neighbours, among.pairs)
+    png = thumbnail(query.pixels_CHW, compared.data)
+    warning = similarity_warning(neighbours, compared.pairs)
     if warning:
         yield Text(f"{warning[0].upper()}{warning[1:]}.", warning=True)
     pictures = [blocks.Image(png, caption, caption, href=query.path.resolve().as_uri())]
     for neighbour in neighbours:
-        source = among.splits[neighbour.split]
+        source = compared.splits[neighbour.split]
         (raw,), _ = source.fetch(np.array([neighbour.index]))
-        png, name = thumbnail(decoder(among.data)(raw), among.data), _name(neighbour, among)
+        png, name = (
+            thumbnail(decoder(compared.data)(raw), compared.data),
+            _name(neighbour, compared),
+        )
         path = source.path_of(neighbour.index)
         href = path.resolve().as_uri() if path else ""
         caption = f"{neighbour.similarity:.4f} {name}"

@@ -76,7 +76,7 @@ def check_memory(recipe: Recipe) -> None:
     Raises:
         UserError: The weights do not fit.
     """
-    needed, memory = 4 * costs.work(recipe).parameters, host_memory()
+    needed, memory = 4 * costs.compute_network_cost(recipe).parameters, host_memory()
     if needed > memory:
         text = (
             f"the weights take {format_bytes(needed)}, and a process can use {format_bytes(memory)}"
@@ -164,11 +164,11 @@ def environment_facts(
     device = accelerator.device
     # without an objective that uses labels, names of folders need not be classes
     are_classes = splits.train.labels.source != FOLDERS or uses_labels(recipe)
-    work = costs.work(recipe)
+    work = costs.compute_network_cost(recipe)
     facts: dict[str, Any] = {
         "data": {},
         "images": {},
-        "measured_on": split_images.measured_on(recipe, splits),
+        "measured_on": split_images.count_measured_images(recipe, splits),
         "classes": list(splits.train.classes) if are_classes else [],  # label 0 is the first class
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "processes": batch_layout.processes,

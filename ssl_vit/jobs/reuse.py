@@ -20,7 +20,7 @@ NOT_COMPARED = "the images were not compared with the images of the finished run
 MEASURED_LAST = {"eval.test", "eval.real"}  # keys of measurements after the last step
 
 
-def check(run: Run) -> list[str]:
+def check_finished(run: Run) -> list[str]:
     """Check that a finished run had the images, weights and files that its recipe now names.
 
     `Run.reconcile` has already compared the recipe.
@@ -88,7 +88,7 @@ def check_unfinished(run: Run) -> None:
         identity.check_facts(run.recipe, run.folder, {"plugin": plugin})
 
 
-def measured_again(run: Run) -> str:
+def describe_remeasurement(run: Run) -> str:
     """Return a line to print if a finished training run must be measured again, else "".
 
     A run is measured again, with the same weights, if the recipe now has further measurements after
@@ -97,7 +97,7 @@ def measured_again(run: Run) -> str:
     recipe = run.recipe
     changed = identity.changed_options(recipe, run.folder)
     keys = {difference.key for difference in changed}
-    adds_measurements = keys <= MEASURED_LAST and all(difference.here for difference in changed)
+    adds_measurements = keys <= MEASURED_LAST and all(difference.wanted for difference in changed)
     if not keys or not adds_measurements or not recipe.trains:
         return ""
     checkpoints = list_checkpoints(run.checkpoints)
@@ -107,22 +107,22 @@ def measured_again(run: Run) -> str:
     return f"again       the run has finished and is measured again with other values: {names}"
 
 
-def finished(run: Run) -> Result | None:
+def read_finished(run: Run) -> Result | None:
     """Return the result that another process has written in the meantime, or None.
 
-    The caller holds the run's lock, and has written nothing yet. Warnings of `check` are printed.
-    If the run is to be measured again, result.json is removed and None is returned.
+    The caller holds the run's lock, and has written nothing yet. Warnings of `check_finished` are
+    printed. If the run is to be measured again, result.json is removed and None is returned.
 
     Raises:
         UserError: The folder now holds another run, or the result is for other images.
     """
     run.reconcile()
     result = run.result()
-    if result is not None and measured_again(run):
+    if result is not None and describe_remeasurement(run):
         (run.folder / "result.json").unlink()  # written again when the run ends
         return None
     if result is not None:
-        for warning in check(run):
+        for warning in check_finished(run):
             print(f"warning: {warning}", flush=True)
     return result
 

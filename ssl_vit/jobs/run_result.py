@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..formatting import copies_text, count_of, count_of_images, duration, format_held_out
-from ..metrics import PROBED, format_metrics, own_rows
+from ..formatting import (
+    copies_text,
+    format_count,
+    format_duration,
+    format_held_out,
+    format_image_count,
+)
+from ..metrics import PROBED, format_metrics, use_plugin_rows
 from ..pages import metric_tables, run_page
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
@@ -61,44 +67,49 @@ class RunResult(Result):
         The lines give the folder, the duration, the measurements next to the baselines, and what
         these measurements say and do not say.
         """
-        with own_rows(read_run(self.folder).environment.own_rows):
+        with use_plugin_rows(read_run(self.folder).environment.plugin_rows):
             yield from list(self._lines())
 
     def _lines(self) -> Iterator[str]:
         recipe = recipe_files.read(self.folder / "recipe.yaml")
         page = self.folder / "report.html"
         place = page if page.exists() else self.folder
-        steps = f"{count_of(self.steps, 'steps')} " if self.steps else ""
+        steps = f"{format_count(self.steps, 'steps')} " if self.steps else ""
         start = f"(step {self.trunk.step:,} by run {self.trunk.run}) " if self.trunk else ""
-        took = f"in {duration(self.seconds)}, {self.finished}"
-        yield f"finished    {steps}{start}{took}: {place}{self._chosen()}"
+        took = f"in {format_duration(self.seconds)}, {self.finished}"
+        yield f"finished    {steps}{start}{took}: {place}{self._describe_best_step()}"
         if self.steps:
-            yield from self._of_training()
-        readings = metric_tables.readings(self.metrics, self.measured_on)
-        for reading in readings:  # `_of_training` has printed the other metrics of a training run
+            yield from self._training_lines()
+        readings = metric_tables.read_metrics(self.metrics, self.measured_on)
+        for (
+            reading
+        ) in readings:  # `_training_lines` has printed the other metrics of a training run
             if not self.steps or reading.name.startswith(PROBED):
-                yield f"{reading.row.words:<11} {metric_tables.beside_text(reading)}"
+                yield f"{reading.row.words:<11} {metric_tables.comparison_text(reading)}"
         if recipe.fine_tunes:
-            comparison, command = scratch.beside(self.folder, recipe, self), self._worth(recipe)
+            comparison, command = (
+                scratch.compare_with_scratch(self.folder, recipe, self),
+                self._comparison_command(recipe),
+            )
             hint = f". To measure this, type {command}" if command else ""
             yield f"scratch     {comparison}{hint}"
         if self.not_compared:
             command = next_steps.evaluation(self.folder, self.folder.parent, recipe, self._labelled)
             text = "not compared with fresh weights. To compare on images with labels, type"
             yield f"features    {text} {command}"
-        yield from self._seen()
+        yield from self._seen_lines()
         if recipe.fine_tunes:
             verdict = metric_tables.classifier_verdict(readings)
             if verdict:
                 yield f"verdict     {verdict}"
         else:
-            yield from self._verdict(recipe, metric_tables.verdict(readings))
+            yield from self._verdict_lines(recipe, metric_tables.verdict(readings))
 
     @property
     def _labelled(self) -> bool:
         return next_steps.has_labels(self.not_compared)
 
-    def _chosen(self) -> str:
+    def _describe_best_step(self) -> str:
         """Describe which step checkpoint.best has chosen. Empty without a choice."""
         best = self.best
         if best is None or best.step is None:
@@ -106,7 +117,7 @@ class RunResult(Result):
         value = f"{best.metric} {best.value:.4g} on {format_held_out(self.measured_on)}"
         return f" (weights of step {best.step:,}, the best by {value})"
 
-    def _of_training(self) -> Iterator[str]:
+    def _training_lines(self) -> Iterator[str]:
         """Yield a line for each split, with the objective's metrics next to the best baselines.
 
         Metrics of probes are left out.
@@ -114,30 +125,30 @@ class RunResult(Result):
         values_by_split: dict[str, dict[str, float]] = {}
         for name, entry in self.metrics.items():
             values = values_by_split.setdefault(entry.split, {})
-            if not name.startswith(PROBED) and not metric_tables.probe_place(name):
+            if not name.startswith(PROBED) and not metric_tables.probe_prefix(name):
                 values[name] = entry.value
         # {split: (readable images, note about copies)}, from the metric with the most images
         images_by_split: dict[str, tuple[int, str]] = {}
-        for reading in metric_tables.readings(self.metrics, self.measured_on):
+        for reading in metric_tables.read_metrics(self.metrics, self.measured_on):
             images = reading.images, copies_text(self.metrics[reading.name].copies)
             most = images_by_split.get(reading.split, (0, ""))
             images_by_split[reading.split] = max(images, most)
         for split, values in values_by_split.items():
             name = "held out" if split == "validation" else split
             number, copies = images_by_split.get(split, (0, ""))
-            note = f" (n = {count_of_images(number)}{copies})" if number else ""
+            note = f" (n = {format_image_count(number)}{copies})" if number else ""
             if split == "test":
                 note += self._test_interval()
             yield f"{name:<11} {format_metrics(values, values)}{note}"
 
     def _test_interval(self) -> str:
         """Describe the interval of the first test metric with an interval, such as top-1."""
-        for reading in metric_tables.readings(self.metrics, self.measured_on):
+        for reading in metric_tables.read_metrics(self.metrics, self.measured_on):
             if reading.split == "test" and (reach := reading.interval):
                 return f", 95% interval of {reading.name} {reach.low:.1%} to {reach.high:.1%}"
         return ""
 
-    def _seen(self) -> Iterator[str]:
+    def _seen_lines(self) -> Iterator[str]:
         """Yield a line for each run that has trained on measured images, or may have."""
         for seen_images in self.seen or ():
             if caution := seen_text.cautions([seen_images]):
@@ -145,7 +156,7 @@ class RunResult(Result):
             elif any(seen_images.images.values()) or seen_images.unknown:
                 yield f"seen        {seen_text.sentence(seen_images)}"
 
-    def _verdict(self, recipe: Recipe, verdict: str) -> Iterator[str]:
+    def _verdict_lines(self, recipe: Recipe, verdict: str) -> Iterator[str]:
         """Yield a line with what was measured about the features, and what was not.
 
         Args:
@@ -163,7 +174,7 @@ class RunResult(Result):
         has_pre_training = recipe.trains or not recipe.init_source.is_scratch
         if not learned_labels and has_pre_training:
             init = self.folder if recipe.trains else recipe.init
-            worth = self._worth(recipe)
+            worth = self._comparison_command(recipe)
             how = f"To compare, type {worth}"
             if not worth:
                 how = f"To only fine-tune, type {next_steps.fine_tuning(init, recipe)}"
@@ -171,15 +182,15 @@ class RunResult(Result):
         if line:
             yield line.rstrip()
 
-    def _worth(self, recipe: Recipe) -> str:
+    def _comparison_command(self, recipe: Recipe) -> str:
         """Return the command that measures whether this pre-training helps fine-tuning.
 
         Empty if no such command exists, for example if the encoder was made elsewhere.
         """
-        pre_training = scratch.made_by(recipe)
+        pre_training = scratch.find_pretraining(recipe)
         if not pre_training:
             return ""
-        return next_steps.worth(pre_training, recipe if self._labelled else None)
+        return next_steps.worth_command(pre_training, recipe if self._labelled else None)
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

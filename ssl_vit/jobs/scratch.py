@@ -27,7 +27,7 @@ MEASURE = "top1"
 TUNED = ("optim.", "data.mixup", "data.cutmix")
 
 
-class Neighbour(NamedTuple):
+class NearbyRun(NamedTuple):
     """Finished run in the same folder of runs.
 
     Attributes:
@@ -45,7 +45,7 @@ class Neighbour(NamedTuple):
     differ: set[str]
 
 
-def beside(folder: Path, recipe: Recipe, result: Result) -> str:
+def compare_with_scratch(folder: Path, recipe: Recipe, result: Result) -> str:
     """Describe how a fine-tuned run compares with a run from scratch in the same folder of runs.
 
     The run from scratch must have the same length and images. The text gives for each of the two
@@ -58,7 +58,7 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         recipe: Recipe of the fine-tuned run.
         result: Result of the fine-tuned run.
     """
-    neighbours, images = list(_neighbours(folder, recipe)), _images(folder)
+    neighbours, images = list(_nearby_runs(folder, recipe)), _images(folder)
     from_scratch = [
         neighbour
         for neighbour in neighbours
@@ -67,7 +67,7 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
         and neighbour.images == images
         and MEASURE in neighbour.result.metrics
     ]
-    pre_training = made_by(recipe)
+    pre_training = find_pretraining(recipe)
     if not from_scratch or MEASURE not in result.metrics:
         hint = _other_pooling(neighbours, recipe)
         if not hint and (pre_training is None or pre_training.plugin):
@@ -84,7 +84,10 @@ def beside(folder: Path, recipe: Recipe, result: Result) -> str:
     compute = ", and the compute of the two runs was not matched"
     if pre_training and scratch_work is not None and tuned_work is not None:
         compute = " and less compute" if scratch_work < tuned_work else compute
-    tuned_tries, scratch_tries = _tries(neighbours, recipe.init), _tries(neighbours, SCRATCH)
+    tuned_tries, scratch_tries = (
+        _count_tries(neighbours, recipe.init),
+        _count_tries(neighbours, SCRATCH),
+    )
     tuning = "no tuning" if scratch_tries == 1 else f"{scratch_tries} tries"
     scratch_effort = _effort(scratch_tries, scratch_work)
     tuned_effort = _effort(tuned_tries, tuned_work)
@@ -100,7 +103,7 @@ def _effort(tries: int, exaflop: float | None) -> str:
     return f"{tries} {'try' if tries == 1 else 'tries'}, {format_exaflop(exaflop, 2)}"
 
 
-def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
+def _other_pooling(neighbours: Iterable[NearbyRun], recipe: Recipe) -> str:
     """Describe a run from scratch that would be comparable if POOL had the same value.
 
     The default of POOL may differ between training from scratch and fine-tuning. The text is empty
@@ -114,7 +117,7 @@ def _other_pooling(neighbours: Iterable[Neighbour], recipe: Recipe) -> str:
     return ""
 
 
-def _neighbours(folder: Path, recipe: Recipe) -> Iterator[Neighbour]:
+def _nearby_runs(folder: Path, recipe: Recipe) -> Iterator[NearbyRun]:
     """Yield the finished runs that are in the same folder of runs as `folder`, and this run.
 
     Runs with unreadable files are left out.
@@ -127,12 +130,14 @@ def _neighbours(folder: Path, recipe: Recipe) -> Iterator[Neighbour]:
         with suppress(OSError, ValueError, UserError):
             run_recipe = recipe_files.read(run_folder / "recipe.yaml")
             result = records.read(run_folder / "result.json", Result)
-            found_differences = differences(_decides(run_recipe), _decides(recipe))
+            found_differences = differences(
+                _values_that_decide_weights(run_recipe), _values_that_decide_weights(recipe)
+            )
             keys = {difference.key for difference in found_differences}
-            yield Neighbour(run_folder, run_recipe, result, _images(run_folder), keys)
+            yield NearbyRun(run_folder, run_recipe, result, _images(run_folder), keys)
 
 
-def _decides(recipe: Recipe) -> Values:
+def _values_that_decide_weights(recipe: Recipe) -> Values:
     """Return the options that decide which weights of a run are tested, {key: value}."""
     best = recipe.checkpoint.best
     # eval.every decides at which steps the best checkpoint is looked for
@@ -144,7 +149,7 @@ def _images(folder: Path) -> object:
     return records.read(folder / "environment.json", Environment).data
 
 
-def _tries(neighbours: Iterable[Neighbour], init: str) -> int:
+def _count_tries(neighbours: Iterable[NearbyRun], init: str) -> int:
     """Count the runs from weights `init` that differ only in how the weights are optimised."""
     return sum(
         neighbour.recipe.init == init
@@ -153,7 +158,7 @@ def _tries(neighbours: Iterable[Neighbour], init: str) -> int:
     )
 
 
-def made_by(recipe: Recipe) -> Recipe | None:
+def find_pretraining(recipe: Recipe) -> Recipe | None:
     """Return the recipe of the pre-training that an encoder comes from.
 
     This is the recipe itself, or the recipe of the latest pre-training among the runs that made the

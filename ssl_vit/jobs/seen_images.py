@@ -22,7 +22,7 @@ from ..data.run_splits import Splits
 from ..data.source import Source
 from ..evaluation import split_images
 from ..recipe.records.run import SeenImages
-from ..recipe.schema import Recipe, chosen_on_held_out
+from ..recipe.schema import Recipe, describe_held_out_choices
 from ..runs import identity
 from ..runs.files import write_atomically
 from ..runs.folder import TRAINED_ON, Run
@@ -34,7 +34,7 @@ NOT_HERE = ": the run or the recipe is missing"
 FIRST_STEPS = ": the run has no record of the first steps"
 
 
-class Record(NamedTuple):
+class SeenRecord(NamedTuple):
     """Images that a run has trained on.
 
     Attributes:
@@ -48,20 +48,20 @@ class Record(NamedTuple):
     complete: bool = True
 
 
-NOTHING = Record()
+NOTHING = SeenRecord()
 
 
-def read(folder: Path) -> Record | None:
+def read(folder: Path) -> SeenRecord | None:
     """Read the record in a run's folder. Return None if the record is missing or damaged."""
     try:
         arrays = load((folder / TRAINED_ON).read_bytes())
-        return Record(arrays["images"], arrays["labels"], bool(arrays["complete"].all()))
+        return SeenRecord(arrays["images"], arrays["labels"], bool(arrays["complete"].all()))
     except (OSError, SafetensorError, KeyError):
         return None
 
 
 @dataclass(eq=False, repr=False)
-class TrainedOn:
+class TrainedImages:
     """Collector of the images that all processes train on.
 
     Args:
@@ -71,7 +71,7 @@ class TrainedOn:
 
     folder: Path
     learns_labels: bool
-    record: Record = NOTHING  # images of all processes up to the last `gather`
+    record: SeenRecord = NOTHING  # images of all processes up to the last `gather`
     # hashes of this process since the last `gather`, and the hashes of images with a learned label
     images: list[np.ndarray] = field(default_factory=list)
     labels: list[np.ndarray] = field(default_factory=list)
@@ -83,7 +83,7 @@ class TrainedOn:
         Without a record, the images before `step` are unknown.
         """
         stored = read(self.folder)
-        self.record = stored or Record(complete=step == 0)
+        self.record = stored or SeenRecord(complete=step == 0)
         self.written = self._size() if stored else None
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -109,7 +109,10 @@ class TrainedOn:
             Whether the record has just become full, so that later images are not recorded.
         """
         before = self.record
-        new = [_new(self.images, before.images), _new(self.labels, before.labels)]
+        new = [
+            _unknown_hashes(self.images, before.images),
+            _unknown_hashes(self.labels, before.labels),
+        ]
         self.images, self.labels = [], []
         new_images, new_labels = zip(*accelerator.gather_parts([new]), strict=True)
         images = distinct(np.concatenate([before.images, *new_images]))
@@ -117,10 +120,10 @@ class TrainedOn:
         is_over = len(images) > LIMIT
         if is_over:
             room = LIMIT - len(before.images)
-            fitting = _new([images], before.images)[:room]
+            fitting = _unknown_hashes([images], before.images)[:room]
             images = distinct(np.concatenate([before.images, fitting]))
             labels = labels[is_among(labels, images)]
-        self.record = Record(images, labels, before.complete and not is_over)
+        self.record = SeenRecord(images, labels, before.complete and not is_over)
         return before.complete and is_over
 
     def write(self) -> None:
@@ -139,7 +142,7 @@ class TrainedOn:
         return len(self.record.images), len(self.record.labels), self.record.complete
 
 
-def _new(hashes: list[np.ndarray], recorded: np.ndarray) -> np.ndarray:
+def _unknown_hashes(hashes: list[np.ndarray], recorded: np.ndarray) -> np.ndarray:
     """Return the hashes that are not in `recorded`, sorted and without repetition.
 
     At most LIMIT + 1 hashes are returned, which is enough to notice that the record is full.
@@ -165,7 +168,7 @@ class MeasuredImages:
             test = split_images.measured_images(recipe, splits.test)
             self.parts["test"] = test, np.arange(len(test))
         has_held_out = split_images.held_out_split(recipe) == "validation"
-        if has_held_out and (recipe.trains or chosen_on_held_out(recipe)):
+        if has_held_out and (recipe.trains or describe_held_out_choices(recipe)):
             held_out = splits.validation
             if not recipe.trains:
                 held_out = split_images.measured_images(recipe, held_out)
@@ -179,7 +182,7 @@ class MeasuredImages:
         """Return {split: hash of each measured image}, read from the images at first use."""
         return {split: hashes_of(*part) for split, part in self.parts.items()}
 
-    def seen_by(self, run: str, record: Record | None) -> list[SeenImages]:
+    def count_seen(self, run: str, record: SeenRecord | None) -> list[SeenImages]:
         """Count how many of the measured images another run has trained on.
 
         Args:
@@ -214,7 +217,7 @@ class MeasuredImages:
         ]
 
 
-def seen_before(
+def load_or_count_seen(
     run: Run, measured: MeasuredImages, facts: dict[str, Any], accelerator: WatchedAccelerator
 ) -> list[SeenImages]:
     """Count the measured images that earlier runs have trained on, and add the counts to `facts`.
@@ -268,7 +271,7 @@ def seen_images(recipe: Recipe, measured: MeasuredImages) -> list[SeenImages]:
     counts: list[SeenImages] = []
     for run, run_recipe in identity.runs_before(recipe):
         if run_recipe:
-            counts += measured.seen_by(str(run), read(run))
+            counts += measured.count_seen(str(run), read(run))
         else:  # a run that is missing, or that needs a plugin, must not stop this run
             counts.append(SeenImages(run=str(run), unknown=NOT_HERE))
     return counts

@@ -15,7 +15,7 @@ from ..data import check_pixels, run_splits
 from ..data.workers import report_lost_workers
 from ..errors import UserError, describe_shortage
 from ..evaluation import split_images
-from ..metrics import own_rows
+from ..metrics import use_plugin_rows
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..runs.folder import Run
@@ -59,7 +59,7 @@ class Session:
 
         def load() -> run_splits.Splits:
             splits = split_images.load(recipe, test)
-            check_pixels.complete(recipe.data, splits.train)
+            check_pixels.set_mean_and_std(recipe.data, splits.train)
             return splits
 
         splits = distributed.on_main(self.accelerator, load) or load()
@@ -94,7 +94,9 @@ class Session:
         """
         stop = (signals.request_stop,) if signals else ()
         self.hold(self.run.lock(*stop))
-        return distributed.broadcast_from_main(self.accelerator, lambda: reuse.finished(self.run))
+        return distributed.broadcast_from_main(
+            self.accelerator, lambda: reuse.read_finished(self.run)
+        )
 
 
 @contextmanager
@@ -110,7 +112,7 @@ def session(run: Run) -> Iterator[Session]:
     """
     try:
         with ExitStack() as stack:
-            stack.enter_context(own_rows(run.recipe.own_rows))
+            stack.enter_context(use_plugin_rows(run.recipe.plugin_rows))
             compute = run.recipe.compute
             accelerator = stack.enter_context(distributed.accelerator_session(compute))
             rank, processes = accelerator.process_index, accelerator.num_processes
@@ -123,10 +125,10 @@ def session(run: Run) -> Iterator[Session]:
             raise UserError(shortage) from None
         if not isinstance(error, OSError):
             raise
-        raise _unusable(error, run.recipe, run.folder) from None
+        raise _file_error(error, run.recipe, run.folder) from None
 
 
-def _unusable(error: OSError, recipe: Recipe, folder: Path) -> UserError:
+def _file_error(error: OSError, recipe: Recipe, folder: Path) -> UserError:
     """Return the error for a file that cannot be read or written, in a line."""
     place = error.filename
     reason = error.strerror or str(error)

@@ -34,8 +34,8 @@ from ..runs.identity import (
     check_facts,
     initial_weights,
     read_record,
+    read_recorded,
     recipe_hash,
-    recorded,
     upstream_cost,
 )
 from ..runs.trackers import Trackers
@@ -54,7 +54,7 @@ COMPARED_IMAGES = 256  # largest number of held-out images in a batch whose view
 
 
 @dataclass
-class Job:
+class TrainingJob:
     """Parts of a training run.
 
     Attributes:
@@ -83,7 +83,7 @@ class Job:
     splits: run_splits.Splits
     state: State
     sharding: dict[str, Any]
-    trained_on: seen_images.TrainedOn
+    trained_on: seen_images.TrainedImages
     measured: seen_images.MeasuredImages
     seen: list[SeenImages]
     workers: int
@@ -124,7 +124,9 @@ class Job:
         )
 
 
-def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_splits.Splits) -> Job:
+def set_up(
+    run: Run, accelerator: distributed.WatchedAccelerator, splits: run_splits.Splits
+) -> TrainingJob:
     """Build model, optimiser, strategy and evaluators, and open the run folder. Collective.
 
     The order of the steps is fixed, because initial weights must be the first draw from the seed.
@@ -159,7 +161,7 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     read = partial(read_batches, splits.validation, recipe.data, batch_layout, accelerator)
     batches = read(recipe.eval.images, views=compared_views(recipe), group=group)
     held_out = HeldOutEvaluator(batches, accelerator)
-    facts["measured_on"] = split_images.measured_on(recipe, splits, held_out.images)
+    facts["measured_on"] = split_images.count_measured_images(recipe, splits, held_out.images)
     classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     torch.manual_seed(recipe.seed)
     network = encoder.build_backbone(
@@ -167,22 +169,22 @@ def set_up(run: Run, accelerator: distributed.WatchedAccelerator, splits: run_sp
     )
     facts |= _load_initial_weights(network, run)
     measured = seen_images.MeasuredImages(recipe, splits)
-    seen = seen_images.seen_before(run, measured, facts, accelerator)
-    objective = building.build(Settings.of(recipe), network, classes)
+    seen = seen_images.load_or_count_seen(run, measured, facts, accelerator)
+    objective = building.build_objective(Settings.from_recipe(recipe), network, classes)
     facts |= _load_teachers(objective, run)
     objective.to(accelerator.device)
     state = _build_state(objective, recipe, splits, batch_layout, accelerator)
     machines = accelerator.gather_parts([accelerator.local_process_index]).count(0)
     facts["sharding"] = state.strategy.facts() | {"machines": machines}
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
-    job = Job(
+    job = TrainingJob(
         run,
         accelerator,
         batch_layout,
         splits,
         state,
         facts["sharding"],
-        seen_images.TrainedOn(run.folder, learns_labels(recipe)),
+        seen_images.TrainedImages(run.folder, learns_labels(recipe)),
         measured,
         seen,
         resources.workers(recipe, accelerator),
@@ -227,8 +229,8 @@ def _build_state(
     accelerator: distributed.WatchedAccelerator,
 ) -> State:
     """Build the optimiser, the schedule and the strategy of an objective."""
-    average = optim.averaged(objective, recipe.optim.average)
-    optimizer, schedule = optim.build(objective, recipe.optim)
+    average = optim.build_average(objective, recipe.optim.average)
+    optimizer, schedule = optim.build_optimizer(objective, recipe.optim)
     compiles = recipe.compute.compile
     if compiles is None:
         compiles = accelerator.device.type == "cuda"
@@ -301,15 +303,15 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     return facts
 
 
-def resume(job: Job) -> None:
+def resume(job: TrainingJob) -> None:
     """Load the newest intact checkpoint, if any, and cut later rows off the metrics. Collective.
 
     Raises:
         UserError: All checkpoints are damaged, the checkpoint is another run's, a process does not
             see the checkpoint, or the checkpoint of resume=RUN@STEP is unsuitable.
     """
-    distributed.on_main(job.accelerator, lambda: _begin_at_trunk(job))
-    name = distributed.broadcast_from_main(job.accelerator, lambda: _newest(job))
+    distributed.on_main(job.accelerator, lambda: _copy_trunk_checkpoint(job))
+    name = distributed.broadcast_from_main(job.accelerator, lambda: _newest_checkpoint(job))
     if name is not None:
         path = job.run.checkpoints / name
         distributed.check_same(job.accelerator, {f"out= has {name}": path.exists()})
@@ -317,11 +319,11 @@ def resume(job: Job) -> None:
     job.trained_on.load(job.state.step)
     if job.accelerator.is_main_process:
         job.run.truncate_metrics(job.state.step)
-        how = f"{job.batch_layout.processes} processes, {formatting.sharded(job.sharding)}"
+        how = f"{job.batch_layout.processes} processes, {formatting.sharding_text(job.sharding)}"
         job.run.write_log(f"started at step {job.state.step} on {how}, process {os.getpid()}")
 
 
-def _begin_at_trunk(job: Job) -> None:
+def _copy_trunk_checkpoint(job: TrainingJob) -> None:
     """Copy the checkpoint of resume=RUN@STEP into the run's folder, if it has no checkpoint yet.
 
     The folder is then like the folder of a run that was stopped at this step. The copied record of
@@ -337,7 +339,7 @@ def _begin_at_trunk(job: Job) -> None:
     path = checkpoint.folder(trunk.folder / run.checkpoints.name, trunk.step)
     if not checkpoint.is_intact(path):
         raise job.recipe.error("resume", f"{path} is damaged. Name another step.")
-    facts = {kind: recorded(run.folder, kind) for kind in FACTS}
+    facts = {kind: read_recorded(run.folder, kind) for kind in FACTS}
     check_facts(job.recipe, trunk.folder, facts)
     saved = checkpoint.load(path)
     if saved["recipe"] != read_record(trunk.folder / "environment.json", RunEnvironment).recipe:
@@ -353,7 +355,7 @@ def _begin_at_trunk(job: Job) -> None:
     run.write_log(f"begins at step {trunk.step} of {trunk.folder}")
 
 
-def _newest(job: Job) -> str | None:
+def _newest_checkpoint(job: TrainingJob) -> str | None:
     """Return the name of the newest intact checkpoint, and warn about damaged checkpoints.
 
     Return None if there is no checkpoint.
@@ -372,7 +374,7 @@ def _newest(job: Job) -> str | None:
     return None
 
 
-def _restore(job: Job, path: Path) -> None:
+def _restore(job: TrainingJob, path: Path) -> None:
     """Load the state of training from an intact checkpoint.
 
     Args:

@@ -19,12 +19,12 @@ from ..runs.lock import hold_process
 from ..training import loop
 from . import resources, setup
 from .session import session
-from .setup import Job
+from .setup import TrainingJob
 
 WARM = 5  # first steps, which are not counted
-STEPS = 15  # least number of measured steps
-SETTLED = 10.0  # least duration of the measurement in seconds
-MOST = 1000  # largest number of steps, even if these take less than SETTLED
+LEAST_STEPS = 15  # least number of measured steps
+LEAST_SECONDS = 10.0  # least duration of the measurement in seconds
+MOST_STEPS = 1000  # largest number of steps, even if these take less than SETTLED
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def measure(recipe: Recipe) -> StepTime:
             accelerator = current.accelerator
             splits = current.load_splits(test=False)
             job = setup.set_up(run, accelerator, splits)
-            took = _steps(job)
+            took = _time_steps(job)
             timed = took[min(WARM, len(took) - 1) :]
             on_gpu = accelerator.device.type == "cuda"
             return StepTime(
@@ -98,17 +98,17 @@ def measure(recipe: Recipe) -> StepTime:
             )
 
 
-def _steps(job: Job) -> list[float]:
+def _time_steps(job: TrainingJob) -> list[float]:
     """Return the seconds of each of the first steps, including the wait for data."""
     recipe = job.recipe
     job.decoded = resources.resident_images(recipe, job.splits.train, 0)
     # the schedule was built before, so it is still the schedule of the whole run
-    recipe.optim.steps = min(MOST, recipe.optim.steps)
+    recipe.optim.steps = min(MOST_STEPS, recipe.optim.steps)
     ends: list[float] = []
 
     def settled(step: int) -> bool:  # called before each step
         ends.append(time.perf_counter())
-        return step >= WARM + STEPS and ends[-1] - ends[WARM] >= SETTLED
+        return step >= WARM + LEAST_STEPS and ends[-1] - ends[WARM] >= LEAST_SECONDS
 
     with InterruptibleLoader(job.loader()) as passes:
         loop.train(job.state, passes, setup.loop_settings(recipe), stop=settled)

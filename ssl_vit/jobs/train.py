@@ -18,8 +18,8 @@ from ..evaluation.split_images import held_out_split
 from ..hub import background
 from ..inspection.base import predictions
 from ..metrics import Baseline
-from ..objectives.base import own_place
-from ..recipe.declaration import is_plugins
+from ..objectives.base import describe_plugin_class
+from ..recipe.declaration import is_from_plugin
 from ..recipe.records.run import Result
 from ..runs import console
 from ..runs.collapse_alarm import CollapseAlarm
@@ -33,7 +33,7 @@ from ..training.loop import Scheduled
 from . import best_checkpoint, finish, resources, seen_images
 from . import session as sessions
 from .banner import print_banner
-from .setup import Job, loop_settings, resume, set_up
+from .setup import TrainingJob, loop_settings, resume, set_up
 
 PAGE_INTERVAL = 60.0  # least number of seconds between two pages
 BASELINE_IMAGES = 2048  # number of training images that baselines are fitted on
@@ -91,7 +91,7 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
         return result
 
 
-def _measure_baselines(job: Job) -> None:
+def _measure_baselines(job: TrainingJob) -> None:
     """Fit and measure the baselines of the objective, and probe the loaded initial weights.
 
     At step 0, the baselines are fitted to BASELINE_IMAGES training images; later, the checkpoint
@@ -115,7 +115,7 @@ def _measure_baselines(job: Job) -> None:
         if job.held_out.images > 1:
             baselines = job.held_out.measure_baselines(whole)
             declared = job.recipe.declared
-            if is_plugins(type(declared)) and job.accelerator.is_main_process:
+            if is_from_plugin(type(declared)) and job.accelerator.is_main_process:
                 for metric in declared.metrics:
                     if isinstance(metric, Baseline) and metric.name not in baselines:
                         text = "is declared, but baselines() did not return a value"
@@ -127,7 +127,7 @@ def _measure_baselines(job: Job) -> None:
             model.train()
 
 
-def _try_plugin(job: Job) -> None:
+def _try_plugin(job: TrainingJob) -> None:
     """Compute a plugin's loss and figure before the first step, so that mistakes show early.
 
     Warn if the loss uses another feature than the probes and the export, or if no weight of the
@@ -140,22 +140,22 @@ def _try_plugin(job: Job) -> None:
     cast = loop.autocast(recipe.compute.precision, accelerator)
     with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
         model.start_step(0.0)  # in training, start_step also comes before forward
-        pools = _pools(model.encoder, lambda: job.held_out.names(model.eval()))
+        pools = _pools_used(model.encoder, lambda: job.held_out.names(model.eval()))
         predictions(model, loop.to_device(job.held_out.example, accelerator.device))
         model.train()
     if not accelerator.is_main_process:
         return
-    lacks_pool = is_plugins(type(recipe.declared)) and not recipe.declared.says_pool
+    lacks_pool = is_from_plugin(type(recipe.declared)) and not recipe.declared.sets_pool
     if recipe.pool not in pools and (pools or lacks_pool):
         text = f"the loss uses encoder.feature with pool={', '.join(pools)}"
         if not pools:
             text = "the loss does not use encoder.feature, and the plugin declares no pool"
         job.run.warn(f"{text}. The probes and the export use pool={recipe.pool}")
     if not any(weight.requires_grad for weight in job.objective.encoder.parameters()):
-        job.run.warn(f"{own_place(job.objective)}: no weight of the encoder is trained")
+        job.run.warn(f"{describe_plugin_class(job.objective)}: no weight of the encoder is trained")
 
 
-def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
+def _pools_used(encoder: Any, forward: Callable[[], object]) -> set[str]:
     """Call `forward`, and return how it pools the encoder's tokens: {"token"}, {"avg"}, both or {}.
 
     Args:
@@ -174,7 +174,7 @@ def _pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
     return pools
 
 
-def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:
+def _train(job: TrainingJob, consensus: preemption.StopConsensus, watchdog: Watchdog) -> int:
     """Run the training loop with evaluators, callbacks and checkpoints.
 
     Args:
@@ -241,7 +241,7 @@ def _train(job: Job, consensus: preemption.StopConsensus, watchdog: Watchdog) ->
 
 
 def _save(
-    job: Job, saver: checkpoint.Saver, state: dict[str, Any], callbacks: loop.Callbacks
+    job: TrainingJob, saver: checkpoint.Saver, state: dict[str, Any], callbacks: loop.Callbacks
 ) -> None:
     """Write the record of trained images, then a checkpoint, on rank 0.
 
@@ -264,7 +264,7 @@ def _save(
     saver.save(state["step"], state)
 
 
-def _stop(job: Job, where: str, saved: int) -> None:
+def _stop(job: TrainingJob, where: str, saved: int) -> None:
     """Print what was saved, and exit after a signal.
 
     Args:
@@ -285,7 +285,7 @@ def _stop(job: Job, where: str, saved: int) -> None:
     raise SystemExit(preemption.NOT_SAVED if has_lost_steps else preemption.STOPPED)
 
 
-def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
+def _check_first_features(job: TrainingJob, callbacks: loop.Callbacks) -> None:
     """Write a row with the collapse measures of the initial weights, for later comparison."""
     if job.collapse is None or job.state.step:
         return
@@ -297,7 +297,7 @@ def _check_first_features(job: Job, callbacks: loop.Callbacks) -> None:
         callbacks.notify(methodcaller("on_row", {"step": 0} | metrics))
 
 
-def _evaluators(job: Job) -> list[Scheduled]:
+def _evaluators(job: TrainingJob) -> list[Scheduled]:
     recipe = job.recipe
     evaluators = [Scheduled(job.held_out, recipe.eval.every)]
     if job.online:
@@ -312,7 +312,7 @@ def _evaluators(job: Job) -> list[Scheduled]:
     return evaluators
 
 
-def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinitePolicy:
+def _nonfinite_policy(job: TrainingJob, callbacks: loop.Callbacks) -> nonfinite.NonFinitePolicy:
     recipe = job.recipe
 
     def samples_of(step: int) -> list[int]:
@@ -324,7 +324,7 @@ def _nonfinite_policy(job: Job, callbacks: loop.Callbacks) -> nonfinite.NonFinit
         samples_of,
         callbacks.warn,
         job.accelerator.is_main_process,
-        own_place(job.objective) if recipe.plugin else "",
+        describe_plugin_class(job.objective) if recipe.plugin else "",
     )
 
 
@@ -344,7 +344,7 @@ class _PageWriter(Callback):
             run_page.write(self.folder, running=True)
 
 
-def _callbacks(job: Job) -> list[Callback]:
+def _callbacks(job: TrainingJob) -> list[Callback]:
     callbacks: list[Callback] = [MetricsLog(job.run)]
     if job.trackers:
         callbacks.append(job.trackers)

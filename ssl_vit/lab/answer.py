@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .. import stats
-from ..formatting import count_of, typed_command
-from .compare import Comparison, Difference, difference, pairs
+from ..formatting import format_count, typed_command
+from .compare import Comparison, Difference, measure_difference, pair_rows
 from .results import PREDICTED, Results
 from .study import hours, launch
 from .study.options import RELEASED
@@ -75,10 +75,10 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     Other studies have no answer. The study itself has none until a seed of both arms has finished.
     """
     facts: Mapping[str, str] = results.plan.report.get("question", {})
-    if not facts or verdict.measure is None or not verdict.found.differences:
+    if not facts or verdict.measure is None or not verdict.primary.differences:
         return None
-    primary = verdict.found.differences[0]
-    objective, baseline = primary.asked.a, primary.asked.b
+    primary = verdict.primary.differences[0]
+    objective, baseline = primary.comparison.a, primary.comparison.b
     rows = verdict.rows
     arms = {
         name: rows[rows["arm"] == name].set_index("seed")["value"] for name in (objective, baseline)
@@ -92,10 +92,10 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         **facts,
         own=100 * objective_mean,
         others=100 * baseline_mean,
-        difference=_interval(primary, verdict.found.size),
+        difference=_interval(primary, verdict.primary.size),
     )
     better = objective if objective_mean >= baseline_mean else baseline
-    released = _released_minus(better, results, verdict)
+    released = _released_difference(better, results, verdict)
     if released:
         accuracy = 100 * rows[rows["arm"] == RELEASED]["value"].mean()
         text = WITH_RELEASED.format(
@@ -106,11 +106,12 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
             difference=_interval(released, RELEASED_PAIRS * results.ends),
         )
     learned = any(
-        stats.proportion(mean, images).low > commonest for mean in (objective_mean, baseline_mean)
+        stats.wilson_interval(mean, images).low > commonest
+        for mean in (objective_mean, baseline_mean)
     )
     # with the same name, more hours would change the number of seeds only
     longer = _study(results, facts, factor=2, name=f"{results.folder.name}-longer")
-    if not verdict.found.final:
+    if not verdict.primary.final:
         first = PROVISIONAL
         step = "Wait for the planned end. If the study is not running, continue:"
         step += f" {_study(results, facts)}"
@@ -128,19 +129,19 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         step = LEARNED[_encoder_learned(results, objective)].format(
             epochs=facts["epochs"], tuned=_tuned(results, baseline), longer=longer
         )
-    if verdict.found.final and released and released.claimed and released.mean > 0:
+    if verdict.primary.final and released and released.claimed and released.mean > 0:
         step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
     ledger = hours.read(results.folder)
     used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
     lines = (
         first.format(text=text, commonest=100 * commonest, a=objective, b=baseline),
-        LENGTH.format(**facts, n=count_of(len(seeds), "seeds"), used=used),
+        LENGTH.format(**facts, n=format_count(len(seeds), "seeds"), used=used),
         *([] if facts["init"] or facts.get("released") else [_not_released(results, facts)]),
     )
     return Answer(lines, step)
 
 
-def _released_minus(better: str, results: Results, verdict: Verdict) -> Difference | None:
+def _released_difference(better: str, results: Results, verdict: Verdict) -> Difference | None:
     """Return the released encoder's difference from the better arm, or None without results.
 
     The interval allows for the choice of the better of two arms: it is as wide as for two
@@ -149,10 +150,10 @@ def _released_minus(better: str, results: Results, verdict: Verdict) -> Differen
     measure = verdict.measure
     assert measure is not None
     asked = Comparison(RELEASED, better)
-    paired = pairs(verdict.rows, "arm", asked)
+    paired = pair_rows(verdict.rows, "arm", asked)
     tasks = {*paired["folder_a"], *paired["folder_b"]}
-    correct = results.correct(tasks) if measure.name == PREDICTED else {}
-    return difference(asked, paired, RELEASED_PAIRS * results.ends, measure.scale, correct)
+    correct = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
+    return measure_difference(asked, paired, RELEASED_PAIRS * results.ends, measure.scale, correct)
 
 
 def _not_released(results: Results, facts: Mapping[str, str]) -> str:
@@ -170,7 +171,7 @@ def _interval(difference: Difference, family: int) -> str:
         difference: Measured difference.
         family: Number of comparisons that the error level of 5% is divided by.
     """
-    seeds = count_of(difference.n, "seeds")
+    seeds = format_count(difference.n, "seeds")
     if difference.interval is None:
         return f"{difference.mean:+.1f} points, {seeds}"
     low, high = difference.interval
@@ -191,7 +192,7 @@ def _encoder_learned(results: Results, objective: str) -> bool | None:
     The result is None if the hours left no time to measure the frozen encoders of two seeds.
     """
     trained_rows = results.rows(FROZEN, FROZEN_MEASURE)
-    untrained_rows = results.rows(metric=FROZEN_MEASURE, beside=FROZEN)
+    untrained_rows = results.rows(metric=FROZEN_MEASURE, fresh_of=FROZEN)
     trained, untrained = (
         rows[rows["arm"] == objective].set_index("seed")["value"]
         for rows in (trained_rows, untrained_rows)
@@ -217,9 +218,9 @@ def _more_seeds(difference: Difference, images: int) -> str:
         return "More test images or longer training could show a difference"
     low, high = difference.interval
     half_width = (high - low) / 2
-    by_seeds = stats.reach(difference.n) * difference.sd
+    by_seeds = stats.t_half_width(difference.n) * difference.sd
     by_images = math.sqrt(max(0.0, half_width**2 - by_seeds**2))
-    reached = math.hypot(by_images, stats.reach(MOST_SEEDS) * difference.sd)
+    reached = math.hypot(by_images, stats.t_half_width(MOST_SEEDS) * difference.sd)
     text = f"With {MOST_SEEDS} seeds the interval would reach about {reached:.1f} points to each"
     text += " side"
     if not difference.over_images:
@@ -279,7 +280,7 @@ def _tuned(results: Results, arm: str) -> str:
     """Return the command that fine-tunes an arm with the chosen settings."""
     tasks = results.plan.by_name
     task = next(task for task in tasks.values() if task.run == "final" and task.at["arm"] == arm)
-    words, _ = launch.planned(task, tasks, results.folder)
+    words, _ = launch.planned_options(task, tasks, results.folder)
     shared_options = [word for word in words if not word.startswith(("seed=", "out=", "name="))]
     return _command("finetune", "\n".join(shared_options))
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .. import stats
-from ..formatting import some
+from ..formatting import list_names
 from ..stats import Interval
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ POINTS = 2001  # grid points in the search for an interval: steps of 0.2% over t
 Place = tuple[tuple[str, str], ...]  # (axis, name), ...
 
 
-class Outcomes(NamedTuple):
+class TestOutcomes(NamedTuple):
     """Results of a classifier on the labelled test images.
 
     Attributes:
-        right_M: Whether the top-1 prediction is the label, booleans.
+        correct_M: Whether the top-1 prediction is the label, booleans.
         content_M: Hash of each image's content.
     """
 
-    right_M: np.ndarray
+    correct_M: np.ndarray
     content_M: np.ndarray
 
 
@@ -83,12 +83,12 @@ class Rule:
     measure: str | None = None
 
     @property
-    def axes_of_places(self) -> list[str]:
+    def other_axes(self) -> list[str]:
         """Axes other than the compared axis."""
         return [axis for axis, _ in self.places[0]] if self.places else []
 
 
-def comparisons(
+def list_comparisons(
     arms: Sequence[str],
     places: Sequence[Place],
     pairs: Sequence[tuple[str, str]] = (),
@@ -114,7 +114,7 @@ class Difference(NamedTuple):
     """Measured difference of a comparison.
 
     Attributes:
-        asked: Comparison.
+        comparison: Comparison.
         n: Number of independent seeds.
         mean: Mean of the seeds' differences.
         sd: Standard deviation of the seeds' differences, or None for one seed.
@@ -123,7 +123,7 @@ class Difference(NamedTuple):
             is never narrower than the interval over seeds.
     """
 
-    asked: Comparison
+    comparison: Comparison
     n: int
     mean: float
     sd: float | None
@@ -143,7 +143,7 @@ class Difference(NamedTuple):
         return self.interval.excludes_zero and high - low > ROUNDING * abs(self.mean)
 
 
-def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
+def pair_rows(rows: "DataFrame", axis: str, comparison: Comparison) -> "DataFrame":
     """Return the rows of both names of a comparison side by side, a row for each shared seed.
 
     The columns of the two names end in `_a` and `_b`, and the seeds are in order.
@@ -151,18 +151,18 @@ def pairs(rows: "DataFrame", axis: str, asked: Comparison) -> "DataFrame":
     Args:
         rows: Rows of one run, one measure and one split, from `results.Results.rows`.
         axis: Axis whose names are compared.
-        asked: Comparison of two names at a place.
+        comparison: Comparison of two names at a place.
 
     Raises:
         ValueError: A seed has several rows, for example of several measures.
     """
-    for other_axis, name in asked.at:
+    for other_axis, name in comparison.at:
         rows = rows[rows[other_axis] == name]
-    a, b = (rows[rows[axis] == name] for name in (asked.a, asked.b))
+    a, b = (rows[rows[axis] == name] for name in (comparison.a, comparison.b))
     return a.merge(b, on="seed", suffixes=("_a", "_b"), validate="1:1").sort_values("seed")
 
 
-def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
+def list_limits(rows: "DataFrame", rule: Rule) -> Iterator[str]:
     """Yield lines about what the comparisons do not cover or do not hold equal.
 
     One line names each axis whose names are not compared with one another. Another gives the
@@ -176,19 +176,19 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
     """
     if rule.axis is None or not rule.asked:
         return
-    for axis in rule.axes_of_places:
+    for axis in rule.other_axes:
         names = {name for place in rule.places for place_axis, name in place if place_axis == axis}
         if len(names) > 1:
             remedy = f"To compare these names, put {axis} first under `axes` or after `sweep`"
             yield f"The names of axis {axis} are not compared with one another. {remedy}"
-    means = rows.groupby([rule.axis, *rule.axes_of_places])["exaflop"].mean()
+    means = rows.groupby([rule.axis, *rule.other_axes])["exaflop"].mean()
     # pandas gives keys of a single axis without a tuple
     spent = {key if isinstance(key, tuple) else (key,): mean for key, mean in means.items()}
     texts_by_ratio: dict[float, str] = {}
     not_counted: dict[str, None] = {}
-    for asked in rule.asked:
-        place = tuple(name for _, name in asked.at)
-        sides = {name: spent.get((name, *place), 0.0) for name in (asked.a, asked.b)}
+    for comparison in rule.asked:
+        place = tuple(name for _, name in comparison.at)
+        sides = {name: spent.get((name, *place), 0.0) for name in (comparison.a, comparison.b)}
         not_counted |= dict.fromkeys(name for name, exaflop in sides.items() if math.isnan(exaflop))
         low, high = sorted(sides, key=lambda name: sides[name])
         if sides[low] <= 0:
@@ -202,7 +202,7 @@ def scope(rows: "DataFrame", rule: Rule) -> Iterator[str]:
     if texts_by_ratio:
         yield f"{rule.axis}: the compute differs {texts_by_ratio[max(texts_by_ratio)]}"
     if not_counted:
-        yield f"{rule.axis}: the compute of {some([*not_counted])} was not counted"
+        yield f"{rule.axis}: the compute of {list_names([*not_counted])} was not counted"
 
 
 def on_different_images(paired: "DataFrame") -> bool:
@@ -212,23 +212,27 @@ def on_different_images(paired: "DataFrame") -> bool:
 
 
 def compare(
-    frame: "DataFrame", axis: str, asked: Comparison, family: int = 1, scale: float = 1.0
+    frame: "DataFrame", axis: str, comparison: Comparison, family: int = 1, scale: float = 1.0
 ) -> Difference | None:
     """Return the paired difference of two names, or None if it cannot be measured.
 
     A difference needs a seed that both names have, and the same test images on both sides. `pairs`
-    and `difference` describe the arguments.
+    and `measure_difference` describe the arguments.
     """
-    paired = pairs(frame, axis, asked)
-    return None if on_different_images(paired) else difference(asked, paired, family, scale)
+    paired = pair_rows(frame, axis, comparison)
+    return (
+        None
+        if on_different_images(paired)
+        else measure_difference(comparison, paired, family, scale)
+    )
 
 
-def difference(
-    asked: Comparison,
+def measure_difference(
+    comparison: Comparison,
     paired: "DataFrame",
     family: int = 1,
     scale: float = 1.0,
-    correct: Mapping[str, Outcomes] | None = None,
+    correct: Mapping[str, TestOutcomes] | None = None,
 ) -> Difference | None:
     """Return the mean difference of pairs of runs with its interval, or None without pairs.
 
@@ -236,7 +240,7 @@ def difference(
     bootstrap over seeds and test images, in which copies of an image are drawn together.
 
     Args:
-        asked: Comparison that the pairs belong to.
+        comparison: Comparison that the pairs belong to.
         paired: Rows from `pairs`, one for each seed.
         family: Number of comparisons. All intervals together hold with 95% (Bonferroni).
         scale: Factor for the values, such as 100 for percent.
@@ -245,16 +249,18 @@ def difference(
     """
     if paired.empty:
         return None
-    groups = independent(paired["origin_a"] + " " + paired["origin_b"])
-    apart = paired["value_a"] - paired["value_b"]
-    summary = stats.summarize([scale * fmean(apart.iloc[group]) for group in groups], family)
+    groups = group_by_origin(paired["origin_a"] + " " + paired["origin_b"])
+    differences = paired["value_a"] - paired["value_b"]
+    summary = stats.summarize([scale * fmean(differences.iloc[group]) for group in groups], family)
     folders = [*zip(paired["folder_a"], paired["folder_b"], strict=True)]
     outcomes = correct or {}
     image_differences = []  # for each group the difference at each test image (M,), from -1 to 1
     for group in groups:
         members = [folders[position] for position in group]
         if all(a in outcomes and b in outcomes for a, b in members):
-            of_pairs = [outcomes[a].right_M.astype(int) - outcomes[b].right_M for a, b in members]
+            of_pairs = [
+                outcomes[a].correct_M.astype(int) - outcomes[b].correct_M for a, b in members
+            ]
             image_differences.append(np.mean(of_pairs, 0))
     resampled = None
     if image_differences:
@@ -262,14 +268,14 @@ def difference(
         differences_SM = np.stack(image_differences)
         resampled = stats.resampled_interval(differences_SM, family=family, content_M=content_M)
     if resampled is None or summary.interval is None:
-        return Difference(asked, *summary)
+        return Difference(comparison, *summary)
     low, high = (scale * bound for bound in resampled)
     # seeds without predictions enter only the interval over seeds
     interval = Interval(min(low, summary.interval.low), max(high, summary.interval.high))
-    return Difference(asked, *summary[:3], interval, True)
+    return Difference(comparison, *summary[:3], interval, True)
 
 
-def independent(origins: Iterable[str]) -> list[list[int]]:
+def group_by_origin(origins: Iterable[str]) -> list[list[int]]:
     """Group the runs that continue from a common run, directly or indirectly.
 
     Args:
@@ -356,7 +362,7 @@ class AgainstBaseline(NamedTuple):
     factors: dict[str, Estimate]
 
 
-def numbers(names: Sequence[str]) -> dict[str, float] | None:
+def parse_numbers(names: Sequence[str]) -> dict[str, float] | None:
     """Return `{name: number}` if all names (two or more) are positive numbers such as 400 or 1%."""
     by_name = {}
     for name in names:
@@ -368,7 +374,7 @@ def numbers(names: Sequence[str]) -> dict[str, float] | None:
     return by_name if are_numbers and are_positive else None
 
 
-def along(
+def compare_along(
     rows: "DataFrame", axis: str, name: str, baseline: str, places: str
 ) -> AgainstBaseline | None:
     """Compare a name with the baseline along a numeric axis.
@@ -383,9 +389,9 @@ def along(
         baseline: Name of the baseline.
         places: Axis whose names are numbers.
     """
-    number_at = numbers([*rows[places].unique()]) or {}
+    number_at = parse_numbers([*rows[places].unique()]) or {}
     paired_at = {
-        place: pairs(rows, axis, Comparison(name, baseline, ((places, place),)))
+        place: pair_rows(rows, axis, Comparison(name, baseline, ((places, place),)))
         for place in sorted(number_at, key=lambda place_name: number_at[place_name])
     }
     seed_sets = [{*paired["seed"]} for paired in paired_at.values() if len(paired)]
@@ -403,7 +409,7 @@ def along(
     if len(complete) < 2:
         return None
     origins = [paired[side] for paired in complete.values() for side in ("origin_a", "origin_b")]
-    groups = independent(map(" ".join, zip(*origins, strict=True)))
+    groups = group_by_origin(map(" ".join, zip(*origins, strict=True)))
     name_SL, baseline_SL = (
         np.array(
             [[fmean(paired[side].iloc[group]) for paired in complete.values()] for group in groups]
@@ -412,12 +418,13 @@ def along(
     )
     place_L = np.array([number_at[place] for place in complete])
     factors = {
-        place: factor(place_L, index, name_SL, baseline_SL) for index, place in enumerate(complete)
+        place: find_factor(place_L, index, name_SL, baseline_SL)
+        for index, place in enumerate(complete)
     }
-    return AgainstBaseline(len(groups), crossings(place_L, name_SL, baseline_SL), factors)
+    return AgainstBaseline(len(groups), find_crossings(place_L, name_SL, baseline_SL), factors)
 
 
-def crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> list[Estimate]:
+def find_crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> list[Estimate]:
     """Return the places at which the means over seeds of two names cross.
 
     Args:
@@ -429,7 +436,7 @@ def crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> list[E
     return [_estimate(at_X, difference_SX, at) for at in _zeros(at_X, difference_SX.mean(0))]
 
 
-def factor(
+def find_factor(
     place_L: np.ndarray, index: int, name_SL: np.ndarray, baseline_SL: np.ndarray
 ) -> Estimate:
     """Return how many times as much the baseline needs to match a name at a place.
@@ -496,7 +503,7 @@ def _estimate(at_X: np.ndarray, difference_SX: np.ndarray, at: float) -> Estimat
     """
     n, mean_X = len(difference_SX), difference_SX.mean(0)
     if n > 1:
-        decided_X = at_X[np.abs(mean_X) > stats.reach(n) * difference_SX.std(0, ddof=1)]
+        decided_X = at_X[np.abs(mean_X) > stats.t_half_width(n) * difference_SX.std(0, ddof=1)]
     else:
         decided_X = at_X if math.isinf(at) else at_X[:0]
     low = max((float(np.exp(point)) for point in decided_X if point < at), default=None)

@@ -20,7 +20,7 @@ from ..jobs import reuse
 from ..recipe import declaration, identity, recipe_files, schema, which_images
 from ..recipe.check import ONLINE_PROBE_KEYS, has_use
 from ..recipe.check import check_place as check_place
-from ..recipe.identity import counts as counts
+from ..recipe.identity import changes_experiment as changes_experiment
 from ..recipe.images import CROPPING, PART, PLACE, PREPROCESSING, READING, SPLIT_KEYS
 from ..recipe.init_source import SCRATCH as SCRATCH
 from ..recipe.load import resolve as resolve_options
@@ -66,11 +66,11 @@ differences = identity.differences
 exaflop = costs.exaflop
 fitting_images = costs.fitting_images
 is_written = lock.is_held
-keeping = run_identity.keeping
-repository_beside = hub_files.beside
+options_to_keep = run_identity.options_to_keep
+repository_for_run = hub_files.repository_for_run
 tensor_bytes = costs.memory_bytes
 wait_until_free = lock.wait_until_free
-work = costs.work
+compute_network_cost = costs.compute_network_cost
 
 
 class Cost(NamedTuple):
@@ -81,7 +81,7 @@ class Cost(NamedTuple):
     exaflop_a_step: float
 
 
-def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
+def tool_uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
     """Return whether a tool with these options also uses the recipe key `key`.
 
     Args:
@@ -100,7 +100,7 @@ def uses(tool: str, key: str, options: Mapping[str, str]) -> bool:
     declared = declaration.objectives().get(objective)
     target = values.get("target", schema.DEFAULT_TARGET)
     used = declared.groups_with(str(target)) if declared is not None else ()
-    return group not in _of_objectives() or group in used
+    return group not in _optional_groups() or group in used
 
 
 def from_init() -> list[str]:
@@ -139,7 +139,7 @@ def cost(options: Sequence[str], where: str) -> Cost:
     return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
 
 
-def own_keys() -> list[str]:
+def study_keys() -> list[str]:
     """Return the recipe keys that a command line may set for a whole study."""
     fixed = ("name", "out", "seed", "init", "data.name", "model.name")
     return [key for key in (*schema.all_keys(), "model", "data") if key not in fixed]
@@ -176,7 +176,7 @@ def keys_of_task(values: Mapping[str, Any]) -> list[str]:
     if declared:
         groups = {*declared.groups_with(target)}
     else:
-        groups = _of_objectives() & {key.split(".")[0] for key in values}
+        groups = _optional_groups() & {key.split(".")[0] for key in values}
         # keys that ssl_vit does not know belong to the plugin
         groups |= {key.split(".")[0] for key in values.keys() - schema.all_keys().keys()}
     keys = [key for key in {**schema.defaults(), **values} if key.split(".")[0] in groups]
@@ -187,16 +187,16 @@ def keys_of_task(values: Mapping[str, Any]) -> list[str]:
 
 def predicts_labels(objective: str) -> bool:
     """Return whether an objective predicts labels and nothing else."""
-    declared = declaration.known_or_bare(objective)
+    declared = declaration.find_objective_or_stub(objective)
     return declared.labels and not declared.parts
 
 
-def _of_objectives() -> set[str]:
+def _optional_groups() -> set[str]:
     """Return the groups of keys that not every recipe has."""
     return {"target", *(group.name for group in all_groups())}
 
 
-def locked(folder: Path) -> AbstractContextManager[None]:
+def lock_study(folder: Path) -> AbstractContextManager[None]:
     """Lock a study's folder against further writers.
 
     Raises:
@@ -212,14 +212,14 @@ def with_origin(options: Mapping[str, str], origin: Recipe) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     if not which_images.names_images(f"{key}={text}" for key, text in options.items()):
-        texts = image_options(origin, which_images.of_images())
+        texts = image_options(origin, which_images.image_keys())
     if "model" not in options:
         network = origin.model.model_dump()
         texts |= {f"model.{key}": option_text(network[key]) for key in network if key != "name"}
     return texts | dict(options)
 
 
-def labelled(recipe: Recipe) -> bool:
+def has_labels(recipe: Recipe) -> bool:
     """Return whether a recipe's images have labels. Images on another machine count as labelled.
 
     Raises:
@@ -257,12 +257,14 @@ def evaluated_images(recipe: Recipe) -> dict[str, str]:
     The options include the recipe's cropping and ignore which part of the images the recipe trains
     on.
     """
-    wanted = [key for key in which_images.of_images() if key not in PART]
+    wanted = [key for key in which_images.image_keys() if key not in PART]
     # a frozen encoder brings values of its own for these keys
     return image_options(recipe, [*wanted, *(key for key in CROPPING if has_use(recipe, key))])
 
 
-def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]) -> list[str]:
+def few_image_lines(
+    recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]
+) -> list[str]:
     """Return a line for each split with few images that a run is measured on.
 
     The list is empty if the images are not on this machine.
@@ -281,7 +283,7 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     if not data.path or not exists(data.path) or data.stream:
         return []
     from ..data import class_numbers  # the import takes seconds
-    from ..data.layout import NoTestSplit
+    from ..data.layout import NoTestSplitError
     from ..evaluation import split_images
 
     test = recipe.eval.test or recipe.objective == "probe"
@@ -292,17 +294,19 @@ def images(recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str,
     if splits_key not in known:
         try:
             known[splits_key] = splits_of(data, test)
-        except NoTestSplit as error:
-            raise UserError(split_images.with_remedy(recipe, error, not tested)) from None
+        except NoTestSplitError as error:
+            raise UserError(split_images.explain_missing_test(recipe, error, not tested)) from None
     classes_key = f"{splits_key} {recipe.objective} {data.classes}"
     if uses_labels(recipe) and classes_key not in known:  # checks the labels
         splits = known[splits_key]
         known[classes_key] = class_numbers.num_classes(splits, data, recipe.objective)
-    counts = split_images.measured_on(recipe, split_images.of_use(recipe, known[splits_key]))
+    counts = split_images.count_measured_images(
+        recipe, split_images.drop_unlabelled(recipe, known[splits_key])
+    )
     return few_images(
         counts,
-        [*schema.chosen_on_held_out(recipe), *chosen],
-        schema.more_held_out(recipe),
+        [*schema.describe_held_out_choices(recipe), *chosen],
+        schema.option_for_more_held_out(recipe),
         data.group,
     )
 
@@ -324,7 +328,7 @@ def changed_since(run: Path, options: Sequence[str]) -> list[str]:
     except UserError:  # the initial weights of the run no longer exist
         recipe = recipe_files.read(run / "recipe.yaml")
         recipe.out = str(run.parent)
-    return reuse.check(Run(recipe))
+    return reuse.check_finished(Run(recipe))
 
 
 class ImageCounts(NamedTuple):
@@ -341,7 +345,7 @@ class ImageCounts(NamedTuple):
     source: str
 
 
-def image_counts(recipe: Recipe, train_images: int | None) -> ImageCounts:
+def count_images(recipe: Recipe, train_images: int | None) -> ImageCounts:
     """Return the numbers of images of a run.
 
     The images are counted if they are in a folder on this machine. Otherwise the published number
@@ -476,11 +480,11 @@ def split_labels(data: schema.Data) -> SplitLabels:
     Raises:
         UserError: The images cannot be read.
     """
-    from ..data.layout import NoTestSplit
+    from ..data.layout import NoTestSplitError
 
     try:
         splits = splits_of(data, True)
-    except NoTestSplit:
+    except NoTestSplitError:
         splits = splits_of(data, False)
     used = splits.train, splits.validation
     train, validation = (source.label_of(np.arange(len(source))) for source in used)

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, suggest
-from ..formatting import NOT_COUNTED, count_of, count_of_images, duration, format_bytes
+from ..formatting import (
+    NOT_COUNTED,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_image_count,
+)
 from ..recipe.parsing import load_yaml
 from ..recipe.schema import Recipe
 from . import engine
@@ -171,7 +177,7 @@ class RunEstimate:
             totals = totals[:1]
         where = f"{', '.join(totals)} per process (processes={self.asked.processes})"
         each = f"activations (estimated {format_bytes(self.image_bytes)} per image)"
-        batch = f"with {count_of_images(self.device_batch or 0)} per pass, including {each}"
+        batch = f"with {format_image_count(self.device_batch or 0)} per pass, including {each}"
         if not self.device_batch:
             batch = f"without {each}. To include activations, add device= or compute.batch="
         has = f". {self.device.name} has {self.device.memory:g} GiB" if self.device else ""
@@ -181,7 +187,7 @@ class RunEstimate:
         """Yield lines about the time on the named device and about the time measured here."""
         on, timed = self.device, self.probe
         if on and self.seconds is not None:
-            about = f"about {duration(self.seconds)} on {self.asked.processes} x {on.name}"
+            about = f"about {format_duration(self.seconds)} on {self.asked.processes} x {on.name}"
             spent = f"{number(self.device_hours)} device-hours"
             peak = f"{on.rate(self.precision):g} TFLOP/s"
             peak += "" if on.verified else " (not checked)"
@@ -192,10 +198,10 @@ class RunEstimate:
         elif not timed:
             yield "time", f"{no_time()} or --probe"
         if timed:
-            total = duration(timed.seconds * self.steps)
+            total = format_duration(timed.seconds * self.steps)
             step = f"{timed.seconds:.3g} s per step (median of {timed.steps}, {timed.least:.3g}"
             step += f" to {timed.most:.3g})"
-            where = f"{timed.device}, {count_of(timed.threads, 'threads')}, {timed.precision}"
+            where = f"{timed.device}, {format_count(timed.threads, 'threads')}, {timed.precision}"
             load = f"load average {timed.load:.2f} before the measurement"
             yield "here", f"about {total}: measured {step} on {where}, {load}"
 
@@ -258,15 +264,15 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
         stage: engine.tensor_bytes(recipe, options.processes, zero, batch or 0, fused)
         for zero, stage in enumerate(STAGES)
     }
-    count, images, source = engine.image_counts(recipe, options.images)
+    count, images, source = engine.count_images(recipe, options.images)
     exaflop, trains = engine.exaflop(recipe, images), recipe.trains
     hours = None  # of all devices together
     if here:
-        hours = here.seconds * recipe.own_steps / 3600
+        hours = here.seconds * recipe.new_steps / 3600
     elif device and exaflop is not None:
         hours = device.hours(exaflop, recipe.compute.precision, options.efficiency)
     seconds = None if hours is None else hours * 3600 / (1 if here else options.processes)
-    work, unsharded = engine.work(recipe), tensors["DDP"]
+    work, unsharded = engine.compute_network_cost(recipe), tensors["DDP"]
     checkpoint_bytes = unsharded["weights"] + unsharded["moments"]
     # the export has float32 weights
     disk_bytes = recipe.checkpoint.keep * checkpoint_bytes + 4 * work.trained
@@ -277,7 +283,7 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
         encoder_parameters=work.encoder,
         patches=0 if recipe.model.convolutional else recipe.patches,
         multiply_adds=work.forward if trains else work.features,
-        steps=recipe.own_steps if trains else 0,
+        steps=recipe.new_steps if trains else 0,
         begins_at=recipe.trunk.step if recipe.trunk else 0,
         batch=recipe.optim.batch if trains else 0,
         training_images=count,

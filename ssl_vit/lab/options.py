@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..recipe.keys import WORD, key
-from ..recipe.tool import ALSO, ToolOptions
+from ..recipe.tool import TAKES_ALL_KEYS, ToolOptions
 from ..recipe.tools import flag, json_flag
 
 
@@ -29,7 +29,7 @@ class PlanOptions(ToolOptions):
 
     summary = "estimate time, memory and price of a run or a study"
     command = "lab.plan:main"
-    recipes = ALSO
+    recipes = TAKES_ALL_KEYS
     command_line_only = ("json",)
     device: str | None = key(None, metavar="NAME")
     processes: int = key(1, ge=1, le=2**40)

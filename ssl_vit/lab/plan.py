@@ -13,8 +13,8 @@ from ..recipe.words import NAMED, check_keys, parse
 from . import engine
 from .estimate import RunEstimate, estimate
 from .options import PlanOptions
-from .study.estimate import StudyEstimate, of_request
-from .study.request import requested
+from .study.estimate import StudyEstimate, estimate_request
+from .study.request import parse_request
 
 
 def main(words: list[str]) -> None:
@@ -48,7 +48,7 @@ def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
         if options.processes > 1:
             text = "this option belongs to a single run and not to a study"
             raise UserError(f"processes={options.processes}: {text}. Leave out processes=.")
-        return of_request(requested(rest, stand_ins=True, look=options.probe), options)
+        return estimate_request(parse_request(rest, stand_ins=True, look=options.probe), options)
     return _run(rest, options)
 
 
@@ -78,7 +78,7 @@ def _run(words: Sequence[str], plan_options: PlanOptions) -> RunEstimate:
 def _steps(words: Iterable[str], recipe: Recipe, options: PlanOptions) -> int:
     """Return the optimiser steps that `epochs` stands for."""
     where = f"epochs={options.epochs:g}"
-    count = engine.image_counts(recipe, options.images).trained
+    count = engine.count_images(recipe, options.images).trained
     if any(word.startswith("optim.steps=") for word in words):
         raise UserError(f"{where}: optim.steps= is also given. Use only epochs= or optim.steps=.")
     if not recipe.trains:

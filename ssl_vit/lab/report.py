@@ -19,14 +19,14 @@ from .. import stats
 from ..formatting import (
     FEW_IMAGES,
     copies_text,
-    count_of_images,
     few_images,
     figure_label,
+    format_image_count,
+    list_names,
     plain_table,
-    some,
     text_line,
 )
-from ..metrics import COMMONEST, own_rows, rows_of_run
+from ..metrics import COMMONEST, rows_of_run, use_plugin_rows
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
@@ -37,12 +37,12 @@ from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
 from . import engine
 from .answer import Answer, answer
-from .compare import numbers, scope
+from .compare import list_limits, parse_numbers
 from .results import Results, load
 from .study.read import REFERENCE
-from .study.tasks import Task, tried_otherwise
-from .tables import Shown, as_text, cells, tables, untrained
-from .verdict import Verdict, claims
+from .study.tasks import Task, warn_about_other_tries
+from .tables import ReportTable, as_text, cells, tables, untrained
+from .verdict import Verdict, decide_claims
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ ESCAPED = {one: rf"\{one}" for one in "&%$#_{}"}  # characters with a meaning in
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX = str.maketrans(ESCAPED)
 WIDE = 10  # an axis whose ends differ by at least this factor is logarithmic
-BESIDE = 0.6  # share of the space between two names over which the lines at one name are spread
+SPREAD = 0.6  # share of the space between two names over which the lines at one name are spread
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Report:
     title: str
     results: Results
     verdict: Verdict
-    tables: dict[str, Shown]
+    tables: dict[str, ReportTable]
 
     @cached_property
     def answer(self) -> Answer | None:
@@ -121,12 +121,14 @@ def write(folder: Path) -> Report:
     """
     results = load(folder)
     runs = results.finished.values()
-    with own_rows(*(rows_of_run(run.environment.own_rows, run.result.metrics) for run in runs)):
+    with use_plugin_rows(
+        *(rows_of_run(run.environment.plugin_rows, run.result.metrics) for run in runs)
+    ):
         return _write(folder, results)
 
 
 def _write(folder: Path, results: Results) -> Report:
-    verdict = claims(results)
+    verdict = decide_claims(results)
     report = Report(folder, results.plan.title, results, verdict, tables(results, verdict))
     sections = page(report)
     for block in (block for section in sections for block in section.blocks):
@@ -197,14 +199,14 @@ def _without_paths(report: Report, text: str) -> str:
     return text
 
 
-def _table(shown: Shown) -> list[Block]:
+def _table(shown: ReportTable) -> list[Block]:
     """Return a table and the caption."""
     frame = as_text(shown)
     table = blocks.Table(*cells(frame), labels=_labels(shown, frame), behind=BEHIND)
     return [table, Text(shown.caption)]
 
 
-def _labels(shown: Shown, frame: pd.DataFrame) -> int:
+def _labels(shown: ReportTable, frame: pd.DataFrame) -> int:
     """Count the columns of text before the first column of numbers in a table.
 
     Args:
@@ -231,7 +233,7 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     levels = {}
     if not values.duplicated([axis, "seed"]).any():
         levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
-    svg = draw(rows, axis, verdict.rule.axes_of_places, title, levels)
+    svg = draw(rows, axis, verdict.rule.other_axes, title, levels)
     caption = f"{title}: each point is a seed, each diamond a mean."
     return blocks.Figure("figures/study.svg", caption, svg)
 
@@ -255,12 +257,12 @@ def draw(
     import matplotlib
     from matplotlib.figure import Figure
 
-    numeric = (name for name in (*places, axis) if numbers([*rows[name].unique()]))
+    numeric = (name for name in (*places, axis) if parse_numbers([*rows[name].unique()]))
     x_axis = next(numeric, axis)
     others = [name for name in (axis, *places) if name != x_axis]
     line_name = rows[others].agg(", ".join, axis=1) if others else pd.Series("", rows.index)
     lines, ticks = [*line_name.unique()], [*rows[x_axis].unique()]
-    number_at = numbers(ticks)
+    number_at = parse_numbers(ticks)
     position = rows[x_axis].map(number_at or {name: number for number, name in enumerate(ticks)})
     colours: Sequence[Any] = COLOURS
     if len(lines) > len(COLOURS):
@@ -275,7 +277,7 @@ def draw(
         panel = figure.subplots()
         for number, name in enumerate(lines):
             # without numbers on the x-axis, the lines stand side by side at each name
-            shift = 0 if number_at else BESIDE * ((number + 0.5) / len(lines) - 0.5)
+            shift = 0 if number_at else SPREAD * ((number + 0.5) / len(lines) - 0.5)
             x, y = position[line_name == name] + shift, rows["value"][line_name == name]
             mean = y.groupby(x).mean()
             # two points make no curve: a line would suggest values that nobody measured
@@ -285,7 +287,7 @@ def draw(
             panel.plot(mean.index, mean, mark, **style)
         for name, value in levels.items():
             panel.axhline(value, color=INK, linestyle="--", linewidth=1, label=figure_label(name))
-        _dress(panel, ticks, number_at)
+        _format_axis(panel, ticks, number_at)
         panel.set(xlabel=figure_label(x_axis), ylabel=figure_label(label))
         if len(lines) > 1 or levels:
             figure.legend(loc="outside lower center", ncols=3)
@@ -293,7 +295,9 @@ def draw(
     return svg.getvalue()
 
 
-def _dress(panel: "Axes", ticks: Sequence[str], number_at: Mapping[str, float] | None) -> None:
+def _format_axis(
+    panel: "Axes", ticks: Sequence[str], number_at: Mapping[str, float] | None
+) -> None:
     """Set the ticks, the limits and the grid of the x-axis.
 
     Args:
@@ -335,7 +339,7 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
         text = f"{name}: the weights were trained on {images:,} of {total:,} test images"
         with_labels = "without labels"
         if labels:
-            with_labels = f"with the labels of {count_of_images(labels)}"
+            with_labels = f"with the labels of {format_image_count(labels)}"
         if seen_text.learned_labels(seen):
             yield f"{text}, {with_labels}. Do not trust the results of {name}.", True
         elif images:
@@ -359,26 +363,35 @@ def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
     low = means[means <= constant]
     if len(low):
-        text = f"On average, {measure.label} of {some([*map(str, low.index)])} is not higher than"
+        text = (
+            f"On average, {measure.label} of {list_names([*map(str, low.index)])}"
+            f" is not higher than"
+        )
         yield f"{text} the {constant:.1%} of always naming the commonest class."
 
 
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     """Yield sentences about results that the report leaves out, and about limits of its claims."""
     plan, rows = results.plan, verdict.rows
-    yield from (f"{text}." for text in scope(rows, verdict.rule))
+    yield from (f"{text}." for text in list_limits(rows, verdict.rule))
     for name, why in results.foreign.items():
         yield f"{name} is left out: {why}."
     finished = {path.parent.name for path in results.folder.glob("*/result.json")}
     left_out = sorted(finished - {task.name for task in plan.tasks})
     if left_out:
-        yield f"Finished runs that no longer belong to the study are left out: {some(left_out)}."
+        yield (
+            f"Finished runs that no longer belong to the study are left out:"
+            f" {list_names(left_out)}."
+        )
     broken = results.table[~np.isfinite(results.table["value"])]
     if len(broken):
-        yield f"Values of {some([*broken['folder'].unique()])} that are not finite are left out."
+        yield (
+            f"Values of {list_names([*broken['folder'].unique()])} that are not"
+            f" finite are left out."
+        )
     yield from _copies(results, verdict)
     if (rows["n"] < FEW_IMAGES).any():
-        count = count_of_images(int(rows["n"].min()))
+        count = format_image_count(int(rows["n"].min()))
         text = f"An accuracy on {count} is uncertain by 10 points or more"
         yield f"{text}, even if all seeds agree."
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
@@ -389,13 +402,13 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     used = [task for task in plan.tasks if task.name in used_names]
     tries = {name for task in used if task.best for name in task.best[0]}
     yield from _like_a_constant(results, verdict)
-    yield from (f"{text}." for text in tried_otherwise(plan.by_name))
+    yield from (f"{text}." for text in warn_about_other_tries(plan.by_name))
     yield from _few_choose(results, tries)
     yield from _one_encoder(used)
     choosing_seeds = {task.seed for task in plan.tasks if task.name in tries}
     seeds = choosing_seeds & {task.seed for task in tested}
     if seeds:
-        names = some([*map(str, sorted(seeds))])
+        names = list_names([*map(str, sorted(seeds))])
         yield f"Values were chosen with seeds that are also compared: {names}."
     options = [task.options for task in tested]
     if any("data.share" in texts and "data.share_seed" not in texts for texts in options):

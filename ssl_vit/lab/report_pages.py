@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..formatting import count_of, text_line
+from ..formatting import format_count, text_line
 from ..pages import run_page, run_wording
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
@@ -46,7 +46,7 @@ class RunPages:
     def lines(self) -> Iterator[str]:
         """Yield the lines that the command line prints."""
         if self.page.name == INDEX:
-            yield f"runs        {self.page}: {count_of(len(self.runs), 'runs')}"
+            yield f"runs        {self.page}: {format_count(len(self.runs), 'runs')}"
         else:
             # keep control characters in names away from the terminal
             yield from map(text_line, run_wording.sentences(self.runs[0]))

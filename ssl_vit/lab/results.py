@@ -15,25 +15,25 @@ import numpy as np
 import pandas as pd
 
 from ..errors import UserError
-from ..formatting import count_of
+from ..formatting import format_count
 from ..metrics import FRESH
 from ..pages import metric_tables
 from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
-from .compare import Outcomes
+from .compare import TestOutcomes
 from .run_folder import HINT
 from .study import hours, launch, record
 from .study.read import COLUMNS, UNTRAINED
 from .study.record import StudyRecord
-from .study.tasks import Task, Tasks, origins
+from .study.tasks import Task, Tasks, weight_sources
 
 PREDICTED = "top1"  # metric that a run's stored predictions reproduce
 # takes the place of a folder, for fresh weights that a task has measured
-BESIDE = "fresh weights measured by {}"
+FRESH_FOLDER = "fresh weights measured by {}"
 
 
-class Finished(NamedTuple):
+class FinishedRun(NamedTuple):
     """Content of result.json and environment.json of a finished run."""
 
     result: CountedResult
@@ -64,7 +64,7 @@ class Results:
     folder: Path
     plan: StudyRecord
     table: pd.DataFrame
-    finished: dict[str, Finished] = field(default_factory=dict)
+    finished: dict[str, FinishedRun] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
     lengthened: int = 0
@@ -84,7 +84,7 @@ class Results:
         run: str | None = None,
         metric: str | None = None,
         split: str | None = None,
-        beside: str | None = None,
+        fresh_of: str | None = None,
     ) -> pd.DataFrame:
         """Return the rows with finite values, except the rows of runs that only try values.
 
@@ -92,18 +92,20 @@ class Results:
             run: Only rows of this run.
             metric: Only rows of this metric.
             split: Only rows of this split.
-            beside: Only rows of fresh weights that the tasks of this run have measured.
+            fresh_of: Only rows of fresh weights that the tasks of this run have measured.
         """
         is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, value in (("run", run), ("metric", metric), ("split", split)):
             if value is not None:
                 is_wanted &= self.table[column] == value
-        if beside is not None:
-            folders = [BESIDE.format(task.name) for task in self.plan.tasks if task.run == beside]
+        if fresh_of is not None:
+            folders = [
+                FRESH_FOLDER.format(task.name) for task in self.plan.tasks if task.run == fresh_of
+            ]
             is_wanted &= self.table["folder"].isin(folders)
         return self.table[is_wanted]
 
-    def correct(self, tasks: Collection[str]) -> dict[str, Outcomes]:
+    def load_outcomes(self, tasks: Collection[str]) -> dict[str, TestOutcomes]:
         """Return `{task: outcomes on the test images}` of the tasks that have stored predictions.
 
         Args:
@@ -113,7 +115,7 @@ class Results:
             UserError: A file of predictions is damaged, does not reproduce the top-1 in
                 result.json, or has other images or labels than a task with the same fingerprint.
         """
-        by_task: dict[str, Outcomes] = {}
+        by_task: dict[str, TestOutcomes] = {}
         # {fingerprint: folder, indices and labels of the first task with these images}
         firsts: dict[str, tuple[Path, np.ndarray, np.ndarray]] = {}
         rows = self.table[self.table["folder"].isin(tasks) & (self.table["metric"] == PREDICTED)]
@@ -127,8 +129,8 @@ class Results:
                 text = f"the test images differ from the test images of {first[0].name}"
                 raise UserError(f"{path}: {text}, so {HINT}")
             is_labelled_M = (label_ML >= 0).any(1)
-            by_task[name] = Outcomes(*(array[is_labelled_M] for array in outcomes))
-            top1 = by_task[name].right_M.mean()
+            by_task[name] = TestOutcomes(*(array[is_labelled_M] for array in outcomes))
+            top1 = by_task[name].correct_M.mean()
             if abs(top1 - value) > 1e-6:
                 text = f"top1 is {top1:.4f} in this file and {value:.4f} in result.json"
                 raise UserError(f"{path}: {text}, so {HINT}")
@@ -146,7 +148,7 @@ def load(folder: Path) -> Results:
         raise UserError(f"{folder}: this folder has no study.json. Name the folder of a study.")
     plan = record.read(folder)
     tasks = plan.by_name
-    finished: dict[str, Finished] = {}
+    finished: dict[str, FinishedRun] = {}
     training_images: dict[str, tuple[str, ...]] = {}
     missing: list[str] = []
     foreign: dict[str, str] = {}
@@ -157,19 +159,19 @@ def load(folder: Path) -> Results:
             if name not in left_out:
                 missing.append(name)
             continue
-        words, undecided = launch.planned(task, tasks, folder)
-        why = run_folder.not_planned(folder / name, task.values, words, undecided)
+        words, undecided = launch.planned_options(task, tasks, folder)
+        why = run_folder.why_not_planned(folder / name, task.values, words, undecided)
         foreign_need = next((need for need in task.needs if need in foreign), None)
         if why or foreign_need:
             foreign[name] = why or f"the task needs {foreign_need}, which is left out"
             continue
         training_images[name] = run_folder.training_images(folder / name)
-        finished[name] = Finished(
+        finished[name] = FinishedRun(
             records.require(folder / name / "result.json", CountedResult, HINT),
             records.require(folder / name / "environment.json", RunEnvironment, HINT),
         )
     if not finished:
-        state = f"{len(missing)} of {count_of(len(tasks), 'tasks')} not finished"
+        state = f"{len(missing)} of {format_count(len(tasks), 'tasks')} not finished"
         left = "".join(f". {name} is left out: {why}" for name, why in foreign.items())
         raise UserError(f"{folder}: there are no results yet ({state}){left}")
     _check_training_images(folder, finished, training_images)
@@ -179,7 +181,7 @@ def load(folder: Path) -> Results:
     return Results(folder, plan, table, finished, missing, foreign, lengthened)
 
 
-def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
+def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]]:
     """Yield a row of `Results.table` for each metric of a finished run."""
     exaflop, hours = run.result.total_exaflop, run.result.total_device_hours
     shared = {
@@ -191,13 +193,13 @@ def _rows(task: Task, run: Finished, tasks: Tasks) -> Iterable[dict[str, Any]]:
         "device_hours": math.nan if hours is None else hours,
         "feature_pool": run.result.pool or "",
         "folder": task.name,
-        "origin": " ".join(origins(tasks, task.name)),
+        "origin": " ".join(weight_sources(tasks, task.name)),
     }
     images = dict(run.environment.data)
     images["validation"] = run.environment.held_out or images.get("validation", "")
     measured_on = run.result.measured_on or run.environment.measured_on
     fresh_columns = {"run": UNTRAINED, "exaflop": math.nan, "device_hours": math.nan}
-    fresh_columns |= {"folder": BESIDE.format(task.name), "origin": ""}
+    fresh_columns |= {"folder": FRESH_FOLDER.format(task.name), "origin": ""}
     for name, entry in run.result.metrics.items():
         run_columns = fresh_columns if name.startswith(FRESH) else {}
         measured = {"split": entry.split, "metric": name.removeprefix(FRESH), "value": entry.value}
@@ -215,7 +217,9 @@ def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFram
 
 
 def _check_training_images(
-    folder: Path, finished: Mapping[str, Finished], training_images: Mapping[str, tuple[str, ...]]
+    folder: Path,
+    finished: Mapping[str, FinishedRun],
+    training_images: Mapping[str, tuple[str, ...]],
 ) -> None:
     """Check that runs with equal options were trained on equal images.
 
@@ -240,7 +244,7 @@ def _check_training_images(
                 raise UserError(f"{text} and type the study's command again.")
 
 
-def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:
+def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, TestOutcomes]:
     """Read the predictions.npz of a run.
 
     Returns:
@@ -257,5 +261,5 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, Outcomes]:
         are_integers = all(np.issubdtype(array.dtype, np.integer) for array in columns)
         if are_integers and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
             label_ML = label.reshape(len(index), -1)
-            return index, label_ML, Outcomes((top5[:, :1] == label_ML).any(1), content)
+            return index, label_ML, TestOutcomes((top5[:, :1] == label_ML).any(1), content)
     raise UserError(f"{path} is damaged, so {HINT}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..recipe import records, schema, words
-from ..recipe.identity import counted, differences, facts
+from ..recipe.identity import differences, experiment_values, facts
 from ..recipe.images import TRAIN_SPLIT_KEYS
 from ..recipe.init_source import SCRATCH, InitSource
 from ..recipe.keys import Values
@@ -22,7 +22,7 @@ from ..runs import identity
 HINT = "remove the run's folder and type the study's command again"
 
 
-def not_planned(
+def why_not_planned(
     run: Path, values: Values, options: Sequence[str], undecided: Collection[str] = ()
 ) -> str:
     """Return why a folder does not hold the run that a study plans, or an empty text.
@@ -59,11 +59,11 @@ def not_planned(
             return "result.json was made with another recipe.yaml"
     texts = words.parse(options)
     recipe_keys = all_keys()
-    computing = counted({key: text for key, text in texts.items() if key in recipe_keys})
+    computing = experiment_values({key: text for key, text in texts.items() if key in recipe_keys})
     sources = schema.sources({"init": SCRATCH, **texts})
     planned = words.typed({key: text for key, text in computing.items() if key not in sources})
     # keys that change only the result may change until the run has finished
-    planned |= values if is_finished else counted(values, free)
+    planned |= values if is_finished else experiment_values(values, free)
     if planned.get("compute.precision") == "auto":
         undecided = [*undecided, "compute.precision"]
     result_options = (environment and environment.options) or {}

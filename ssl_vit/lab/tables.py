@@ -10,19 +10,19 @@ import pandas as pd
 
 from .. import stats
 from ..errors import UserError
-from ..formatting import FEW_IMAGES, some, text_line
-from ..metrics import COMMONEST, PROBE_BASELINES, find_baseline, find_metric, label
-from .compare import Comparison, Difference, along, compare, numbers
+from ..formatting import FEW_IMAGES, list_names, text_line
+from ..metrics import COMMONEST, PROBE_BASELINES, find_baseline, find_metric, metric_label
+from .compare import Comparison, Difference, compare, compare_along, parse_numbers
 from .results import Results
 from .study import launch
 from .study.read import UNTRAINED
-from .verdict import FRESH, Measure, Verdict, claims
+from .verdict import FRESH, Measure, Verdict, decide_claims
 
 SEEDS = "seeds"  # an interval is over seeds, or over seeds and images
 SHORT = ("exaFLOP", "device-hours", "times")  # columns that show three significant digits
 
 
-class Shown(NamedTuple):
+class ReportTable(NamedTuple):
     """Table of the report.
 
     Attributes:
@@ -41,7 +41,7 @@ class Shown(NamedTuple):
     losses: frozenset[str] = frozenset()
 
 
-def tables(results: Results, verdict: Verdict) -> dict[str, Shown]:
+def tables(results: Results, verdict: Verdict) -> dict[str, ReportTable]:
     """Return the report's tables that have rows, beginning with the compared names."""
     by_name = {}
     if verdict.measure is not None:
@@ -62,23 +62,23 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFr
     On the compared axis, fresh weights get the name FRESH. If two trained names have different
     fresh weights, because their networks differ, the name of fresh weights says which network.
     """
-    fresh = verdict.fresh
-    comparisons = [*(difference.asked for difference in fresh.differences), *fresh.missing]
+    fresh = verdict.against_fresh
+    comparisons = [*(difference.comparison for difference in fresh.differences), *fresh.missing]
     compared = [comparison.a for comparison in comparisons if comparison.b == FRESH]
-    axis, columns = verdict.rule.axis or "run", [*verdict.rule.axes_of_places, "seed"]
-    rows = results.rows(None, measure.name, measure.split, beside=verdict.rule.test)
+    axis, columns = verdict.rule.axis or "run", [*verdict.rule.other_axes, "seed"]
+    rows = results.rows(None, measure.name, measure.split, fresh_of=verdict.rule.test)
     rows = rows[rows[axis].isin(compared)] if verdict.rule.axis else rows
     are_alike = not rows.drop_duplicates([*columns, "value"]).duplicated(columns).any()
     names = FRESH if are_alike else FRESH + " as " + rows[axis]
     return rows.assign(**{axis: names}).drop_duplicates([axis, *columns])
 
 
-def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
+def _compared(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
     """Build the table of every name at every place, ordered by the mean.
 
     If all comparisons have the same second name, the table also shows the differences from it.
     """
-    differences = {difference.asked: difference for difference in verdict.found.differences}
+    differences = {difference.comparison: difference for difference in verdict.primary.differences}
     references = {comparison.b for comparison in differences}
     baseline = references.pop() if len(references) == 1 else results.plan.report.get("baseline")
     rows = pd.concat([verdict.rows, untrained(results, verdict, measure)])
@@ -89,7 +89,7 @@ def _compared(results: Results, verdict: Verdict, measure: Measure) -> Shown:
     caption = f"{measure.label} on {count}{measure.split} images"
     caption += ", in percent" if measure.scale == 100 else ""
     caption += ". n is the number of seeds, and exaFLOP includes pre-training."
-    return Shown(frame, caption, f"{_level(verdict.found.size)} interval", measure.digits)
+    return ReportTable(frame, caption, f"{_level(verdict.primary.size)} interval", measure.digits)
 
 
 def _summary(
@@ -114,7 +114,7 @@ def _summary(
         baseline: Name on the compared axis, or None for no differences.
         minus: Function that measures the difference of a comparison, or returns None.
     """
-    axis, places = verdict.rule.axis or "run", verdict.rule.axes_of_places
+    axis, places = verdict.rule.axis or "run", verdict.rule.other_axes
     records = []
     for key, cell in rows.groupby([*places, axis], sort=False):
         place, name = tuple(zip(places, key[:-1], strict=True)), key[-1]
@@ -155,12 +155,12 @@ def _level(family: int) -> str:
     return f"{100 * (1 - 0.05 / family):.4g}%"
 
 
-def _differences(verdict: Verdict, measure: Measure) -> Shown:
+def _differences(verdict: Verdict, measure: Measure) -> ReportTable:
     """Build the table of the differences that the sentences use."""
     rows = [
         {
-            "difference": f"{difference.asked.a} minus {difference.asked.b}",
-            **dict(difference.asked.at),
+            "difference": f"{difference.comparison.a} minus {difference.comparison.b}",
+            **dict(difference.comparison.at),
             "n": difference.n,
             "mean": difference.mean,
             "sd": difference.sd,
@@ -170,7 +170,7 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
             "metric": measure.name,
             "split": measure.split,
         }
-        for family in (verdict.found, verdict.fresh)
+        for family in (verdict.primary, verdict.against_fresh)
         for difference in family.differences
     ]
     caption = (
@@ -182,10 +182,10 @@ def _differences(verdict: Verdict, measure: Measure) -> Shown:
             " An interval over seeds and images covers both Student's t interval and a"
             " bootstrap interval."
         )
-    return Shown(pd.DataFrame(rows), caption, "interval", measure.digits)
+    return ReportTable(pd.DataFrame(rows), caption, "interval", measure.digits)
 
 
-def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str, Shown]]:
+def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str, ReportTable]]:
     """Yield name and table of the differences by each further measure of the report.
 
     These tables are exploratory, because only the first measure makes claims.
@@ -193,14 +193,16 @@ def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str
     for name in results.plan.report.get("measures", ())[1:]:
         plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
         with suppress(UserError):  # raised if no finished run has measured it
-            by_measure = claims(replace(results, plan=plan))
+            by_measure = decide_claims(replace(results, plan=plan))
             measure = by_measure.measure
             if measure is not None:
                 split = "" if measure.split == "test" else f" ({measure.split})"
                 yield f"differences by {measure.label}{split}", _differences(by_measure, measure)
 
 
-def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:
+def _means(
+    results: Results, verdict: Verdict, measure: Measure
+) -> Iterator[tuple[str, ReportTable]]:
     """Yield name and table of means over the names of an axis and over groups of names.
 
     A mean uses only seeds that have the same names, the largest set of names that a seed has.
@@ -237,25 +239,29 @@ def _means(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
         left_out = ", ".join(name for name in all_names if name not in planned)
         caption += f" Not in the study: {left_out}." if left_out else ""
         frame = frame.drop(columns=["exaFLOP", "images"], errors="ignore")
-        yield f"mean over {over}", Shown(frame, caption)
+        yield f"mean over {over}", ReportTable(frame, caption)
 
 
-def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tuple[str, Shown]]:
+def _along(
+    results: Results, verdict: Verdict, measure: Measure
+) -> Iterator[tuple[str, ReportTable]]:
     """Yield name and table of how many times as much the baseline needs along a numeric axis.
 
     The study must compare names with a baseline at several numbers of a single other axis, such as
     shares of labels.
     """
     rule, baseline = verdict.rule, results.plan.report.get("baseline")
-    if not rule.axis or not baseline or len(rule.axes_of_places) != 1:
+    if not rule.axis or not baseline or len(rule.other_axes) != 1:
         return
-    axis = rule.axes_of_places[0]
-    if not numbers([*verdict.rows[axis].unique()]):
+    axis = rule.other_axes[0]
+    if not parse_numbers([*verdict.rows[axis].unique()]):
         return
     rows, texts = [], []
     values = verdict.rows.assign(value=measure.sign * verdict.rows["value"])
     for name in rule.arms:
-        against = None if name == baseline else along(values, rule.axis, name, baseline, axis)
+        against = (
+            None if name == baseline else compare_along(values, rule.axis, name, baseline, axis)
+        )
         if against is None:
             continue
         for place, factor in against.factors.items():
@@ -273,10 +279,10 @@ def _along(results: Results, verdict: Verdict, measure: Measure) -> Iterator[tup
         f" interpolated in the logarithm of {axis}. An interval that reaches beyond the tried"
     )
     caption += " values is open."
-    yield f"along {axis}", Shown(pd.DataFrame(rows), caption + "".join(texts))
+    yield f"along {axis}", ReportTable(pd.DataFrame(rows), caption + "".join(texts))
 
 
-def _others(results: Results, verdict: Verdict, run: str) -> Shown:
+def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
     """Build the table of everything that a run has measured except the deciding measure.
 
     Each metric has the mean and the standard deviation over seeds. Probes are shown with the same
@@ -286,7 +292,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
     rows, main = results.rows(run), verdict.measure
     if main is not None and run == verdict.rule.test:
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
-    rows = pd.concat([rows, results.rows(beside=run)]).sort_index()
+    rows = pd.concat([rows, results.rows(fresh_of=run)]).sort_index()
     tested_seeds = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
     tested_rows = rows[rows["seed"].isin(tested_seeds)]
     # leave out seeds that chose settings, unless there are no other seeds
@@ -307,7 +313,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         if baseline is None or metric.startswith(tuple(PROBE_BASELINES)):
             if metric.startswith(COMMONEST) or not find_metric(shown).compared:
                 continue
-            head = f"{label(shown)} of {head}" if head else label(shown)
+            head = f"{metric_label(shown)} of {head}" if head else metric_label(shown)
         values = stats.summarize((scale * cell["value"]).tolist())
         split_text = "" if split == "test" else f" ({split})"
         measured.setdefault(head + split_text, []).append(cell)
@@ -326,8 +332,10 @@ def _others(results: Results, verdict: Verdict, run: str) -> Shown:
         caption += f" Measured on few images: {', '.join(few)}."
     axis = verdict.rule.axis or "run"
     for counts, heads in _on_other_images(rows_by_head, axis, results.plan.axes).items():
-        caption += f" Rows of {some(heads)} were measured on different images ({counts} images)."
-    return Shown(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))
+        caption += (
+            f" Rows of {list_names(heads)} were measured on different images ({counts} images)."
+        )
+    return ReportTable(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))
 
 
 def _on_other_images(
@@ -357,7 +365,7 @@ def _on_other_images(
     return texts
 
 
-def _chosen(results: Results) -> Shown:
+def _chosen(results: Results) -> ReportTable:
     """Build the table of values that were chosen among tries, with a row for all seeds."""
     tasks = results.plan.by_name
     records: dict[str, dict[str, Any]] = {}
@@ -374,10 +382,10 @@ def _chosen(results: Results) -> Shown:
         records.setdefault(f"{task.run} {task.at}", row)
     caption = "The values were chosen on held-out images. If a value is at an end of the tries, a"
     caption += " better value may lie beyond this end."
-    return Shown(pd.DataFrame([*records.values()]), caption)
+    return ReportTable(pd.DataFrame([*records.values()]), caption)
 
 
-def _cost(results: Results) -> Shown:
+def _cost(results: Results) -> ReportTable:
     rows = []
     for run in dict.fromkeys(task.run for task in results.plan.tasks):
         names = [task.name for task in results.plan.tasks if task.run == run]
@@ -386,12 +394,12 @@ def _cost(results: Results) -> Shown:
         exaflop = sum(counted) if len(counted) == len(done) else None
         row = {"run": run, "tasks": f"{len(done)} of {len(names)}", "exaFLOP": exaflop}
         rows.append(row | {"device-hours": float(sum(result.device_hours for result in done))})
-    return Shown(
+    return ReportTable(
         pd.DataFrame(rows), "Cost of each run, without the runs that gave the initial weights."
     )
 
 
-def as_text(shown: Shown) -> pd.DataFrame:
+def as_text(shown: ReportTable) -> pd.DataFrame:
     """Return a table as text for readers.
 
     Empty columns are left out. The two ends of an interval become one cell, and so do the mean and

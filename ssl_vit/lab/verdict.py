@@ -21,17 +21,17 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ..errors import UserError, suggest
-from ..formatting import NAMED, SPLIT_NAMES, some
+from ..formatting import NAMED, SPLIT_NAMES, list_names
 from ..metrics import (
     MAIN,
     NUMBER,
     PROBED,
     find_metric,
     has_direction,
-    is_of_frozen,
-    is_of_model,
-    label,
-    place,
+    is_frozen_metric,
+    is_model_metric,
+    measure_rank,
+    metric_label,
 )
 from ..recipe.init_source import SCRATCH
 from . import engine
@@ -39,19 +39,19 @@ from .compare import (
     FEWEST,
     Comparison,
     Difference,
-    Outcomes,
     Rule,
-    difference,
+    TestOutcomes,
+    measure_difference,
     on_different_images,
-    pairs,
+    pair_rows,
 )
-from .results import BESIDE, PREDICTED, Results
+from .results import FRESH_FOLDER, PREDICTED, Results
 from .study.options import RELEASED
 from .study.tasks import Task, Tasks
 
 FRESH = "fresh weights"
 ERROR = 0.05  # probability that a family claims a difference that does not exist
-Asked = dict[Comparison, pd.DataFrame]  # {comparison: pairs over seeds}
+PairsByComparison = dict[Comparison, pd.DataFrame]  # {comparison: pairs over seeds}
 
 
 class Measure(NamedTuple):
@@ -96,7 +96,7 @@ class Family(NamedTuple):
         return [difference for difference in self.differences if difference.claimed and self.final]
 
     @property
-    def asked(self) -> int:
+    def num_comparisons(self) -> int:
         return len(self.differences) + len(self.missing)
 
 
@@ -108,22 +108,23 @@ class Verdict:
         rule: Rule that decides.
         measure: Metric that decides, or None if nothing has been measured yet.
         rows: Compared rows of the results.
-        found: Family of the study's comparisons. Empty if the compared names are tested on
+        primary: Family of the study's comparisons. Empty if the compared names are tested on
             different images.
-        fresh: Family of the trained names minus fresh weights. Empty if no fresh weights are
-            measured, if no name is trained, or if the study's own comparisons already include them.
+        against_fresh: Family of the trained names minus fresh weights. Empty if no fresh weights
+            are measured, if no name is trained, or if the study's own comparisons already include
+            them.
         sentences: Claims about both families, and what the study lacks.
     """
 
     rule: Rule
     measure: Measure | None
     rows: pd.DataFrame
-    found: Family
-    fresh: Family
+    primary: Family
+    against_fresh: Family
     sentences: tuple[str, ...]
 
 
-def claims(results: Results) -> Verdict:
+def decide_claims(results: Results) -> Verdict:
     """Decide what a study's results claim by the study's rule.
 
     Raises:
@@ -146,11 +147,14 @@ def claims(results: Results) -> Verdict:
         nothing = Family((), len(rule.asked), rule.asked)
         return Verdict(rule, None, results.rows(rule.test), nothing, nothing, texts)
     rows = results.rows(rule.test, measure.name, measure.split)
-    asked = {comparison: pairs(rows, rule.axis or "run", comparison) for comparison in rule.asked}
-    fresh = _with_fresh(results, rule, measure)
+    asked = {
+        comparison: pair_rows(rows, rule.axis or "run", comparison) for comparison in rule.asked
+    }
+    fresh = _pair_with_fresh(results, rule, measure)
     compared = [*asked.items(), *(fresh or {}).items()]
     reasons = {
-        comparison: _apart(paired, measure, results.plan.by_name) for comparison, paired in compared
+        comparison: _why_not_comparable(paired, measure, results.plan.by_name)
+        for comparison, paired in compared
     }
     unequal = next((comparison for comparison, why in reasons.items() if why), None)
     if unequal:
@@ -161,7 +165,7 @@ def claims(results: Results) -> Verdict:
         compared, asked = compared[len(asked) :], {}
     final = not results.untested and not results.plan.dropped
     tasks = {name for _, paired in compared for name in (*paired["folder_a"], *paired["folder_b"])}
-    correct = results.correct(tasks) if measure.name == PREDICTED else {}
+    correct = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
     ends = results.ends
     primary, against_fresh = (
         _family(family, ends, final, measure, correct) for family in (asked, fresh or {})
@@ -170,7 +174,7 @@ def claims(results: Results) -> Verdict:
     opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
     why = f": {unequal.a} and {unequal.b} {reasons[unequal]}" if unequal else ""
     sentences = [
-        sentence(opening, primary, rule, measure) if asked else f"Nothing is compared{why}."
+        claims_sentence(opening, primary, rule, measure) if asked else f"Nothing is compared{why}."
     ]
     sentences += _measured_otherwise(results, asked)
     if fresh is None:
@@ -179,7 +183,7 @@ def claims(results: Results) -> Verdict:
         names_fresh = {comparison.b for comparison in fresh} == {FRESH}
         if asked:  # else no sentence has named the measure yet
             opening = "By the same measure," if names_fresh else "Compared with fresh weights,"
-        sentences.append(sentence(opening, against_fresh, rule, measure))
+        sentences.append(claims_sentence(opening, against_fresh, rule, measure))
     sentences += [*_unfinished(results), *_history(results)]
     return Verdict(rule, measure, rows, primary, against_fresh, tuple(sentences))
 
@@ -190,7 +194,7 @@ def _history(results: Results) -> Iterator[str]:
     yield from plan.changes
     if plan.dropped:
         text = "The study was stopped before the planned end, so the intervals are exploratory."
-        yield f"{text} The plan dropped these unfinished tasks: {some(plan.dropped)}."
+        yield f"{text} The plan dropped these unfinished tasks: {list_names(plan.dropped)}."
     elif results.ends > 1:
         bound = ERROR * sum(1 / end for end in range(1, results.ends + 1))
         text = (
@@ -210,7 +214,7 @@ def _unfinished(results: Results) -> Iterator[str]:
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
         text = f"At {last} UTC, {len(results.missing)} of {len(results.plan.tasks)} tasks had not"
-        yield f"{text} finished: {some(results.missing)}. The report lacks these results."
+        yield f"{text} finished: {list_names(results.missing)}. The report lacks these results."
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:
@@ -225,11 +229,11 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     """
     # all rows, so that an infinite value does not change which measure is the first
     rows = results.table
-    rows = rows[(rows["run"] == rule.test) & rows["metric"].map(is_of_model).astype(bool)]
+    rows = rows[(rows["run"] == rule.test) & rows["metric"].map(is_model_metric).astype(bool)]
     if results.rows(rule.test).empty:
         return None
     tested = rows[rows["split"] == "test"]
-    name = rule.measure or min((rows if tested.empty else tested)["metric"], key=_order)
+    name = rule.measure or min((rows if tested.empty else tested)["metric"], key=_measure_order)
     splits = {*rows[rows["metric"] == name]["split"]}
     if not splits:
         text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
@@ -243,20 +247,20 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
         min(splits),
     )
     in_percent = (100, " points", 2) if row.in_per_cent else ()
-    return Measure(name, split, label(name), 1 if row.higher else -1, *in_percent)
+    return Measure(name, split, metric_label(name), 1 if row.higher else -1, *in_percent)
 
 
-def _order(metric: str) -> float:
+def _measure_order(metric: str) -> float:
     """Return the rank by which `find_measure` chooses a metric, the lowest first.
 
     Measures of frozen encoders come first. All other metrics, including the probes of a training
     run, share the last rank.
     """
-    is_probe = is_of_frozen(metric) and not metric.startswith(PROBED)
-    return place(metric) if is_probe else len(MAIN)
+    is_probe = is_frozen_metric(metric) and not metric.startswith(PROBED)
+    return measure_rank(metric) if is_probe else len(MAIN)
 
 
-def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
+def _measured_otherwise(results: Results, asked: PairsByComparison) -> Iterator[str]:
     """Yield a sentence about frozen encoders that were measured in different ways.
 
     The ways differ in the pooling of features or in the size of the images.
@@ -274,11 +278,11 @@ def _measured_otherwise(results: Results, asked: Asked) -> Iterator[str]:
                     texts[f"{comparison.a} with {key}={value_a}"] = None
                     texts[f"{comparison.b} with {key}={value_b}"] = None
     if texts:
-        differing = some([*texts])
+        differing = list_names([*texts])
         yield f"Part of a difference may come from how the encoders were measured: {differing}."
 
 
-def _apart(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
+def _why_not_comparable(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
     """Return why the two names of a comparison cannot be compared, or an empty text.
 
     Names cannot be compared if they were tested on different images. The loss or accuracy that
@@ -286,7 +290,7 @@ def _apart(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
     one name easier.
 
     Args:
-        paired: Pairs of runs, from `compare.pairs`.
+        paired: Pairs of runs, from `compare.pair_rows`.
         measure: Measure of the comparison.
         tasks: Tasks of the study.
     """
@@ -309,7 +313,7 @@ def _apart(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
     return ""
 
 
-def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
+def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByComparison | None:
     """Pair each trained encoder with fresh weights of the same seed and place.
 
     A compared fine-tuning is paired with the fine-tuning of fresh weights, a task of its own. A
@@ -324,7 +328,7 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
     tested = [task for task in tasks.values() if task.run == rule.test]
     trained = [task for task in tested if not _is_fresh(task, tasks)]
     if report.get("question"):  # the answer of study/worth compares the released encoder
-        trained = [task for task in trained if _called(task, rule) != RELEASED]
+        trained = [task for task in trained if _arm_name(task, rule) != RELEASED]
     tool, shown_runs = tested[0].tool, (rule.test, *report.get("beside", ()))
     fresh_tasks = []
     if tool == "finetune":
@@ -336,15 +340,15 @@ def _with_fresh(results: Results, rule: Rule, measure: Measure) -> Asked | None:
     for task in trained:
         place = tuple(pair for pair in task.at.items() if pair[0] != rule.axis)
         fresh_folders = {
-            _called(fresh_task, rule): fresh_task.name
+            _arm_name(fresh_task, rule): fresh_task.name
             for fresh_task in fresh_tasks
-            if fresh_task.seed == task.seed and _is_beside(rule, task, fresh_task)
+            if fresh_task.seed == task.seed and _is_same_place(rule, task, fresh_task)
         }
         if not fresh_tasks:
-            fresh_folders = {FRESH: BESIDE.format(task.name)}
+            fresh_folders = {FRESH: FRESH_FOLDER.format(task.name)}
         for name, folder in fresh_folders.items():
-            paired = pairs(rows, "folder", Comparison(task.name, folder))
-            comparison = Comparison(_called(task, rule), name, place)
+            paired = pair_rows(rows, "folder", Comparison(task.name, folder))
+            comparison = Comparison(_arm_name(task, rule), name, place)
             paired_by_comparison.setdefault(comparison, []).append(paired)
     joined = {comparison: pd.concat(each) for comparison, each in paired_by_comparison.items()}
     if trained and not fresh_tasks and not any(map(len, joined.values())):
@@ -370,12 +374,12 @@ def _is_fresh(task: Task, tasks: Tasks) -> bool:
     return task.tool != "pretrain" and SCRATCH in possible_init
 
 
-def _called(task: Task, rule: Rule) -> str:
+def _arm_name(task: Task, rule: Rule) -> str:
     """Return the name of the arm that a task belongs to: its name on the axis, or its run."""
     return task.at.get(rule.axis or "", task.run) if task.run == rule.test else task.run
 
 
-def _is_beside(rule: Rule, trained: Task, fresh: Task) -> bool:
+def _is_same_place(rule: Rule, trained: Task, fresh: Task) -> bool:
     """Return whether a task from fresh weights has the same names on the axes as a trained task.
 
     The compared axis may differ if the task belongs to the compared run.
@@ -387,7 +391,11 @@ def _is_beside(rule: Rule, trained: Task, fresh: Task) -> bool:
 
 
 def _family(
-    asked: Asked, ends: int, final: bool, measure: Measure, correct: dict[str, Outcomes]
+    asked: PairsByComparison,
+    ends: int,
+    final: bool,
+    measure: Measure,
+    correct: dict[str, TestOutcomes],
 ) -> Family:
     """Measure the differences of comparisons that share an error of 5%.
 
@@ -400,7 +408,7 @@ def _family(
     """
     size = max(1, len(asked)) * ends
     by_comparison = {
-        comparison: difference(comparison, paired, size, measure.scale, correct)
+        comparison: measure_difference(comparison, paired, size, measure.scale, correct)
         for comparison, paired in asked.items()
     }
     differences = tuple(measured for measured in by_comparison.values() if measured)
@@ -408,7 +416,7 @@ def _family(
     return Family(differences, size, missing, final)
 
 
-def sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
+def claims_sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
     """Return the sentence that states the claims of a family of comparisons.
 
     Args:
@@ -417,18 +425,20 @@ def sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
         rule: Rule of the study.
         measure: Measure of the comparisons.
     """
-    shared = f"{family.asked} comparison{'s' if family.asked != 1 else ''}"
+    shared = f"{family.num_comparisons} comparison{'s' if family.num_comparisons != 1 else ''}"
     if family.missing:
         shared += f", {len(family.missing)} without results yet"
-    ends = family.size // max(1, family.asked)
+    ends = family.size // max(1, family.num_comparisons)
     if ends > 1:
         shared += f", at {ends} planned ends"
     in_all = f" (Bonferroni over {shared})" if family.size > 1 else ""
     if not family.final:
-        so_far = some([_open(difference, measure) for difference in family.differences])
+        so_far = list_names(
+            [_describe_unclaimed(difference, measure) for difference in family.differences]
+        )
         so_far = so_far or "no comparison has results"
         return f"{opening} nothing is claimed before the planned end. So far: {so_far}{in_all}."
-    compared = [*(difference.asked for difference in family.differences), *family.missing]
+    compared = [*(difference.comparison for difference in family.differences), *family.missing]
     references = {comparison.b for comparison in compared}
     reference = f" from {references.pop()}" if len(references) == 1 else ""
     most_seeds = max((difference.n for difference in family.differences), default=0)
@@ -438,21 +448,23 @@ def sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
         return f"{opening} {text}{in_all}."
     claimed = family.claimed
     unclaimed = [
-        _open(difference, measure) for difference in family.differences if not difference.claimed
+        _describe_unclaimed(difference, measure)
+        for difference in family.differences
+        if not difference.claimed
     ]
     if not claimed:
         text = f"no {rule.axis or rule.test} can be distinguished{reference} at 95%{in_all}"
-        return f"{opening} {text}: {some(unclaimed)}."
-    texts = [_claim(difference, measure) for difference in claimed[:NAMED]]
+        return f"{opening} {text}: {list_names(unclaimed)}."
+    texts = [_describe_claim(difference, measure) for difference in claimed[:NAMED]]
     if len(claimed) > NAMED:
         texts.append(f"{len(claimed) - NAMED} more in the table")
-    rest = f" Not distinguished from zero: {some(unclaimed)}." if unclaimed else ""
+    rest = f" Not distinguished from zero: {list_names(unclaimed)}." if unclaimed else ""
     best = _best(claimed, rule, measure)
     ending = f" {best} is the best of all." if best else ""
     return f"{opening} {'; '.join(texts)}. Intervals: 95%{in_all}.{ending}{rest}"
 
 
-def _claim(difference: Difference, measure: Measure) -> str:
+def _describe_claim(difference: Difference, measure: Measure) -> str:
     """Describe a claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, 5 seeds)."""
     side = "above" if difference.mean > 0 else "below"
     verdict = ""
@@ -460,17 +472,17 @@ def _claim(difference: Difference, measure: Measure) -> str:
         verdict = " (better)" if difference.mean < 0 else " (worse)"
     size = f"{abs(difference.mean):.{measure.digits}f}{measure.unit}"
     interval = f"({_ends(difference, measure)}, {difference.n} seeds)"
-    asked = difference.asked
+    asked = difference.comparison
     return f"{asked.a} is {size} {side} {asked.b}{asked.place}{verdict} {interval}"
 
 
-def _open(difference: Difference, measure: Measure) -> str:
+def _describe_unclaimed(difference: Difference, measure: Measure) -> str:
     """Describe the mean and interval of a difference that is not claimed."""
     if not difference.interval:
-        return str(difference.asked)
+        return str(difference.comparison)
     mean = f"{difference.mean:+.{measure.digits}f}"
     ends = _ends(difference, measure)
-    return f"{difference.asked} (mean {mean}, interval {ends}, {difference.n} seeds)"
+    return f"{difference.comparison} (mean {mean}, interval {ends}, {difference.n} seeds)"
 
 
 def _ends(difference: Difference, measure: Measure) -> str:
@@ -483,7 +495,7 @@ def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | 
         return None
     wins = set()  # comparisons whose first name is better
     for claim in claimed:
-        a, b, place = claim.asked
+        a, b, place = claim.comparison
         is_a_better = measure.sign * claim.mean > 0
         wins.add(Comparison(a, b, place) if is_a_better else Comparison(b, a, place))
     for arm in rule.arms:

@@ -47,7 +47,9 @@ def is_eva(model: Model) -> bool:
     return timm.is_model(name) and timm.models.model_entrypoint(name).__module__ == Eva.__module__
 
 
-def timm_args(model: Model, size: int, channels: int = 3, exported: bool = True) -> dict[str, Any]:
+def build_timm_args(
+    model: Model, size: int, channels: int = 3, exported: bool = True
+) -> dict[str, Any]:
     """Return the keyword arguments with which timm.create_model builds a model.
 
     Args:
@@ -101,7 +103,7 @@ def _ratio(hidden: int, width: int) -> float:
     return math.nextafter(ratio, math.inf)  # the quotient was rounded down
 
 
-def first_registers(backbone: Any) -> None:
+def init_registers(backbone: Any) -> None:
     """Draw the initial values of registers, with the standard deviation of timm's Eva.
 
     With the standard deviation of 1e-6 of timm's VisionTransformer, all registers would be almost

@@ -151,7 +151,7 @@ def choose_attention(network: nn.Module) -> None:
             attention.fused_attn = True  # type: ignore[misc]
 
 
-def allow_wanted(blocks: nn.Sequential | nn.ModuleList) -> None:
+def enable_wanted_tokens(blocks: nn.Sequential | nn.ModuleList) -> None:
     """Turn the last block into a `Block` that can compute only wanted tokens, keeping all weights.
 
     Nothing changes unless the last block is timm's plain block with a QueryAttention.

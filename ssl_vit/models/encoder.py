@@ -27,16 +27,16 @@ from ..data.pixel_values import check_integers, evaluation_images, normalisation
 from ..errors import UserError
 from ..recipe.images import BYTES, Data
 from ..recipe.schema import Model
-from ..recipe.timm_models import positions_of, unfit
+from ..recipe.timm_models import positions_of, why_unsupported
 from .architectures import (
+    build_timm_args,
     check_architecture,
     check_sizes,
     create,
-    first_registers,
+    init_registers,
     is_eva,
-    timm_args,
 )
-from .attention import Block, allow_wanted, choose_attention, gather_tokens
+from .attention import Block, choose_attention, enable_wanted_tokens, gather_tokens
 from .drop_path import DropPath
 from .positions import Positions, build_positions
 
@@ -404,7 +404,7 @@ def build_backbone(
     """
     if not model.convolutional:
         return build_encoder(model, data, dropout, drop_path)
-    backbone = create(model, drop_path_rate=drop_path, **timm_args(model, data.size))
+    backbone = create(model, drop_path_rate=drop_path, **build_timm_args(model, data.size))
     check_sizes({"width": backbone.num_features}, model)
     return Convolutional(backbone, data)
 
@@ -430,14 +430,14 @@ def build_encoder(
     Raises:
         UserError: model.timm is unsuitable, or differs from the keys of model=.
     """
-    args = timm_args(model, data.size, data.channels, exported=False)
+    args = build_timm_args(model, data.size, data.channels, exported=False)
     args |= {"proj_drop_rate": dropout, "pos_drop_rate": dropout, "drop_path_rate": drop_path}
     # By default, some architectures of timm do not return patches as (B, N, D)
     args["dynamic_img_size"] = False
     if not is_eva(model):  # Eva has no argument weight_init
         args["weight_init"] = "jax"
     backbone = create(model, EXPECTED, **args)
-    reason = unfit(backbone)
+    reason = why_unsupported(backbone)
     if not reason and isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
         reason = f"this architecture is not supported. {EXPECTED}"
     if reason:
@@ -446,7 +446,7 @@ def build_encoder(
         named_apply(init_weights_vit_jax, backbone)
         if backbone.cls_token is not None:
             nn.init.normal_(backbone.cls_token, std=1e-6)
-    first_registers(backbone)
+    init_registers(backbone)
     grid = backbone.patch_embed.grid_size
     positions = build_positions(model.positions, grid, model.width)
     encoder = Encoder(backbone, data, positions)
@@ -459,7 +459,7 @@ def build_encoder(
     # Few objectives use a pooled feature, and a linear layer after the norm can learn its scale
     backbone.fc_norm.requires_grad_(False)
     choose_attention(backbone)
-    allow_wanted(backbone.blocks)
+    enable_wanted_tokens(backbone.blocks)
     if type(backbone.patch_embed) is PatchEmbed:
         backbone.patch_embed.proj.__class__ = PatchProjection
     return encoder

@@ -21,7 +21,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from ..errors import UserError, reason
-from ..recipe.export_files import check_weights, read_config, with_digests
+from ..recipe.export_files import add_digests, check_weights, read_config
 from ..recipe.init_source import InitSource
 from ..recipe.tool import parse
 from ..recipe.tools import ExportOptions
@@ -46,7 +46,7 @@ QKV = ("query", "key", "value")  # timm has one matrix for all three
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
 
-def _names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
+def _weight_names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Return timm's and transformers' names of the weights of a ViT, including the head.
 
     Args:
@@ -85,7 +85,7 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """
     theirs = {name.removeprefix("vit."): value for name, value in state.items()}
     layers = {name.split(".")[2] for name in theirs if name.startswith("encoder.layer.")}
-    names, packed_names = _names(len(layers))
+    names, packed_names = _weight_names(len(layers))
     expected = {*names.values(), *(name for three in packed_names.values() for name in three)}
     for name in theirs:
         if name not in expected and not name.startswith("pooler.") and "mask_token" not in name:
@@ -107,7 +107,7 @@ def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[st
             linear as in config.json.
     """
     blocks = {name.split(".")[1] for name in state if name.startswith("blocks.")}
-    names, packed_names = _names(len(blocks))
+    names, packed_names = _weight_names(len(blocks))
     converted: dict[str, Tensor] = {}
     for name, value in state.items():
         if name in names:
@@ -167,7 +167,7 @@ def to_transformers(export: Path, out: Path) -> None:
         processor = _processor(data_config)
     out.mkdir(parents=True)
     weights = save(state, {"format": "pt"})
-    vit_config = with_digests(vit_config, {"model.safetensors": weights})
+    vit_config = add_digests(vit_config, {"model.safetensors": weights})
     (out / "model.safetensors").write_bytes(weights)
     (out / "config.json").write_text(json.dumps(vit_config, indent=2) + "\n")
     if processor:
@@ -181,7 +181,7 @@ def _unsupported(model: Any) -> str | None:
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
         embed = type(getattr(model, "patch_embed", None)).__name__
         return f"the network is {type(model).__name__} on {embed}, without patches of pixels"
-    names, packed_names = _names(len(model.blocks))
+    names, packed_names = _weight_names(len(model.blocks))
     expected = {name for name in (*names, *packed_names) if not name.startswith("head.")}
     present = {name for name in model.state_dict() if not name.startswith("head.")}
     if present - expected:

@@ -31,7 +31,7 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
     return state
 
 
-def kind_there(state: Mapping[str, Tensor], without_tensors: str | None) -> str | None:
+def find_position_kind(state: Mapping[str, Tensor], without_tensors: str | None) -> str | None:
     """Return the value of model.positions with which an encoder can load weights.
 
     Weights with a position table need "learned", whatever the origin of the table, unless the

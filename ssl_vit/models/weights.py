@@ -21,16 +21,16 @@ from torch import Tensor, nn
 from .. import hub_files
 from ..errors import NOT_FINITE, UserError
 from ..recipe import export_files, timm_models
-from ..recipe.export_files import encoder_options, normalisation
+from ..recipe.export_files import encoder_options, read_normalisation
 from ..recipe.init_source import InitSource
 from ..recipe.model import TRANSFORMERS
 from ..recipe.schema import Data, Model
 from ..recipe.timm_models import sizes_of_state
 from ..runs.files import replacing, sweep
 from . import interop
-from .architectures import architecture, is_eva, timm_args
+from .architectures import architecture, build_timm_args, is_eva
 from .encoder import Backbone, Encoder
-from .position_weights import POSITIONS, exported_state, fit_positions, kind_there
+from .position_weights import POSITIONS, exported_state, find_position_kind, fit_positions
 
 FIRST = "patch_embed.proj.weight"
 # Heads of pre-training, which are not loaded (paper, 3.2)
@@ -112,7 +112,7 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
         raise UserError(f"{init.option}: {damaged} {NOT_FINITE}")
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
-    model_sizes = sizes_of_state(backbone.state_dict()) | timm_models.unseen(backbone)
+    model_sizes = sizes_of_state(backbone.state_dict()) | timm_models.hidden_properties(backbone)
     # Sizes before names: a message on model.width tells more than a list of shapes
     _check_sizes(init.option, sizes_of_state(state) | loaded.unseen, model_sizes)
     model_state = backbone.state_dict()
@@ -186,7 +186,7 @@ def _check_positions(
         UserError: The kinds differ.
     """
     current_kind = encoder.positions.kind
-    stored_kind = kind_there(state, loaded.positions)
+    stored_kind = find_position_kind(state, loaded.positions)
     allowed = [None, current_kind]
     if current_kind in ("learned_2d", "sincos_2d"):
         allowed.append("learned")  # exports hold these positions as a learned table
@@ -224,7 +224,7 @@ class LoadedWeights(NamedTuple):
         state: The weights, {timm's name: tensor}.
         mean: Mean of each channel for the normalisation of pixels in [0, 1].
         std: Standard deviation of each channel for the normalisation of pixels in [0, 1].
-        unseen: Properties that the weights do not show, see `timm_models.unseen`.
+        unseen: Properties that the weights do not show, see `timm_models.hidden_properties`.
         eps: The eps of the layer norms.
         positions: Value of model.positions, if the names of the tensors do not show it.
         timms_rule: For weights made by timm, arguments of timm's interpolation, see
@@ -244,11 +244,11 @@ def _open(init: InitSource) -> LoadedWeights:
     """Read weights from timm's repository, a .npz file or an export."""
     folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
     if init.is_timm:
-        return _of_timm(init)
+        return _from_timm(init)
     return _from_npz(init) if folder is None else _from_export(folder, init.option)
 
 
-def _of_timm(init: InitSource) -> LoadedWeights:
+def _from_timm(init: InitSource) -> LoadedWeights:
     """Download and read weights that timm has published, without the classifier.
 
     timm does not download the weights itself, because it may fall back to unpickling.
@@ -278,7 +278,7 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
         )
     export_files.check_digest(folder, "model.safetensors", option)
     config = export_files.read(folder)
-    stated = normalisation(folder)
+    stated = read_normalisation(folder)
     mean = stated.get("mean")
     std = stated.get("std")
     state = load_file(folder / "model.safetensors")
@@ -292,13 +292,15 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
         network = timm_models.network(name, config.get("model_args") or {})
     positions = "none" if getattr(network, "rope", None) is None else "rotary"
     timms_rule = None
-    if export_files.is_timms(config):
+    if export_files.is_timm_format(config):
         timms_rule = timm_models.table_rule(name)
         sides = export_files.image_sides(config)
         if POSITIONS in state and len(set(sides)) > 1:
             text = f"the weights are for images of {' x '.join(map(str, sides))} pixels"
             raise UserError(f"{option}: {text}. Use weights for square images.")
-    return LoadedWeights(state, mean, std, timm_models.unseen(network), None, positions, timms_rule)
+    return LoadedWeights(
+        state, mean, std, timm_models.hidden_properties(network), None, positions, timms_rule
+    )
 
 
 def _from_npz(init: InitSource) -> LoadedWeights:
@@ -321,7 +323,7 @@ def _from_npz(init: InitSource) -> LoadedWeights:
         heads = arrays[query].shape[1]
     size = patch * round((tokens - 1) ** 0.5)
     model = Model(patch=patch, width=width, depth=depth, heads=heads, mlp=mlp)
-    backbone: Any = timm.create_model(model.timm, num_classes=0, **timm_args(model, size))
+    backbone: Any = timm.create_model(model.timm, num_classes=0, **build_timm_args(model, size))
     backbone.load_pretrained(init.place)
     return LoadedWeights(backbone.state_dict(), [0.5] * 3, [0.5] * 3, {"model.heads": heads})
 
@@ -423,7 +425,7 @@ def export(
         files = {"model.safetensors": _packed(state), "heads.safetensors": _packed(heads)}
         for name, content in files.items():
             (new_folder / name).write_bytes(content)
-        config = export_files.with_digests(config, files)
+        config = export_files.add_digests(config, files)
         (new_folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -431,7 +433,7 @@ def _config(
     encoder: Backbone, model: Model, data: Data, pool: str, classes: Sequence[str]
 ) -> dict[str, Any]:
     """Return the content of config.json, from which timm builds the network and the transforms."""
-    args = timm_args(model, data.size, data.channels)
+    args = build_timm_args(model, data.size, data.channels)
     is_cropped = data.eval_mode == "crop"
     pretrained: dict[str, Any] = {
         "input_size": [data.channels, data.size, data.size],

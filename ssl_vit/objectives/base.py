@@ -13,7 +13,7 @@ from ..data.batching import Batch
 from ..errors import UserError, suggest
 from ..metrics import SHARE, Metric, all_baselines, find_baseline, find_metric, has_row
 from ..models.encoder import Backbone
-from ..recipe.declaration import all_declared, is_plugins
+from ..recipe.declaration import all_declared, is_from_plugin
 from .teacher import Averages, Teacher
 
 # Metric name -> (sum, count); sums and counts are added up over passes and processes
@@ -68,7 +68,7 @@ class Output(NamedTuple):
     metrics: Metrics
 
 
-def place(kind: type) -> str:
+def describe_class(kind: type) -> str:
     """Return the file and the name of a class, with which error messages begin."""
     return f"{getattr(sys.modules.get(kind.__module__), '__file__', '')}: {kind.__name__}"
 
@@ -82,7 +82,7 @@ def _caller() -> str:
     return f"{code.co_filename}: {code.co_qualname}"
 
 
-class Complete(nn.Module, ABC):
+class RequiresMethods(nn.Module, ABC):
     """Module that can only be created if the class defines all abstract methods.
 
     Otherwise a UserError of one line names the missing methods.
@@ -91,11 +91,11 @@ class Complete(nn.Module, ABC):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if missing := sorted(cls.__abstractmethods__):
             text = f"methods are missing. Define {', '.join(missing)}."
-            raise UserError(f"{place(cls)}: {text}")
+            raise UserError(f"{describe_class(cls)}: {text}")
         return super().__new__(cls)
 
 
-class Stepped(nn.Module):
+class StepHooks(nn.Module):
     """Part of an objective with a state that changes from one training step to the next."""
 
     def start_step(self, progress: float) -> None:
@@ -113,7 +113,7 @@ class Stepped(nn.Module):
         """
 
 
-class Objective(Complete):
+class Objective(RequiresMethods):
     """Pre-training task around an encoder: `objective(batch) -> Output`.
 
     The objective owns all parameters except the encoder's, such as mask token and heads. A subclass
@@ -172,8 +172,8 @@ class Objective(Complete):
         for module in self._stepped():
             module.after_step(found_inf)
 
-    def _stepped(self) -> Iterator[Stepped]:
-        return (module for module in self.modules() if isinstance(module, Stepped))
+    def _stepped(self) -> Iterator[StepHooks]:
+        return (module for module in self.modules() if isinstance(module, StepHooks))
 
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
         """Return the weights that a training step does not change, by default none.
@@ -309,7 +309,7 @@ def check_output(objective: Objective, output: Output) -> None:
     """
 
     def refuse(text: str) -> NoReturn:
-        raise UserError(f"{own_place(objective)}: {text}")
+        raise UserError(f"{describe_plugin_class(objective)}: {text}")
 
     if not isinstance(output, Output):
         refuse(f"forward returns {type(output).__name__}. Return Output(loss, metrics).")
@@ -320,7 +320,7 @@ def check_output(objective: Objective, output: Output) -> None:
         if not isinstance(pair, tuple) or [getattr(x, "ndim", 1) for x in pair] != [0, 0]:
             refuse(f"metric {name} is not a pair (sum, count) of scalars. Use sums(...).")
         if not has_row(name):
-            plugins = (declared for declared in all_declared() if is_plugins(type(declared)))
+            plugins = (declared for declared in all_declared() if is_from_plugin(type(declared)))
             rows = [row for plugin in plugins for row in plugin.metrics]
             declared_names = [row.name for row in rows if isinstance(row, Metric)]
             near = suggest(name, ["loss", "accuracy", *declared_names])
@@ -339,7 +339,7 @@ def check_gradient(objective: Objective, loss: Tensor) -> None:
     """
     if not loss.requires_grad:
         text = "the loss has no gradient. Compute the loss without detach() and no_grad()."
-        raise UserError(f"{own_place(objective)}: {text}")
+        raise UserError(f"{describe_plugin_class(objective)}: {text}")
 
 
 def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
@@ -357,7 +357,9 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
         if baseline is None:
             near = suggest(name, [declared.name for declared in all_baselines()])
             text = f"Add Baseline({name!r}, ...) to the metrics of the declaration ({near})."
-            raise UserError(f"{own_place(objective)}: baseline {name} is not declared. {text}")
+            raise UserError(
+                f"{describe_plugin_class(objective)}: baseline {name} is not declared. {text}"
+            )
         check_share(objective, name, value, baseline.compared_with[0])
 
 
@@ -376,13 +378,15 @@ def check_share(objective: Objective, name: str, value: float, metric: str = "")
     excess = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
     if find_metric(metric or name).unit == SHARE and excess > 1e-6:
         text = f"metric {name} is {value:.4g}. Values in the unit SHARE are between 0 and 1."
-        raise UserError(f"{own_place(objective)}: {text}")
+        raise UserError(f"{describe_plugin_class(objective)}: {text}")
 
 
-def own_place(objective: Objective) -> str:
+def describe_plugin_class(objective: Objective) -> str:
     """Return the file and the name of the class that a plugin defines, for error messages.
 
     The class is the objective or its target. Without a plugin, the class is the objective's.
     """
-    classes = (type(module) for module in objective.modules() if isinstance(module, Complete))
-    return place(next(filter(is_plugins, classes), type(objective)))
+    classes = (
+        type(module) for module in objective.modules() if isinstance(module, RequiresMethods)
+    )
+    return describe_class(next(filter(is_from_plugin, classes), type(objective)))

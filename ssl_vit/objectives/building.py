@@ -10,7 +10,7 @@ from ..recipe import declaration
 from ..recipe.declaration import G, ObjectiveDeclaration, TargetDeclaration
 from ..recipe.images import BYTES
 from ..recipe.schema import Recipe
-from .base import Objective, place
+from .base import Objective, describe_class
 from .targets.patch_targets import Target
 
 
@@ -40,7 +40,7 @@ class Settings:
     pool: str = "token"
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "Settings":
+    def from_recipe(cls, recipe: Recipe) -> "Settings":
         """Select the settings from a recipe."""
         data = recipe.data
         return cls(
@@ -76,7 +76,9 @@ class Settings:
         return built
 
 
-def build(settings: Settings, encoder: Backbone, classes: int, part: str = "") -> Objective:
+def build_objective(
+    settings: Settings, encoder: Backbone, classes: int, part: str = ""
+) -> Objective:
     """Build an objective around `encoder`.
 
     Args:
@@ -101,4 +103,4 @@ def _check_built(
 ) -> None:
     if not isinstance(built, kind):
         text = f"build returns {type(built).__name__}. Return an instance of {kind.__name__}."
-        raise UserError(f"{place(type(declared))}: {text}")
+        raise UserError(f"{describe_class(type(declared))}: {text}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
-from .base import Stepped
+from .base import StepHooks
 
 
 def processes() -> int:
@@ -85,7 +85,7 @@ def mean(x_BC: Tensor) -> Tensor:
     return _Sum.apply(mean_C) / num_processes
 
 
-class GlobalBatchNorm(Stepped):
+class GlobalBatchNorm(StepHooks):
     """Batch normalisation with mean and variance of the global batch, in float32.
 
     The result is the same for any number of processes (as torch's SyncBatchNorm, which needs GPUs).

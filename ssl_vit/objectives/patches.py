@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..metrics import KINDS
 from ..models.encoder import Encoder
 from . import corruption, reconstruction
-from .base import Metrics, Objective, Output, place
+from .base import Metrics, Objective, Output, describe_class
 from .targets.patch_targets import Target
 from .teacher import Averages
 
@@ -95,7 +95,7 @@ class PatchPrediction(Objective):
         """
         if tuple(shape) != tuple(expected):
             text = f"shape {tuple(shape)}; expected {tuple(expected)}"
-            raise UserError(f"{place(type(self.target))}: {what}: {text}")
+            raise UserError(f"{describe_class(type(self.target))}: {what}: {text}")
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
         drawn_B43HW = reconstruction.reconstruct(self, batch).panels_B43HW

@@ -14,7 +14,7 @@ from ..data.batching import Batch
 from ..data.pixel_values import shown_image
 from ..errors import UserError
 from . import corruption
-from .base import place
+from .base import describe_class
 
 if TYPE_CHECKING:
     from .patches import PatchPrediction
@@ -106,7 +106,7 @@ def _rendered(target: "Target", truth_BN: Tensor, patch: int) -> Tensor:
     if kind != torch.uint8 or shape not in shapes:
         expected = f"uint8 (B, N, c, c, 3), where c divides {patch}, the side of a patch"
         text = f"render returns {kind} of shape {shape}. Return {expected}."
-        raise UserError(f"{place(type(target))}: {text}")
+        raise UserError(f"{describe_class(type(target))}: {text}")
     return _filled(rendered, patch)
 
 

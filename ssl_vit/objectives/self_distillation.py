@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..models.encoder import Encoder
 from ..models.full_precision import full_precision
 from . import global_batch, teacher
-from .base import Stepped
+from .base import StepHooks
 from .dino import DinoOptions
 
 KOLEO_EPS = 1e-8  # DINOv2's loss/koleo_loss.py
@@ -21,7 +21,7 @@ STD = 0.02  # standard deviation of initial weights (vision_transformer.py, `DIN
 SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 
 
-class Prototypes(nn.Linear, Stepped):
+class Prototypes(nn.Linear, StepHooks):
     """Cosine similarities of features with K prototypes, each multiplied by the prototype's length.
 
     The lengths are 1 or learned. While `frozen`, at the beginning of the run, the gradient of the
@@ -106,10 +106,10 @@ class Teacher(teacher.Teacher):
 
     def __init__(self, encoder: Encoder, head: Head) -> None:
         super().__init__(encoder)
-        self.head = teacher.copy_of(head).eval()
+        self.head = teacher.frozen_copy(head).eval()
 
 
-class Assignment(Stepped):
+class Assignment(StepHooks):
     """Module that turns a teacher's logits into probabilities of prototypes and prevents collapse.
 
     With "centre", a running mean of all logits is subtracted before the softmax. The mean moves

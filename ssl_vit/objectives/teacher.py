@@ -17,7 +17,7 @@ M = TypeVar("M", bound=nn.Module)
 Averages = tuple[float, Iterable[tuple[nn.Parameter, nn.Parameter]]]
 
 
-def copy_of(module: M) -> M:
+def frozen_copy(module: M) -> M:
     """Return a copy of a module that gets no gradient."""
     return deepcopy(module).requires_grad_(False)
 
@@ -30,14 +30,16 @@ class Teacher(nn.Module):
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
-        self.encoder = copy_of(encoder)
+        self.encoder = frozen_copy(encoder)
         self.eval()
 
     def train(self, mode: bool = True) -> Self:
         return super().train(False)
 
 
-def pairs(*copies: tuple[nn.Module, nn.Module]) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+def pair_parameters(
+    *copies: tuple[nn.Module, nn.Module],
+) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
     """Yield the pairs (running average, averaged weight) of all trained weights.
 
     Args:

@@ -19,9 +19,9 @@ from ..metrics import (
     PROBE,
     find_baseline,
     find_metric,
-    is_of_model,
-    label,
+    is_model_metric,
     main_metrics,
+    metric_label,
 )
 from ..runs.folder import parse_row
 from .blocks import Chart, Line
@@ -51,7 +51,7 @@ class Curve(NamedTuple):
 Curves = Mapping[str, Curve]
 
 
-class Rows(NamedTuple):
+class MetricRows(NamedTuple):
     """Content of metrics.jsonl.
 
     Attributes:
@@ -67,7 +67,7 @@ class Rows(NamedTuple):
     damaged: int = 0
 
 
-def read(path: Path) -> Rows:
+def read(path: Path) -> MetricRows:
     """Return the rows of a file, or no rows if the file does not exist or is not a regular file.
 
     Raises:
@@ -77,7 +77,7 @@ def read(path: Path) -> Rows:
     columns: dict[str, tuple[array[int], array[float]]] = {}
     damaged = 0
     if not path.is_file():  # reading a pipe would block
-        return Rows(np.empty(0, np.int64), {})
+        return MetricRows(np.empty(0, np.int64), {})
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             row = parse_row(line)
@@ -93,15 +93,15 @@ def read(path: Path) -> Rows:
                 at.append(step)
                 values.append(value)
     curves = {name: Curve(*map(np.array, column)) for name, column in columns.items()}
-    return Rows(np.array(steps), curves, damaged)
+    return MetricRows(np.array(steps), curves, damaged)
 
 
-def of_model(curves: Curves) -> dict[str, Curve]:
+def model_curves(curves: Curves) -> dict[str, Curve]:
     """Return the curves of metrics, without baselines and counts."""
-    return {name: curve for name, curve in curves.items() if is_of_model(name)}
+    return {name: curve for name, curve in curves.items() if is_model_metric(name)}
 
 
-def of_table(names: Container[str]) -> list[str]:
+def table_metrics(names: Container[str]) -> list[str]:
     """Return the held-out metrics among `names` that lists of runs show, in that order."""
     shown = (f"{HELD_OUT}{name}" for name in main_metrics())
     return [name for name in shown if name in names]
@@ -113,10 +113,12 @@ def charts(curves: Curves) -> list[Chart]:
     A metric of held-out images is drawn in the chart of the training metric with the same name.
     """
     by_title: dict[str, list[Line]] = {title: [] for title in FIRST}
-    for name, curve in of_model(curves).items():
+    for name, curve in model_curves(curves).items():
         if not curve.is_constant:
-            by_title.setdefault(_title(name), []).append(line(written(name), thinned(curve)))
-    levels = [*_levels(curves)]
+            by_title.setdefault(_title(name), []).append(
+                line(metric_title(name), thin_curve(curve))
+            )
+    levels = [*_baseline_lines(curves)]
     return [
         Chart(title, [*lines, *(level for its_title, level in levels if its_title == title)])
         for title, lines in by_title.items()
@@ -129,11 +131,11 @@ def numbers(curves: Curves) -> list[list[str]]:
     first and last step.
     """
     rows = []
-    for name, (steps, values) in of_model(curves).items():
+    for name, (steps, values) in model_curves(curves).items():
         if Curve(steps, values).is_constant:
             span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
             value = find_metric(name.removeprefix(HELD_OUT)).text(values[0], page=True)
-            rows.append([written(name), value, span])
+            rows.append([metric_title(name), value, span])
     return rows
 
 
@@ -144,7 +146,7 @@ def _title(name: str) -> str:
         return "Probes of the frozen features"
     if kind := find_metric(stem).kind:
         stem = stem.removesuffix(f"_{kind}")
-    title = label(stem) + (" by kind of patch" if kind not in ("", MASKED) else "")
+    title = metric_label(stem) + (" by kind of patch" if kind not in ("", MASKED) else "")
     # A name with its own spelling stays unchanged: k-NN, mIoU, or a part of joint training.
     first = title.split()[0]
     spelled = "/" in title or first != first.lower()
@@ -157,12 +159,14 @@ def line(name: str, curve: Curve) -> Line:
     return Line(name, curve.steps.tolist(), curve.values.tolist(), kind)
 
 
-def written(name: str) -> str:
+def metric_title(name: str) -> str:
     """Return the name of a metric for readers."""
-    return label(name.removeprefix(HELD_OUT)) + (", held-out" if name.startswith(HELD_OUT) else "")
+    return metric_label(name.removeprefix(HELD_OUT)) + (
+        ", held-out" if name.startswith(HELD_OUT) else ""
+    )
 
 
-def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
+def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
     """Yield each baseline with the title of every chart that shows a metric compared with the
     baseline.
 
@@ -179,13 +183,13 @@ def _levels(curves: Curves) -> Iterator[tuple[str, Line]]:
         last = max(int(curve.steps[-1]) for curve in curves.values())
         called = f"baseline: {baseline.called}"
         if name.startswith(PROBE):  # several probes share one chart
-            called += f", {label(baseline.compared_with[0])}"
+            called += f", {metric_label(baseline.compared_with[0])}"
         level = Line(called, [first, last], [value] * 2, "level")
         for title in dict.fromkeys(_title(f"{part}/{metric}") for metric in baseline.compared_with):
-            yield title, level if known.is_constant else line(called, thinned(known))
+            yield title, level if known.is_constant else line(called, thin_curve(known))
 
 
-def thinned(curve: Curve, most: int = DRAWN) -> Curve:
+def thin_curve(curve: Curve, most: int = DRAWN) -> Curve:
     """Return at most `most` points of a curve (`most` is above 4), without losing a peak.
 
     The first and last point stay. The points between are divided into stretches of equal length,

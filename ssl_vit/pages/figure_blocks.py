@@ -18,7 +18,7 @@ from .run_record import read_run
 PAGE = "figures.html"
 
 
-class Shown(NamedTuple):
+class FigureDescription(NamedTuple):
     """Description of what a figure of the figures tool shows.
 
     Attributes:
@@ -33,32 +33,34 @@ class Shown(NamedTuple):
     shows_images: bool = True
 
 
-SHOWN = {
-    "filters": Shown(
+DESCRIPTIONS = {
+    "filters": FigureDescription(
         "the main directions (principal components) of the filters that embed a patch",
         uses_images=False,
         shows_images=False,
     ),
-    "positions": Shown(
+    "positions": FigureDescription(
         "cosine similarity of each patch's position embedding with all position embeddings",
         uses_images=False,
         shows_images=False,
     ),
-    "attention_distance": Shown(
+    "attention_distance": FigureDescription(
         "mean distance between a patch and the patches that the patch attends to, for each head",
         shows_images=False,
     ),
-    "attention_rollout": Shown(
+    "attention_rollout": FigureDescription(
         "how much each patch contributes to the image's feature (dark patches contribute little)"
     ),
-    "class_attention": Shown(
+    "class_attention": FigureDescription(
         "the patches that the class token attends to in the last block, by head"
     ),
-    "feature_map": Shown(
+    "feature_map": FigureDescription(
         "features of patches as colours (a colour means the same feature in all images)"
     ),
-    "image_map": Shown("features of images in two dimensions (t-SNE), coloured by class if known"),
-    "reconstruction": Shown(
+    "image_map": FigureDescription(
+        "features of images in two dimensions (t-SNE), coloured by class if known"
+    ),
+    "reconstruction": FigureDescription(
         "images, the corrupted patches, the predictions, the true patches, and the error"
     ),
 }
@@ -78,7 +80,7 @@ def predictions(values: Mapping[str, Any]) -> str:
     Returns:
         The caption; empty if the objective draws no figure or is not known here.
     """
-    declared = declaration.known_or_bare(str(values.get("objective")))
+    declared = declaration.find_objective_or_stub(str(values.get("objective")))
     parts = (declared, *(declaration.objective(name) for name in declared.parts))
     caption = next((part.figure for part in parts if part.figure), "")
     target = declaration.targets().get(str(values.get("target")))
@@ -128,7 +130,9 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
             named.append(f"{folder.name}/{path.name}")
             most += len(svg)
             continue
-        shown = SHOWN.get(path.stem, Shown(objective if path.stem in DECLARED_FIGURES else ""))
+        shown = DESCRIPTIONS.get(
+            path.stem, FigureDescription(objective if path.stem in DECLARED_FIGURES else "")
+        )
         caption = shown.caption or otherwise
         if entry := recorded.get(path.stem):
             caption += f", {entry.drawn}" if entry.drawn else ""

@@ -20,9 +20,9 @@ from ..metrics import (
     find_baseline,
     find_metric,
     is_few_shot,
-    is_of_model,
-    label,
-    place,
+    is_model_metric,
+    measure_rank,
+    metric_label,
 )
 from ..recipe.records.run import Copies, Difference, Measured
 from ..stats import Interval
@@ -42,19 +42,19 @@ FEW = "is measured on too few images to be compared with"
 NO_BETTER = f"no better than always naming {COMMONEST_CLASS}"
 
 
-class Reading(NamedTuple):
+class MetricReading(NamedTuple):
     """Metric of the model as readers see it.
 
     Attributes:
         name, value, split: Name, value and split of the metric; `row` describes it.
         images: Number of independent images measured; 0 if unknown.
         copies: How many of these images are copies of each other.
-        where: The images in words, such as `9 held-out images`.
+        images_text: The images in words, such as `9 held-out images`.
         of_few: Whether fewer than FEW_IMAGES distinct images are known to be measured.
         interval: Interval of a share over distinct images and, for few-shot, over draws; None for
             other metrics or without images.
         draws: Number of random draws that a few-shot accuracy averages; 0 for other metrics.
-        beside: Baselines that the metric is compared with, in the order of measuring.
+        comparisons: Baselines that the metric is compared with, in the order of measuring.
     """
 
     name: str
@@ -63,11 +63,11 @@ class Reading(NamedTuple):
     split: str
     images: int
     copies: Copies | None
-    where: str
+    images_text: str
     of_few: bool
     interval: Interval | None
     draws: int
-    beside: list["Comparison"]
+    comparisons: list["BaselineComparison"]
 
     @property
     def count_text(self) -> str:
@@ -75,50 +75,52 @@ class Reading(NamedTuple):
         return f"{self.images:,}{copies_text(self.copies)}"
 
 
-class Comparison(NamedTuple):
+class BaselineComparison(NamedTuple):
     """Comparison of a reading with a baseline.
 
     Attributes:
-        called: Name of the baseline for readers.
+        label: Name of the baseline for readers.
         place: Key of PROBE_BASELINES if the baseline replaces the encoder; otherwise empty.
         value: Value of the baseline.
         difference: Paired difference, the reading minus the baseline; None if it was not measured.
         verb: Whether the model beats the baseline, in words.
     """
 
-    called: str
+    label: str
     place: str
     value: float
     difference: Difference | None
     verb: str
 
 
-def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> list[Reading]:
+def read_metrics(
+    metrics: Mapping[str, Measured], measured_on: Images = None
+) -> list[MetricReading]:
     """Return the metrics of the model, each with the measured baselines of the same split.
 
     Parts of a joint objective are separate metrics. A metric that is not finite has no images and
     no comparisons.
     """
-    by_name: dict[str, Reading] = {}
+    by_name: dict[str, MetricReading] = {}
     for name, entry in metrics.items():
-        if not is_of_model(name):
+        if not is_model_metric(name):
             continue
         row, finite = find_metric(name), math.isfinite(entry.value)
         images = independent_cases(entry.n, entry.split, measured_on) if finite else 0
         has_interval = row.unit == SHARE and images > 0 and 0 <= entry.value <= 1
         distinct = entry.copies.distinct if entry.copies else images
-        by_name[name] = Reading(
+        by_name[name] = MetricReading(
             name=name,
             row=row,
             value=entry.value,
             split=entry.split,
             images=images,
             copies=entry.copies,
-            where=_where(entry.split, images) + copies_text(entry.copies),
+            images_text=_images_text(entry.split, images) + copies_text(entry.copies),
             of_few=finite and entry.split in (measured_on or {}) and distinct < FEW_IMAGES,
             interval=entry.interval(images) if has_interval else None,
             draws=entry.draws.count if entry.draws else int(is_few_shot(name)),
-            beside=[],
+            comparisons=[],
         )
     for name, entry in metrics.items():
         baseline = find_baseline(name)
@@ -128,12 +130,14 @@ def readings(metrics: Mapping[str, Measured], measured_on: Images = None) -> lis
         finite = math.isfinite(entry.value)
         if baseline and finite and measure and math.isfinite((reading := by_name[measure]).value):
             called = f"{name.rpartition('/')[0]} {baseline.called}".lstrip()
-            place, verb = probe_place(name), _verb(reading, entry)
-            reading.beside.append(Comparison(called, place, entry.value, entry.difference, verb))
+            place, verb = probe_prefix(name), _verdict_of(reading, entry)
+            reading.comparisons.append(
+                BaselineComparison(called, place, entry.value, entry.difference, verb)
+            )
     return list(by_name.values())
 
 
-def _where(split: str, images: int) -> str:
+def _images_text(split: str, images: int) -> str:
     count = f"{images:,} " if images else ""
     return f"{count}{SPLIT_NAMES.get(split, split)} image{'s' * (images != 1)}"
 
@@ -147,7 +151,7 @@ def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
     return min(n or 0, (measured_on or {}).get(split, n or 0))
 
 
-def _verb(reading: Reading, baseline: Measured) -> str:
+def _verdict_of(reading: MetricReading, baseline: Measured) -> str:
     """Return whether a metric beats a baseline, in words.
 
     A measured paired difference decides: the answer is OPEN if the interval of the difference
@@ -174,7 +178,7 @@ def _verb(reading: Reading, baseline: Measured) -> str:
     return AHEAD if reading.interval is None else WON
 
 
-def results(readings: Sequence[Reading]) -> Table:
+def results_table(readings: Sequence[MetricReading]) -> Table:
     """Return a table of the model's metrics, without the baselines."""
     rows = []
     for reading in readings:
@@ -184,17 +188,17 @@ def results(readings: Sequence[Reading]) -> Table:
             else "-"
         )
         value = reading.row.text(reading.value, page=True)
-        rows.append([label(reading.name), value, ends, reading.split, reading.count_text])
+        rows.append([metric_label(reading.name), value, ends, reading.split, reading.count_text])
     return Table(["measure", "value", "95% interval", "split", "n"], rows)
 
 
-def baselines(readings: Sequence[Reading]) -> Table:
+def baselines_table(readings: Sequence[MetricReading]) -> Table:
     """Return a table that compares baselines with the model's metrics, without rows if nothing was
     compared.
     """
     rows = []
     for reading in readings:
-        for baseline in reading.beside:
+        for baseline in reading.comparisons:
             value, between = reading.value - baseline.value, "-"
             text = f"{100 * value:+.2f} points" if reading.row.in_per_cent else f"{value:+.4g}"
             if (apart := baseline.difference) is not None:
@@ -202,21 +206,21 @@ def baselines(readings: Sequence[Reading]) -> Table:
             values = [
                 reading.row.text(value, page=True) for value in (reading.value, baseline.value)
             ]
-            rows.append([baseline.called, text, between, label(reading.name), *values])
+            rows.append([baseline.label, text, between, metric_label(reading.name), *values])
     head = ["baseline", "difference", "95% interval", "measure", "model value", "baseline value"]
     return Table(head, rows)
 
 
-def beside_text(reading: Reading) -> str:
+def comparison_text(reading: MetricReading) -> str:
     """Return the value of a metric with the interval, and the baselines measured on the same
     images.
     """
     text = reading.row.text(reading.value)
     if reading.interval:
         text += f" ({reading.interval.low:.1%} to {reading.interval.high:.1%})"
-    parts = [f"{text} of {reading.where}"]
-    for baseline in reading.beside:
-        part = f"{baseline.called} {reading.row.text(baseline.value)}"
+    parts = [f"{text} of {reading.images_text}"]
+    for baseline in reading.comparisons:
+        part = f"{baseline.label} {reading.row.text(baseline.value)}"
         if (apart := baseline.difference) is not None:
             low, high = 100 * apart.low, 100 * apart.high
             part += f": {100 * apart.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
@@ -227,7 +231,7 @@ def beside_text(reading: Reading) -> str:
     return "; ".join(parts)
 
 
-def verdict(readings: Sequence[Reading]) -> str:
+def verdict(readings: Sequence[MetricReading]) -> str:
     """Return what the baselines say about a model, or an empty string if nothing was compared.
 
     The verdict covers the features compared with fresh weights, the model's own task, and a
@@ -237,29 +241,33 @@ def verdict(readings: Sequence[Reading]) -> str:
     return " ".join(filter(None, parts))
 
 
-def _features_verdict(readings: Sequence[Reading]) -> str:
+def _features_verdict(readings: Sequence[MetricReading]) -> str:
     """Return whether features of the encoder are better or worse than features of fresh weights,
     and whether always naming the commonest class does as well.
 
-    The verdict uses the paired differences in the first measure (`metrics.place`): with several
-    measures, each at 95%, one is soon beyond zero by chance. The text is empty if nothing was
-    compared. There is no verdict if the measured images chose the weights.
+    The verdict uses the paired differences in the first measure (`metrics.measure_rank`): with
+    several measures, each at 95%, one is soon beyond zero by chance. The text is empty if nothing
+    was compared. There is no verdict if the measured images chose the weights.
     """
-    probed = [reading for reading in readings if any(baseline.place for baseline in reading.beside)]
+    probed = [
+        reading for reading in readings if any(baseline.place for baseline in reading.comparisons)
+    ]
     # An encoder with fresh weights is compared with the commonest class only.
     compared = [
-        reading for reading in probed if any(baseline.place == FRESH for baseline in reading.beside)
+        reading
+        for reading in probed
+        if any(baseline.place == FRESH for baseline in reading.comparisons)
     ]
     if not probed:
         return ""
-    first = min(compared or probed, key=lambda reading: place(reading.name))
+    first = min(compared or probed, key=lambda reading: measure_rank(reading.name))
     said = {
         WON: "are better than untrained features",
         LOST: "are worse than untrained features",
         OPEN: "cannot be distinguished from untrained features",
     }
     claims = []
-    for fresh in (baseline for baseline in first.beside if baseline.place == FRESH):
+    for fresh in (baseline for baseline in first.comparisons if baseline.place == FRESH):
         if fresh.difference is None:
             return f"There is no verdict on the features: {NO_VERDICT}."
         claims.append(said[fresh.verb])
@@ -270,7 +278,9 @@ def _features_verdict(readings: Sequence[Reading]) -> str:
     if not claims:
         return ""
     text = f"By {first.row.words}, the features of this encoder {' and '.join(claims)}."
-    beside = [baseline for each in readings for baseline in each.beside if baseline.place == PIXELS]
+    beside = [
+        baseline for each in readings for baseline in each.comparisons if baseline.place == PIXELS
+    ]
     pixels = {baseline.verb for baseline in beside if baseline.difference}
     if LOST in pixels:
         text += " By k-NN, the pixels at 8 x 8 are better than the features."
@@ -279,29 +289,29 @@ def _features_verdict(readings: Sequence[Reading]) -> str:
     return text
 
 
-def is_no_better(reading: Reading) -> bool:
+def is_no_better(reading: MetricReading) -> bool:
     """Return whether a classifier or probe is measured to be no better than always naming the
     commonest class.
 
     The interval of the difference includes zero or lies below zero.
     """
     return any(
-        baseline.called.endswith(COMMONEST_CLASS) and baseline.verb in (OPEN, LOST)
-        for baseline in reading.beside
+        baseline.label.endswith(COMMONEST_CLASS) and baseline.verb in (OPEN, LOST)
+        for baseline in reading.comparisons
     )
 
 
-def classifier_verdict(readings: Sequence[Reading]) -> str:
+def classifier_verdict(readings: Sequence[MetricReading]) -> str:
     """Return a sentence if a classifier is no better on test images than always naming the
     commonest class.
 
     Otherwise return an empty string.
     """
     top1 = [reading for reading in readings if reading.name == TESTED[0] and is_no_better(reading)]
-    return f"{top1[0].row.words} is {NO_BETTER} ({top1[0].where})." if top1 else ""
+    return f"{top1[0].row.words} is {NO_BETTER} ({top1[0].images_text})." if top1 else ""
 
 
-def _task_verdict(readings: Sequence[Reading]) -> str:
+def _task_verdict(readings: Sequence[MetricReading]) -> str:
     """Return which baselines of the model's own task the model beats, and which not.
 
     The images are named if they are few, or if several splits were measured. There is no verdict if
@@ -309,26 +319,29 @@ def _task_verdict(readings: Sequence[Reading]) -> str:
     """
     for reading in readings:
         if not math.isfinite(reading.value) and not reading.name.startswith(PROBED):
-            return f"There is no verdict on the training task: {label(reading.name)} is not finite."
+            return (
+                f"There is no verdict on the training task:"
+                f" {metric_label(reading.name)} is not finite."
+            )
     comparisons = [
         (measured, baseline)
         for measured in readings
-        for baseline in measured.beside
+        for baseline in measured.comparisons
         if not baseline.place
     ]
     several = len({measured.split for measured, _ in comparisons}) > 1
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, AHEAD, LOST, OPEN, FEW)}
     for reading, predictor in comparisons:
-        where = f" on {reading.where}" if several or reading.of_few else ""
+        where = f" on {reading.images_text}" if several or reading.of_few else ""
         values = " against ".join(
             reading.row.text(value, page=True) for value in (reading.value, predictor.value)
         )
-        by_verb[predictor.verb].append(f"{predictor.called} ({values}{where})")
+        by_verb[predictor.verb].append(f"{predictor.label} ({values}{where})")
     parts = [f"{verb} {_listed(texts)}" for verb, texts in by_verb.items() if texts]
     return f"At the training task, the model {', and '.join(parts)}." if parts else ""
 
 
-def probe_place(name: str) -> str:
+def probe_prefix(name: str) -> str:
     """Return the key of PROBE_BASELINES that a metric belongs to, or an empty string for all other
     metrics.
 

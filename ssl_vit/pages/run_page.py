@@ -9,19 +9,19 @@ import numpy as np
 
 from ..formatting import (
     NOT_COUNTED,
-    count_of,
     few_images,
+    format_count,
     format_held_out,
     format_value,
     shell_command,
     text_line,
     tool_command,
 )
-from ..metrics import own_rows
+from ..metrics import use_plugin_rows
 from ..recipe import export_files
-from ..recipe.identity import counted
+from ..recipe.identity import experiment_values
 from ..recipe.names import is_name
-from ..recipe.schema import chosen_on_held_out, defaults, more_held_out
+from ..recipe.schema import defaults, describe_held_out_choices, option_for_more_held_out
 from ..runs import seen_text
 from ..runs.files import write_atomically
 from ..runs.next_steps import NextCommand, has_labels, next_steps
@@ -68,12 +68,12 @@ def render(record: RunRecord, above: str = "") -> str:
 
 def build(record: RunRecord) -> list[Section]:
     """Return the sections of the page without empty sections."""
-    with own_rows(record.environment.own_rows):
+    with use_plugin_rows(record.environment.plugin_rows):
         sections = [Section(title, list(of_record(record))) for title, of_record in SECTIONS]
     return [section for section in sections if section.blocks]
 
 
-def first(record: RunRecord) -> Iterator[Block]:
+def summary_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield three sentences (what the run is, the course, the result) and cautions."""
     yield Text(" ".join(sentences(record)))
     if record.state == "running" and record.updated:
@@ -82,22 +82,22 @@ def first(record: RunRecord) -> Iterator[Block]:
     for text in seen_text.cautions(record.seen):
         yield Text(f"{text}.", warning=True)
     if number := record.warning_count:
-        yield Text(f"{count_of(number, 'warnings')}: see the section Warnings.", warning=True)
+        yield Text(f"{format_count(number, 'warnings')}: see the section Warnings.", warning=True)
 
 
-def warnings(record: RunRecord) -> Iterator[Block]:
+def warning_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield damaged files, skipped updates and the warnings in log.txt."""
     if record.problems:
         yield Listing([f"{problem}." for problem in record.problems])
     if steps := record.steps_of_bad_loss:
-        rows = count_of(len(steps), "rows")
+        rows = format_count(len(steps), "rows")
         text = f"The loss is not finite in {rows} of metrics.jsonl, first at step {steps[0]:,}."
         yield Text(f"{text} The curves have gaps at these steps.", warning=True)
     if record.not_finite:
         shown = ", ".join(f"{step:,}" for step in record.not_finite[:STEPS])
         more = " and more" if len(record.not_finite) > STEPS else ""
         text = "Updates skipped because the loss or the gradient was not finite: "
-        text += f"{count_of(len(record.not_finite), 'steps')} ({shown}{more})."
+        text += f"{format_count(len(record.not_finite), 'steps')} ({shown}{more})."
         yield Text(f"{text} not_finite.json lists the images of these steps.", warning=True)
     if len(record.warnings) > WARNINGS:
         yield Text(f"The last {WARNINGS} of {len(record.warnings):,} warnings in log.txt:")
@@ -106,14 +106,14 @@ def warnings(record: RunRecord) -> Iterator[Block]:
         yield Listing([text if n == 1 else f"{text} ({n:,} times)" for text, n in counted])
 
 
-def results(record: RunRecord) -> Iterator[Block]:
+def result_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield every metric with an interval, and the baselines."""
     recipe = record.recipe
-    readings = metric_tables.readings(record.metrics(), record.measured_on)
+    readings = metric_tables.read_metrics(record.metrics(), record.measured_on)
     # copies of images are recorded only at the end, so there are no intervals yet
     if record.result is None:
         readings = [reading._replace(interval=None) for reading in readings]
-    table = metric_tables.results(readings)
+    table = metric_tables.results_table(readings)
     if not table.rows:
         return
     if record.result is None:
@@ -122,14 +122,18 @@ def results(record: RunRecord) -> Iterator[Block]:
         text = f"The run has not finished. These values were measured at step {step:,}, on {images}"
         yield Text(f"{text}.")
     yield table
-    chosen, remedy = (chosen_on_held_out(recipe), more_held_out(recipe)) if recipe else ([], "")
+    chosen, remedy = (
+        (describe_held_out_choices(recipe), option_for_more_held_out(recipe))
+        if recipe
+        else ([], "")
+    )
     group = recipe.data.group if recipe else None
     for text in few_images(record.measured_on, chosen, remedy, group):
         yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
     for seen_images in record.seen:
         whose = "" if seen_images.run == record.name else "About the initial weights: "
         yield Text(f"{whose}{seen_text.sentence(seen_images)}.")
-    if (compared := metric_tables.baselines(readings)).rows:
+    if (compared := metric_tables.baselines_table(readings)).rows:
         yield compared
     if any(row[2] != "-" for row in table.rows):
         yield Text(
@@ -141,7 +145,7 @@ def results(record: RunRecord) -> Iterator[Block]:
         )
 
 
-def learning_curves(record: RunRecord) -> Iterator[Block]:
+def curve_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield a chart for each group of metrics, and a table of metrics with a single value."""
     yield from curves.charts(record.rows.curves)
     if numbers := curves.numbers(record.rows.curves):
@@ -161,7 +165,7 @@ def figures(record: RunRecord) -> Iterator[Block]:
     yield from figure_blocks.build(record.folder / "figures", caption, otherwise, EMBEDDED)
 
 
-def recipe(record: RunRecord) -> Iterator[Block]:
+def recipe_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield what the run changed in the recipe file, and every key."""
     values = record.values
     if not values:
@@ -169,7 +173,7 @@ def recipe(record: RunRecord) -> Iterator[Block]:
     if origin := record.environment.recipe_file:
         before, source = origin.differs, f"recipe={origin.name}"
     else:  # the run was made in Python without a recipe file
-        before = counted(defaults())
+        before = experiment_values(defaults())
         source = "the defaults"
     rows = [
         [key, format_value(values[key]), format_value(before[key])]
@@ -183,7 +187,7 @@ def recipe(record: RunRecord) -> Iterator[Block]:
     yield Fold(f"All {len(every)} keys of recipe.yaml", [Table(["key", "value"], every, labels=2)])
 
 
-def how(record: RunRecord) -> Iterator[Block]:
+def provenance_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield the cost and speed of the run, and the machine, versions and images."""
     recorded, result = record.environment, record.result
     if not recorded.model_fields_set and result is None:
@@ -237,7 +241,7 @@ def _number(value: float | None, form: str = ",.4g") -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def load(record: RunRecord) -> Iterator[Block]:
+def loading_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield how to load an exported encoder."""
     folder, recipe = record.folder.absolute(), record.recipe
     if not (folder / "export" / "config.json").exists():
@@ -263,7 +267,7 @@ def load(record: RunRecord) -> Iterator[Block]:
     yield Commands([*lines, f"{name} = {kind}.from_pretrained({f'{folder}/export'!r})"])
 
 
-def go_on(record: RunRecord) -> Iterator[Block]:
+def next_command_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield the command that continues an unfinished run, or commands that use a finished run."""
     folder, recipe = record.folder.absolute(), record.recipe
     if recipe is None or not is_name(folder.name):
@@ -285,13 +289,13 @@ def go_on(record: RunRecord) -> Iterator[Block]:
 
 # sections of the page in order; the first section has no title
 SECTIONS = (
-    ("", first),
-    ("Results", results),
+    ("", summary_blocks),
+    ("Results", result_blocks),
     ("Figures", figures),
-    ("Curves", learning_curves),
-    ("Recipe", recipe),
-    ("How the run was made", how),
-    ("Warnings", warnings),
-    ("Load the encoder", load),
-    ("Continue", go_on),
+    ("Curves", curve_blocks),
+    ("Recipe", recipe_blocks),
+    ("How the run was made", provenance_blocks),
+    ("Warnings", warning_blocks),
+    ("Load the encoder", loading_blocks),
+    ("Continue", next_command_blocks),
 )

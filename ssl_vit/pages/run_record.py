@@ -24,7 +24,7 @@ from ..recipe.schema import Recipe
 from ..runs import lock, seen_text
 from ..runs.checkpoint_files import list_checkpoints, step_of
 from . import curves
-from .curves import Curve, Rows
+from .curves import Curve, MetricRows
 
 FILES = ("recipe.yaml", "environment.json", "metrics.jsonl", "result.json")
 WARNING = re.compile(r"\S+ \S+ warning: (.*)")
@@ -53,7 +53,7 @@ class RunRecord:
     values: Values
     environment: Environment
     result: Result | None
-    rows: Rows
+    rows: MetricRows
     running: bool
     started: list[str]
     warnings: dict[str, int]
@@ -213,12 +213,12 @@ def _record(path: Path, kind: type[Kind], problems: list[str]) -> Kind | None:
     return None
 
 
-def _rows(path: Path, result: Result | None, problems: list[str]) -> Rows:
+def _rows(path: Path, result: Result | None, problems: list[str]) -> MetricRows:
     try:
         rows = curves.read(path)
     except OSError as error:
         problems.append(f"metrics.jsonl cannot be read: {error.strerror}")
-        return Rows(NO_CURVE.steps, {})
+        return MetricRows(NO_CURVE.steps, {})
     if rows.damaged:
         problems.append(f"metrics.jsonl is damaged (unreadable lines: {rows.damaged:,})")
     elif result is not None and result.steps and not len(rows.steps):

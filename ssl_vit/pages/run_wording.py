@@ -3,8 +3,14 @@
 import math
 from datetime import UTC, datetime
 
-from ..formatting import count_of, duration, format_held_out, rounded_count, sharded
-from ..metrics import format_baselines, format_metrics, in_order, label, own_rows
+from ..formatting import (
+    format_count,
+    format_duration,
+    format_held_out,
+    rounded_count,
+    sharding_text,
+)
+from ..metrics import format_baselines, format_metrics, in_order, metric_label, use_plugin_rows
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment, Result
@@ -14,16 +20,16 @@ from .run_record import RunRecord
 
 def sentences(record: RunRecord) -> list[str]:
     """Return what the run is, the course of the run and the result, leaving out unknown parts."""
-    parts = (what(record), course(record), outcome(record))
+    parts = (describe_run(record), describe_progress(record), describe_result(record))
     return [sentence for sentence in parts if sentence]
 
 
-def what(record: RunRecord) -> str:
+def describe_run(record: RunRecord) -> str:
     """Return a sentence about what the run is."""
     values, recipe = record.values, record.recipe
     if not values:
         return "The recipe of this run cannot be read."
-    declared = declaration.known_or_bare(str(values.get("objective")))
+    declared = declaration.find_objective_or_stub(str(values.get("objective")))
     text = declared.title or declared.name
     if recipe is not None:
         text = "Fine-tuning on labels" if recipe.training_tool == "finetune" else text
@@ -37,7 +43,7 @@ def what(record: RunRecord) -> str:
     return f"{text} on {values.get('data.name')} at {values.get('data.size')} px, from {start}."
 
 
-def course(record: RunRecord) -> str:
+def describe_progress(record: RunRecord) -> str:
     """Return a sentence about how far the run is, and how long the run took."""
     resumed = len(record.started) - 1
     times = "" if resumed < 1 else f", resumed {'once' if resumed == 1 else f'{resumed} times'}"
@@ -46,8 +52,8 @@ def course(record: RunRecord) -> str:
         if result.steps:
             seen = f" on {result.images:,.0f} images" if result.images else ""
             began = f", starting at step {result.trunk.step:,}," if result.trunk else ""
-            trained = f"after {count_of(result.steps, 'steps')}{seen}{began} in"
-        took = f"{trained} {duration(result.seconds)}{times}{_chosen(result)}"
+            trained = f"after {format_count(result.steps, 'steps')}{seen}{began} in"
+        took = f"{trained} {format_duration(result.seconds)}{times}{_chosen(result)}"
         return f"The run finished on {_when(result.finished)}, {took}."
     of = f" of {record.steps:,}" if record.steps else ""
     if record.running:
@@ -82,18 +88,18 @@ def _time_left(record: RunRecord) -> str:
     rates, batch = record.finite("images_per_s"), record.values.get("optim.batch")
     if not record.steps or not len(rates) or not rates[-1] or not isinstance(batch, int):
         return ""
-    return f", about {duration((record.steps - record.step) * batch / rates[-1])} left"
+    return f", about {format_duration((record.steps - record.step) * batch / rates[-1])} left"
 
 
-def outcome(record: RunRecord) -> str:
+def describe_result(record: RunRecord) -> str:
     """Return the result compared with the baselines, or the last measured values of an unfinished
     run.
     """
-    with own_rows(record.environment.own_rows):
-        return _outcome(record)
+    with use_plugin_rows(record.environment.plugin_rows):
+        return _describe_result(record)
 
 
-def _outcome(record: RunRecord) -> str:
+def _describe_result(record: RunRecord) -> str:
     metrics = record.metrics()
     if record.result is None:
         step, values = record.latest()
@@ -104,14 +110,15 @@ def _outcome(record: RunRecord) -> str:
         text = f"On {format_held_out(record.measured_on)} at step {step:,}: "
         baselines = format_baselines(values)
         return f"{text}{format_metrics(values)}{f'. To beat: {baselines}' if baselines else ''}."
-    readings = metric_tables.readings(metrics, record.measured_on)
+    readings = metric_tables.read_metrics(metrics, record.measured_on)
     # For a training run, only test metrics come first; held-out metrics are compared with baselines
     # below.
     probed = record.values.get("objective") == "probe"
     first = {reading.name: reading for reading in readings if probed or reading.split == "test"}
     main = [first[name] for name in in_order([*first])]
     texts = [
-        f"{label(reading.name)}: {metric_tables.beside_text(reading)}." for reading in main[:1]
+        f"{metric_label(reading.name)}: {metric_tables.comparison_text(reading)}."
+        for reading in main[:1]
     ]
     if record.recipe is not None and record.recipe.fine_tunes:
         text = f"{metric_tables.NOT_KNOWN}, because the run was not compared with tuned training"
@@ -120,7 +127,7 @@ def _outcome(record: RunRecord) -> str:
         texts.append(text[0].upper() + text[1:])
     else:
         texts += filter(None, [metric_tables.verdict(readings)])
-        if any(baseline.place for reading in readings for baseline in reading.beside):
+        if any(baseline.place for reading in readings for baseline in reading.comparisons):
             texts.append("The comparison uses frozen features, without fine-tuning.")
     if record.result.not_compared:
         texts.append(f"The features were not compared: {record.result.not_compared}.")
@@ -134,7 +141,7 @@ def machine(environment: Environment) -> str:
     cpu = (environment.host or {}).get("cpu", "unknown processor")
     device = f"{environment.processes or 1} x {environment.device or 'unknown device'} ({cpu})"
     if environment.sharding:
-        device += f", {sharded(environment.sharding.content())}"
+        device += f", {sharding_text(environment.sharding.content())}"
     packages = environment.packages or {}
     versions = ", ".join(f"{package} {version}" for package, version in packages.items())
     whole = environment.revision or "unknown"

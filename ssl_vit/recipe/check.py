@@ -94,7 +94,7 @@ def check_place(data: Data) -> None:
         )
 
 
-def _given(recipe: Recipe, keys: Iterable[str]) -> str:
+def _first_changed_key(recipe: Recipe, keys: Iterable[str]) -> str:
     """Return the first of `keys` with a value other than the default, or an empty string."""
     changed = (key for key in keys if recipe.value(key) != all_keys()[key].default)
     return next(changed, "")
@@ -105,7 +105,7 @@ def _model(r: Recipe) -> None:
     needs = f"objective={r.objective} needs patches"
     text = f"{needs}, and model.timm={model.timm} has none. {USE_VIT}"
     r.refuse("model", text, predicts and model.convolutional, model.name)
-    if model.convolutional and (key := _given(r, TRANSFORMER_KEYS)):
+    if model.convolutional and (key := _first_changed_key(r, TRANSFORMER_KEYS)):
         default = f"{key}={option_text(all_keys()[key].default)}"
         text = f"model={model.name} is no Vision Transformer and does not use this key"
         raise r.error(key, f"{text}. Use {default}.")
@@ -125,7 +125,7 @@ def _channels(r: Recipe) -> None:
         # For other channel counts, the default of three numbers is replaced by measured values.
         text = f"data.channels={data.channels} needs a number for each channel. Give"
         text += f" {data.channels} numbers, or leave out {key}=."
-        r.refuse(key, text, others and _given(r, [key]))
+        r.refuse(key, text, others and _first_changed_key(r, [key]))
     resnet = r.model.convolutional or r.model.hybrid
     text = f"model={r.model.name} begins with a ResNet, which takes 3 channels. {USE_VIT}"
     r.refuse("data.channels", text, data.channels != 3 and resnet)
@@ -243,7 +243,7 @@ def _held_out(r: Recipe) -> None:
     r.refuse("checkpoint.best", text, data.validation == 0)
     text = f"with objective={r.objective}, collapsed features can have the best {best}."
     text += " Use the accuracy of a probe: checkpoint.best=probe/knn probe.every=1000."
-    told = declaration.tells_nothing(best, r.objective, r.target)
+    told = declaration.may_reward_collapse(best, r.objective, r.target)
     r.refuse("checkpoint.best", text, told)
 
 
@@ -386,7 +386,7 @@ def _trunk(r: Recipe) -> None:
     schedule = r.optim.schedule
     text = f"optim.schedule={schedule} cannot continue another run. Use optim.schedule=wsd."
     r.refuse("resume", text, schedule != "wsd")
-    check_stable(r, r)
+    check_trunk_before_decay(r, r)
     for key in ("optim.weight_decay_end", "checkpoint.best"):
         text = f"this depends on the whole run, and resume={r.resume} continues another run"
         r.refuse(key, f"{text}. Use {key}=null.", r.value(key) is not None)
@@ -402,7 +402,7 @@ def _trunk(r: Recipe) -> None:
         raise r.error("resume", f"{text} different lengths cannot share steps. Leave out resume.")
 
 
-def check_stable(recipe: Recipe, changed: Recipe) -> None:
+def check_trunk_before_decay(recipe: Recipe, changed: Recipe) -> None:
     """Check that a recipe leaves the trunk before the learning rate of a run begins to decay.
 
     Args:

@@ -155,7 +155,7 @@ class ObjectiveDeclaration:
         return [self]
 
     @property
-    def says_pool(self) -> bool:
+    def sets_pool(self) -> bool:
         """Return whether a subclass sets `pool` and does not leave the default."""
         classes = type(self).__mro__
         return any(
@@ -277,21 +277,21 @@ def declare(part: ObjectiveDeclaration | TargetDeclaration) -> None:
     if twice := next((name for name in names if names.count(name) > 1), ""):
         text = f"two metrics or baselines are named {twice}. Choose another name"
         raise UserError(f"{what}={part.name}: {text}.")
-    if not is_plugins(type(part)):
+    if not is_from_plugin(type(part)):
         register(*part.metrics)
     known[part.name] = part
 
 
-def own_rows(objective_name: str, target_name: str) -> list[Row]:
+def plugin_rows(objective_name: str, target_name: str) -> list[Row]:
     """Return the rows of metrics that the plugins of an objective and a target declare.
 
     In a run of this objective and target, the name of a metric means one of these rows first.
     """
     parts = (objectives().get(objective_name), targets().get(target_name))
-    return [row for part in parts if part and is_plugins(type(part)) for row in part.metrics]
+    return [row for part in parts if part and is_from_plugin(type(part)) for row in part.metrics]
 
 
-def is_plugins(kind: type) -> bool:
+def is_from_plugin(kind: type) -> bool:
     """Return whether a class comes from a plugin and not from this package."""
     return not kind.__module__.startswith(FOUND_IN)
 
@@ -302,12 +302,12 @@ def withdraw(name: str) -> None:
     """
     all_known: tuple[dict[str, Any], ...] = (_OBJECTIVES, _TARGETS)
     for known in all_known:
-        if name in known and is_plugins(type(known[name])):
+        if name in known and is_from_plugin(type(known[name])):
             del known[name]
 
 
 @functools.cache
-def _find_own() -> None:
+def _declare_package_objectives() -> None:
     """Declare the objectives and targets of this package.
 
     The import is by name, because the package of objectives builds on the modules that read
@@ -318,13 +318,13 @@ def _find_own() -> None:
 
 def objectives() -> Mapping[str, ObjectiveDeclaration]:
     """Return {name: objective}, including the objectives of plugins that ran."""
-    _find_own()
+    _declare_package_objectives()
     return _OBJECTIVES
 
 
 def targets() -> Mapping[str, TargetDeclaration]:
     """Return {name: target}, including the targets of plugins that ran."""
-    _find_own()
+    _declare_package_objectives()
     return _TARGETS
 
 
@@ -350,7 +350,7 @@ def target(name: str) -> TargetDeclaration:
     return _named("target", name, targets())
 
 
-def known_or_bare(name: str) -> ObjectiveDeclaration:
+def find_objective_or_stub(name: str) -> ObjectiveDeclaration:
     """Return the objective with this name, even for an unknown name.
 
     For an unknown objective, such as a plugin's that has not run, return what its runs recorded, or
@@ -363,11 +363,11 @@ def known_or_bare(name: str) -> ObjectiveDeclaration:
     return known
 
 
-def tells_nothing(metric: str, objective_name: str, target_name: str) -> bool:
+def may_reward_collapse(metric: str, objective_name: str, target_name: str) -> bool:
     """Return whether collapsed features may reach the best value of a metric (`no_measure`)."""
     part, _, last = metric.rpartition("/")
     name = part or objective_name
-    declared = known_or_bare(name)
+    declared = find_objective_or_stub(name)
     if last in declared.no_measure:
         return True
     if name in objectives() and not declared.predicts_patches:
@@ -382,7 +382,7 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     plugin.
 
     Pages, lists and reports do not run plugins. They read this record from environment.json with
-    `adopt`.
+    `remember_recorded`.
 
     Raises:
         UserError: No objective has this name.
@@ -400,7 +400,7 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     }
 
 
-def adopt(recorded: "Declared") -> None:
+def remember_recorded(recorded: "Declared") -> None:
     """Remember what `to_record` wrote about an objective and a target that are not known in this
     process.
     """

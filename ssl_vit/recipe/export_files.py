@@ -70,7 +70,7 @@ def read(folder: Path, only_ours: bool = False) -> dict[str, Any]:
     return records.read(folder / "config.json", kind).content()
 
 
-def with_digests(config: dict[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
+def add_digests(config: dict[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the content of a config.json with the digests of the files that lie in the same
     folder.
 
@@ -163,7 +163,7 @@ def unsupported(config: dict[str, Any]) -> str | None:
     return None
 
 
-def normalisation(folder: Path) -> dict[str, list[float]]:
+def read_normalisation(folder: Path) -> dict[str, list[float]]:
     """Return the mean and std of the pixels, as far as the files of the export give them.
 
     Raises:
@@ -199,7 +199,7 @@ def _of_image_processor(known: Mapping[str, Any], channels: int) -> dict[str, li
     }
 
 
-def pixel_values(folder: Path) -> dict[str, Any]:
+def read_pixel_format(folder: Path) -> dict[str, Any]:
     """Return the number of channels and the range of pixel values, if images are not 8-bit RGB.
 
     The range is unknown for exports that another program made.
@@ -212,7 +212,7 @@ def pixel_values(folder: Path) -> dict[str, Any]:
     return {} if channels == 3 else {"channels": channels}
 
 
-def evaluation(folder: Path) -> dict[str, Any]:
+def read_eval_crop(folder: Path) -> dict[str, Any]:
     """Return the eval_mode and eval_crop that prepare images as the export's own evaluation does.
 
     Return an empty dictionary if no values do, for example if the export pads with a border or
@@ -220,12 +220,12 @@ def evaluation(folder: Path) -> dict[str, Any]:
     """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
-        return of_processor(_read(folder, "preprocessor_config.json"))
-    return of_pretrained_cfg(config.get("pretrained_cfg", config))
+        return eval_crop_of_transformers(_read(folder, "preprocessor_config.json"))
+    return eval_crop_of_timm(config.get("pretrained_cfg", config))
 
 
-def of_pretrained_cfg(pretrained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `evaluation` for timm's description of weights."""
+def eval_crop_of_timm(pretrained: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `read_eval_crop` for timm's description of weights."""
     crop = pretrained.get("crop_pct")
     mode = pretrained.get("crop_mode") or CROP_MODE
     if mode == "squash" and crop == 1:
@@ -233,8 +233,8 @@ def of_pretrained_cfg(pretrained: Mapping[str, Any]) -> dict[str, Any]:
     return _centre_crop(float(crop)) if mode == CROP_MODE and crop else {}
 
 
-def of_processor(processor: dict[str, Any]) -> dict[str, Any]:
-    """Return `evaluation` for the content of a preprocessor_config.json.
+def eval_crop_of_transformers(processor: dict[str, Any]) -> dict[str, Any]:
+    """Return `read_eval_crop` for the content of a preprocessor_config.json.
 
     A square `size` means squashing; `shortest_edge` together with a centre crop means cropping.
     """
@@ -269,7 +269,7 @@ def _centre_crop(share: float) -> dict[str, Any]:
     return {"eval_mode": "crop", "eval_crop": share} if SMALLEST_CROP <= share <= 1 else {}
 
 
-def is_timms(config: Values) -> bool:
+def is_timm_format(config: Values) -> bool:
     """Return whether a config.json is in timm's format but was not written by this package."""
     return "architecture" in config and not {DIGESTS, "encoder"} & config.keys()
 
@@ -287,7 +287,7 @@ def model_values(config: Values) -> Values:
     else:
         architecture = config["architecture"]
         args = config.get("model_args") or {}
-        if is_timms(config) or not args.keys() >= TIMM_ARGS:
+        if is_timm_format(config) or not args.keys() >= TIMM_ARGS:
             return {}
         sizes = {
             "patch": args["patch_size"],
@@ -319,7 +319,7 @@ def preprocessing_values(folder: Path) -> Values:
     """Return {dotted key: value} for the channels, the range and normalisation of pixels, and the
     evaluation's resizing and cropping.
     """
-    values = pixel_values(folder) | normalisation(folder) | evaluation(folder)
+    values = read_pixel_format(folder) | read_normalisation(folder) | read_eval_crop(folder)
     return {f"data.{key}": value for key, value in values.items()}
 
 
@@ -346,7 +346,7 @@ def norm_eps(config: Values) -> float | None:
     return config.get("layer_norm_eps", EPS) if config.get("model_type") == "vit" else None
 
 
-def pooling(folder: Path) -> str:
+def read_pooling(folder: Path) -> str:
     """Return how the export pools tokens into a feature: "avg" (the mean of the patch tokens) or
     "token".
 
@@ -357,7 +357,7 @@ def pooling(folder: Path) -> str:
     return "avg" if args.get("global_pool") == "avg" else "token"
 
 
-def image_size(folder: Path) -> int | None:
+def read_image_size(folder: Path) -> int | None:
     """Return the side in pixels of the images that the export was made for, or None if config.json
     does not say.
     """

@@ -9,7 +9,7 @@ from . import declaration, recipe_files, schema
 from .keys import FLAG, WORD, Key, Keys, summary
 from .load import resolve
 from .schema import Recipe, all_groups, all_keys
-from .tool import ALL, ALSO, ToolOptions, option_name
+from .tool import LISTS_ALL_KEYS, TAKES_ALL_KEYS, ToolOptions, option_name
 
 WIDTH = 100
 EVERY = "all"  # the word after --help that asks for every key of recipes
@@ -89,11 +89,13 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
         UserError: An argument is wrong.
     """
     named = [word for word in arguments if "=" not in word]
-    if kind.recipes == ALSO and any(word.startswith(A_STUDY) for word in arguments):
+    if kind.recipes == TAKES_ALL_KEYS and any(word.startswith(A_STUDY) for word in arguments):
         arguments = named
     # A study's file is no recipe either. A plugin among the arguments runs here, and its groups are
     # known from here on.
-    values = _values(arguments) if kind.recipes == ALL or (kind.recipes and named) else {}
+    values = (
+        _values(arguments) if kind.recipes == LISTS_ALL_KEYS or (kind.recipes and named) else {}
+    )
     chosen = [word for word in named if word in groups() or word == EVERY]
     others = [word for word in named if word not in chosen]
     if others and not kind.positional:
@@ -110,17 +112,17 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     for keys in kind.uses:
         lines += [*_heading_lines(keys.heading), *_indented(keys.meaning)]
     lines += _lines((option, heading(option)) for option in options if not option.required)
-    if kind.recipes == ALL:
+    if kind.recipes == LISTS_ALL_KEYS:
         used = {
             key: recipe_key
             for key, recipe_key in all_keys().items()
-            if key in kind.most and key in values
+            if key in kind.common_keys and key in values
         }
         lines += ["", f"The keys of a recipe that are changed most often{_title(arguments)}:"]
         lines += _lines(
-            (used[key], _key_heading(used[key], values)) for key in kind.most if key in used
+            (used[key], _key_heading(used[key], values)) for key in kind.common_keys if key in used
         )
-    if kind.recipes in (ALL, ALSO):
+    if kind.recipes in (LISTS_ALL_KEYS, TAKES_ALL_KEYS):
         names = ", ".join(name for name in groups() if name)
         text = f"To list all keys of a recipe, type --help {EVERY}. To list the keys of a group,"
         text += f" type --help GROUP. The groups are {names}."

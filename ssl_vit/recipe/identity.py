@@ -24,16 +24,16 @@ class Difference(NamedTuple):
 
     Attributes:
         key: Dotted key, or KIND:NAME of a fact.
-        there: Value in the run that exists.
-        here: Value in the run that is wanted.
+        recorded: Value in the run that exists.
+        wanted: Value in the run that is wanted.
     """
 
     key: str
-    there: Any
-    here: Any
+    recorded: Any
+    wanted: Any
 
     def __str__(self) -> str:
-        return f"{self.key} ({self.there} there, {self.here} here)"
+        return f"{self.key} ({self.recorded} there, {self.wanted} here)"
 
     @property
     def kind(self) -> str:
@@ -47,17 +47,17 @@ class Difference(NamedTuple):
         return self.key.rpartition(":")[2]
 
 
-def counts(key: str, free: Collection[str] = ()) -> bool:
+def changes_experiment(key: str, free: Collection[str] = ()) -> bool:
     """Return whether another value of a dotted key makes another experiment.
 
     Args:
         key: Dotted key.
-        free: As in `counted`.
+        free: As in `experiment_values`.
     """
-    return bool(counted({key: None}, free))
+    return bool(experiment_values({key: None}, free))
 
 
-def counted(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]:
+def experiment_values(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]:
     """Return the items of {dotted key: value} that make another experiment if they change.
 
     Args:
@@ -73,7 +73,7 @@ def counted(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]
     }
 
 
-def of_effect(effect: Effect) -> list[str]:
+def keys_with_effect(effect: Effect) -> list[str]:
     """Return the dotted keys that have an effect."""
     return [key for key, declared in all_keys().items() if declared.effect == effect]
 
@@ -113,4 +113,4 @@ def differences(
         for key in {**before, **here}
         if key not in undecided and (":" not in key or (key in before and key in here))
     )
-    return [difference for difference in compared if difference.there != difference.here]
+    return [difference for difference in compared if difference.recorded != difference.wanted]

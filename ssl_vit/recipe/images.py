@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .keys import Fraction, Keys, Only, Part, Share, key
+from .keys import Allowed, Fraction, Keys, Part, Share, key
 from .names import PathText, SplitName
 
 EMBEDDED = "shapes"
@@ -35,7 +35,7 @@ SPLIT_KEYS = (*TRAIN_SPLIT_KEYS, "data.validation", "data.test", "data.group")
 PixelRange = Annotated[
     list[Annotated[int, Field(ge=0, lt=2**16)]],
     Field(min_length=2, max_length=2),
-    Only(lambda v: v[0] < v[1], "[LOWEST,HIGHEST] from 0 to 65535"),
+    Allowed(lambda v: v[0] < v[1], "[LOWEST,HIGHEST] from 0 to 65535"),
 ]
 Channels = Annotated[int, Field(gt=0, le=100)]
 # Bounds of mean and std, for pixels as shares of data.range. Values beyond these bounds are slips:

@@ -191,7 +191,7 @@ class InitSource:
             raise UserError(f"{prefix}: config.json says {reason}.")
         return folder
 
-    def described_values(self, model: bool = True) -> Values:
+    def read_description(self, model: bool = True) -> Values:
         """Return {dotted key: value} of what the folder of the weights, or timm, says about the
         weights.
 
@@ -208,7 +208,7 @@ class InitSource:
         if self.is_timm:
             cfg = self._published()
             described = {"mean": [*cfg.mean], "std": [*cfg.std]}
-            described |= export_files.of_pretrained_cfg(vars(cfg))
+            described |= export_files.eval_crop_of_timm(vars(cfg))
             described = {f"data.{key}": value for key, value in described.items()}
         else:
             folder = self.fetch_export("config.json", "preprocessor_config.json")
@@ -228,14 +228,14 @@ class InitSource:
     def network_values(self) -> Values:
         """Return everything needed to build the network before reading the weights.
 
-        The values are the model and the pixels from `described_values`, `pool` from `pooling`, and
+        The values are the model and the pixels from `read_description`, `pool` from `pooling`, and
         `eps` of the layer norms if a config.json says it.
 
         Raises:
             UserError: The source is scratch, nothing describes the network, or an error of
-                `described_values`.
+                `read_description`.
         """
-        described = {} if self.is_scratch else self.described_values()
+        described = {} if self.is_scratch else self.read_description()
         if "model.width" not in described:
             text = "nothing says which network these weights belong to. Choose from"
             raise UserError(f"{self.option}: {text}: {DESCRIBED}.")
@@ -262,7 +262,7 @@ class InitSource:
         name = self.timm_name
         return f" (for the folder {name}, use {self.key}={name})" if Path(name).is_dir() else ""
 
-    def _built_by_timm(self) -> timm_models.Described:
+    def _built_by_timm(self) -> timm_models.TimmDescription:
         """Return the network that weights in timm's format belong to.
 
         Raises:
@@ -289,7 +289,7 @@ class InitSource:
         a run, the feature that its head reads.
 
         Raises:
-            UserError: As in `described_values`.
+            UserError: As in `read_description`.
         """
         folder = self.fetch_export("config.json")
         if folder is None:
@@ -336,22 +336,22 @@ class InitSource:
         The result is "token" unless the folder of the weights, or timm, says "avg".
         """
         folder = self.fetch_export("config.json")
-        if self.is_timm or (folder and export_files.is_timms(export_files.read(folder))):
+        if self.is_timm or (folder and export_files.is_timm_format(export_files.read(folder))):
             with suppress(UserError):  # the network has no patches
                 return self._built_by_timm().pool
-        return "token" if folder is None else export_files.pooling(folder)
+        return "token" if folder is None else export_files.read_pooling(folder)
 
     def image_size(self) -> int | None:
         """Return the side in pixels of the images that the weights were made for, or None if
         unknown.
 
         Raises:
-            UserError: As in `described_values`.
+            UserError: As in `read_description`.
         """
         if self.is_timm:
             return int(self._published().input_size[-1])
         folder = self.fetch_export("config.json", "preprocessor_config.json")
-        return None if folder is None else export_files.image_size(folder)
+        return None if folder is None else export_files.read_image_size(folder)
 
     def weights_hash(self) -> str | None:
         """Return a hash of the file of local weights, or None if the weights are not local or are

@@ -144,7 +144,7 @@ def key(
 
 
 @dataclass(eq=False)
-class Only:
+class Allowed:
     """Restriction of a type to some values: Annotated[str, Only(is_path, "a path")].
 
     Attributes:
@@ -167,7 +167,7 @@ class Only:
         return value
 
 
-class OneOf(Only):
+class NamedChoice(Allowed):
     """Restriction of a text to names that are looked up when a value is checked.
 
     Attributes:
@@ -343,7 +343,7 @@ def _choices(schema: Mapping[str, Any]) -> list[str] | None:
     return None
 
 
-def validated(
+def build_validated(
     model: type[Keys],
     nested: Mapping[str, Any],
     known: Mapping[str, Key],
@@ -376,10 +376,10 @@ def validated(
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     text = (typed or {}).get(name)
-    raise refused(keys[-1], value, where if text is None else "", text)
+    raise value_error(keys[-1], value, where if text is None else "", text)
 
 
-def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:
+def value_error(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:
     """Return the error about a value that a key cannot have.
 
     Args:
@@ -407,7 +407,7 @@ def refused(key: Key, value: Any, where: str = "", typed: str | None = None) -> 
     return UserError(f"{start}expected {expected}")
 
 
-class OddNumber(int):
+class NumberAsWritten(int):
     """Whole number from a file that is written differently from the number itself: 007 may also be
     a name.
     """
@@ -429,7 +429,7 @@ def convert(key: Key, value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and int in types and float not in types:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and types <= {str, type(None)}:
-        return value.text if isinstance(value, OddNumber) else str(value)
+        return value.text if isinstance(value, NumberAsWritten) else str(value)
     if isinstance(value, Path) and Path not in types:
         return str(value)
     return value

@@ -25,8 +25,8 @@ from .recipe_files import without_group
 from .schema import DEFAULT_OBJECTIVE, DEFAULT_TARGET, Recipe
 from .which_images import (
     fitting_channels,
-    gives_images,
     names_images,
+    names_images_directly,
     other_images,
     preprocessing_from_init,
     with_images,
@@ -60,9 +60,9 @@ def resolve(options: Iterable[str], here: bool = True) -> Recipe:
     start: Values = {}
     if "init" in values:
         asks = named["model"] is None and "model.timm" not in values
-        start = _described(InitSource(values["init"]), asks)
-    known = _with_model(file.presets | file.own, named["model"], start)
-    data_name, known = _with_data(known, options, values, named["data"], file)
+        start = _read_description(InitSource(values["init"]), asks)
+    known = _choose_model(file.presets | file.own, named["model"], start)
+    data_name, known = _choose_images(known, options, values, named["data"], file)
     fitted = fitting_channels(start, known, values)
     known |= preprocessing_from_init(fitted, file, values, named["data"])
     check_plugin(values, known.get("plugin"), path)
@@ -114,7 +114,7 @@ def _networks(recipe: Recipe, values: Values) -> Values:
     return networks
 
 
-def _with_data(
+def _choose_images(
     known: Values,
     options: list[str],
     values: Values,
@@ -166,14 +166,14 @@ def warmup_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     return f"warm-up     {text}. For a tenth of this run, use optim.warmup={steps // 10}."
 
 
-def _described(source: InitSource, model: bool) -> Values:
-    """Return `InitSource.described_values` after checking that the keys exist.
+def _read_description(source: InitSource, model: bool) -> Values:
+    """Return `InitSource.read_description` after checking that the keys exist.
 
     Raises:
         UserError: The recipe.yaml of the weights has an unknown key of the model, or an error of
-            `InitSource.described_values`.
+            `InitSource.read_description`.
     """
-    values = source.described_values(model)
+    values = source.read_description(model)
     for key in values.keys() - schema.all_keys().keys():
         near = suggest(key, [name for name in schema.all_keys() if name.startswith("model.")])
         raise UserError(f"init={source.place}: recipe.yaml has the unknown key {key}, {near}")
@@ -192,7 +192,7 @@ def resolve_encoder(place: str, options: Mapping[str, str]) -> Recipe:
     Raises:
         UserError: As in `resolve`.
     """
-    images = {} if gives_images(options) else {"data": EMBEDDED}
+    images = {} if names_images_directly(options) else {"data": EMBEDDED}
     others = {key: text for key, text in options.items() if key != "data.labels"}
     image_words = [f"{key}={text}" for key, text in {**images, **others}.items()]
     recipe = resolve(["recipe=evaluate", f"init={place}", *image_words], here=False)
@@ -250,7 +250,7 @@ def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
     return recipe
 
 
-def _with_model(known: Values, name: str | None, start: Values) -> Values:
+def _choose_model(known: Values, name: str | None, start: Values) -> Values:
     """Return the values with the model named on the command line, or else with the model of the
     initial weights.
     """

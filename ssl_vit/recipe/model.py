@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from .keys import LONGEST_LIST, Depth, Keys, Only, Width, key
+from .keys import LONGEST_LIST, Allowed, Depth, Keys, Width, key
 from .names import TimmName
 
 CLASSIC = "vit_base_patch16_224"  # timm's name for the encoder of the paper
@@ -53,8 +53,8 @@ WORDS = (
 Number = Annotated[int | float, Field(ge=-(2**16), le=2**16), AfterValidator(_whole)]
 Numbers = Annotated[list[Number], Field(max_length=LONGEST_LIST)]
 Arguments = Annotated[
-    dict[str, bool | Number | Numbers | Annotated[str, Only(WORDS.__contains__, "")]],
-    Only(
+    dict[str, bool | Number | Numbers | Annotated[str, Allowed(WORDS.__contains__, "")]],
+    Allowed(
         lambda args: all(map(str.isidentifier, args)),
         f"{{name: value}} with numbers, lists of numbers, true, false or {', '.join(WORDS)}",
     ),

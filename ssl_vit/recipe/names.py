@@ -4,7 +4,7 @@ import re
 import unicodedata
 from typing import Annotated
 
-from .keys import Only
+from .keys import Allowed
 
 LONGEST_NAME = 255  # limit on a file name in bytes, on every common file system
 LONGEST_PATH = 4095
@@ -16,14 +16,14 @@ NO_CONTROL = "a line break or another control character cannot be part of a valu
 # Names that tools write next to runs, in a folder of runs or of a study, and the folders that a run
 # replaces inside its own folder. If a run had out= or a name with one of these, it could be
 # overwritten.
-BESIDE_RUNS = frozenset(
+RESERVED_NAMES = frozenset(
     (
         *("index.html", "report.html", "report.md", "results.csv", "tables.tex", "differences.csv"),
         *("study.json", "worth.json", "hours.json", "figures", "logs", "slurm", "shared", "lock"),
         *("export", "checkpoints"),
     )
 )
-NOT_BESIDE = "but no name that the tools use, such as index.html or report.html"
+NOT_RESERVED = "but no name that the tools use, such as index.html or report.html"
 
 
 def has_control(text: str) -> bool:
@@ -60,7 +60,7 @@ def is_name(text: str) -> bool:
 
 def is_folder_name(text: str) -> bool:
     """Return whether a text can be the name of a run's folder, or of a folder next to runs."""
-    return is_name(text) and BESIDE_RUNS.isdisjoint(text.split("/"))
+    return is_name(text) and RESERVED_NAMES.isdisjoint(text.split("/"))
 
 
 def is_split(text: str) -> bool:
@@ -75,20 +75,21 @@ def is_split(text: str) -> bool:
     return False
 
 
-PathText = Annotated[str, Only(is_path, "a path")]
-SplitName = Annotated[str, Only(is_split, "a split's name")]
-TimmName = Annotated[str, Only(PLAIN_NAME.fullmatch, "the name of one of timm's architectures")]
+PathText = Annotated[str, Allowed(is_path, "a path")]
+SplitName = Annotated[str, Allowed(is_split, "a split's name")]
+TimmName = Annotated[str, Allowed(PLAIN_NAME.fullmatch, "the name of one of timm's architectures")]
 RunName = Annotated[
     str,
-    Only(
+    Allowed(
         lambda v: len(v) <= 200 and is_folder_name(v),
-        f"a folder's name of at most 200 printable characters, {NOT_BESIDE}",
+        f"a folder's name of at most 200 printable characters, {NOT_RESERVED}",
     ),
 ]
 RunAtStep = Annotated[
-    str, Only(lambda v: is_path(v) and re.fullmatch(r".+@[1-9]\d{0,11}", v, re.ASCII), "RUN@STEP")
+    str,
+    Allowed(lambda v: is_path(v) and re.fullmatch(r".+@[1-9]\d{0,11}", v, re.ASCII), "RUN@STEP"),
 ]
-NewFolder = Annotated[str, Only(is_new_path, "a folder")]
+NewFolder = Annotated[str, Allowed(is_new_path, "a folder")]
 FolderName = Annotated[
-    str, Only(lambda v: is_name(v) and len(v.encode()) <= LONGEST_NAME, "a folder's name")
+    str, Allowed(lambda v: is_name(v) and len(v.encode()) <= LONGEST_NAME, "a folder's name")
 ]

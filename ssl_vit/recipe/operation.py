@@ -7,17 +7,17 @@ import re
 from typing import Annotated, Literal
 
 from .. import hub_files
-from .keys import Keys, Only, Steps, key
+from .keys import Allowed, Keys, Steps, key
 from .names import PathText
 
 METRIC = re.compile(r"[\w/-]+", re.ASCII)
 # name of the tracker -> name of the package to install
 TRACKERS = {name: name for name in ("tensorboard", "wandb", "trackio", "mlflow")}
 MetricName = Annotated[
-    str, Only(lambda v: METRIC.fullmatch(v), "a metric's name, such as accuracy or loss")
+    str, Allowed(lambda v: METRIC.fullmatch(v), "a metric's name, such as accuracy or loss")
 ]
 RepositoryName = Annotated[
-    str, Only(lambda v: hub_files.NAME.fullmatch(v), "USER/NAME on the Hugging Face Hub")
+    str, Allowed(lambda v: hub_files.NAME.fullmatch(v), "USER/NAME on the Hugging Face Hub")
 ]
 
 Precision = Literal["auto", "float32", "bfloat16"]

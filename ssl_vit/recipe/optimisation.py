@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from .keys import Fraction, Keys, OneOf, Part, Steps, key
+from .keys import Fraction, Keys, NamedChoice, Part, Steps, key
 
 
 class Optim(Keys):
@@ -42,7 +42,7 @@ class Optim(Keys):
             is evaluated and exported instead of the last weights. null: no average.
     """
 
-    name: Annotated[str, OneOf(lambda: OPTIMISERS)] = key("adamw")
+    name: Annotated[str, NamedChoice(lambda: OPTIMISERS)] = key("adamw")
     steps: Steps = key(1000)
     batch: int = key(4096, gt=0, le=2**22)
     lr: float = key(2e-4, gt=0, le=1e4)

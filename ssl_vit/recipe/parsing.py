@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 import yaml
 
 from ..errors import UserError
-from .keys import OddNumber, Values
+from .keys import NumberAsWritten, Values
 from .names import LONGEST_NAME, is_path
 
 DEEPEST = 32  # levels of nesting in YAML; a recipe has three
@@ -67,7 +67,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         super().flatten_mapping(node)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
-        number = OddNumber(str(node.value))
+        number = NumberAsWritten(str(node.value))
         number.text = str(node.value)
         return int(number) if number.text == str(int(number)) else number
 
@@ -93,7 +93,7 @@ for _kind, _form, _first in (
         _class.add_implicit_resolver(
             f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), _first
         )
-_Dumper.add_representer(OddNumber, _Dumper.represent_int)
+_Dumper.add_representer(NumberAsWritten, _Dumper.represent_int)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
 
 

@@ -33,7 +33,7 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
     Raises:
         UserError: The command line does not name the plugin, or the plugin declares nothing.
     """
-    declared = any(declaration.is_plugins(type(part)) for part in declaration.all_declared())
+    declared = any(declaration.is_from_plugin(type(part)) for part in declaration.all_declared())
     if values.get("plugin") and {"objective", "target"} & values.keys() and not declared:
         text = "the file declares no objective and no target. Call declare(...) in the file"
         raise UserError(f"plugin={values['plugin']}: {text} (docs/extend.md).")
@@ -42,7 +42,7 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
         raise UserError(f"plugin={plugin}: {text}. Add plugin={plugin} if you trust that file.")
 
 
-def content_of(kind: type) -> str:
+def plugin_hash(kind: type) -> str:
     """Return the hash of the plugin file that defines a class, or an empty string for a class of
     this package.
     """

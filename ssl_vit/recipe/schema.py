@@ -17,7 +17,7 @@ from ..metrics import Row
 from . import declaration
 from .images import Data
 from .init_source import InitSource
-from .keys import Key, Keys, OneOf, Values, convert, key, keys_of, summary, validated
+from .keys import Key, Keys, NamedChoice, Values, build_validated, convert, key, keys_of, summary
 from .model import Model
 from .names import NO_CONTROL, NewFolder, PathText, RunAtStep, RunName, has_control
 from .operation import Checkpoint, Compute, Eval, Hub, Log
@@ -75,12 +75,14 @@ class Recipe(Keys):
     resume: bool | RunAtStep = key(True, effect="run")
     plugin: PathText | None = key(None, effect="run")
     init: PathText = key("scratch", from_init=True, names_weights=True)
-    objective: Annotated[str, OneOf(declaration.objectives, declaration.ADDED)] = key(
+    objective: Annotated[str, NamedChoice(declaration.objectives, declaration.ADDED)] = key(
         DEFAULT_OBJECTIVE
     )
     data: Data = group(Data)
     model: Model = group(Model)
-    target: Annotated[str, OneOf(declaration.targets, declaration.ADDED)] = key(DEFAULT_TARGET)
+    target: Annotated[str, NamedChoice(declaration.targets, declaration.ADDED)] = key(
+        DEFAULT_TARGET
+    )
     probe: Probe = group(Probe)
     optim: Optim = group(Optim)
     compute: Compute = group(Compute)
@@ -99,7 +101,7 @@ class Recipe(Keys):
 
     def __reduce__(self) -> Any:
         """Pickle the recipe by value, because the class for an objective is not in any module."""
-        return _unpickled, (self.model_dump(),)
+        return _unpickle, (self.model_dump(),)
 
     @property
     def groups(self) -> dict[str, Any]:
@@ -125,11 +127,11 @@ class Recipe(Keys):
         return declaration.objective(self.objective)
 
     @property
-    def own_rows(self) -> list[Row]:
+    def plugin_rows(self) -> list[Row]:
         """Metrics and baselines that the plugins of the objective and the target declare."""
-        return declaration.own_rows(self.objective, self.target)
+        return declaration.plugin_rows(self.objective, self.target)
 
-    def holds(self, key: str) -> bool:
+    def uses_key(self, key: str) -> bool:
         """Return whether a dotted key is in use, and not part of a group that the objective does
         not use.
         """
@@ -154,7 +156,7 @@ class Recipe(Keys):
                 raise UserError(f"{name}: expected {kind.__name__}. Set each key separately.")
         flat = flatten(self.model_dump(warnings=False))
         order = {key: place for place, key in enumerate(all_keys())}
-        held = sorted(filter(self.holds, flat), key=lambda key: order.get(key, len(order)))
+        held = sorted(filter(self.uses_key, flat), key=lambda key: order.get(key, len(order)))
         return {key: flat[key] for key in held}
 
     def value(self, key: str) -> Any:
@@ -209,7 +211,7 @@ class Recipe(Keys):
         return Trunk(Path(run), int(step))
 
     @property
-    def own_steps(self) -> int:
+    def new_steps(self) -> int:
         """Number of steps without the steps of the trunk."""
         return self.optim.steps - (self.trunk.step if self.trunk else 0)
 
@@ -225,7 +227,7 @@ class Recipe(Keys):
     @property
     def fine_tunes(self) -> bool:
         """Return whether the run is a fine-tuning: trained weights learn labels, nothing else."""
-        declared_objective = declaration.known_or_bare(self.objective)
+        declared_objective = declaration.find_objective_or_stub(self.objective)
         learns = declared_objective.labels and not declared_objective.parts and self.trains
         return learns and not self.init_source.is_scratch
 
@@ -243,7 +245,7 @@ class Recipe(Keys):
         return "finetune" if self.fine_tunes else "pretrain"
 
 
-class _Foreign(Recipe):
+class _UnknownObjectiveRecipe(Recipe):
     """Recipe of an objective or target that is unknown here, for example without its plugin:
     unknown keys are kept unchecked.
     """
@@ -253,7 +255,7 @@ class _Foreign(Recipe):
     objective: str = key(DEFAULT_OBJECTIVE)
 
 
-def _unpickled(values: dict[str, Any]) -> Recipe:
+def _unpickle(values: dict[str, Any]) -> Recipe:
     return recipe_class(values["objective"], values).model_validate(values)
 
 
@@ -274,7 +276,7 @@ def recipe_class(objective: str, values: Values) -> type[Recipe]:
         isinstance(target, str) and target not in declaration.targets()
     )
     groups = (part for part in all_groups() if part.name in used)
-    return _class(_Foreign if is_foreign else Recipe, *groups)
+    return _class(_UnknownObjectiveRecipe if is_foreign else Recipe, *groups)
 
 
 @functools.cache
@@ -302,14 +304,14 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
     if not isinstance(objective, str):
         raise UserError(f"{where}objective={objective}: expected a text")
     model = recipe_class(objective, values)
-    foreign = issubclass(model, _Foreign)
+    foreign = issubclass(model, _UnknownObjectiveRecipe)
     taken: Values = {}
     for name, value in values.items():
         if isinstance(value, str) and has_control(value):
             raise UserError(f"{where}{name}={' '.join(value.split())}: {NO_CONTROL}")
         if foreign or name.split(".")[0] in model.model_fields:
             taken[name] = convert(known[name], value) if name in known else value
-    recipe: Recipe = validated(model, nested(taken), known, where, typed)
+    recipe: Recipe = build_validated(model, nested(taken), known, where, typed)
     return recipe
 
 
@@ -411,14 +413,14 @@ def measures_masks(recipe: Recipe) -> bool:
     return recipe.objective == "probe" and SEGMENTATION in recipe.probe.measures
 
 
-def chosen_on_held_out(recipe: Recipe) -> list[str]:
+def describe_held_out_choices(recipe: Recipe) -> list[str]:
     """Return what a run chooses on held-out images, in words."""
     if recipe.objective != "probe":
         return ["the checkpoint"] if recipe.checkpoint.best else []
     return [CHOSEN[name] for name in recipe.probe.measures if name in CHOSEN]
 
 
-def more_held_out(recipe: Recipe) -> str:
+def option_for_more_held_out(recipe: Recipe) -> str:
     """Return the option that makes such a run hold out more images.
 
     Return an empty string if another option limits the number of held-out images, or if the run

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .keys import keys_of, validated
+from .keys import build_validated, keys_of
 from .model import GIVEN, WORDS, Model
 from .names import PLAIN_NAME
 
@@ -29,7 +29,7 @@ TO_CORNERS = ("base_patch16_radio_v3", "huge_patch16_radio_v3")
 BOUNDED = {"embed_dim": "width", "depth": "depth", "num_heads": "heads"}
 
 
-class Described(NamedTuple):
+class TimmDescription(NamedTuple):
     """Vision Transformer or Eva of timm.
 
     Attributes:
@@ -92,7 +92,7 @@ def published(name: str) -> Any:
     return known
 
 
-def unfit(net: Any) -> str | None:
+def why_unsupported(net: Any) -> str | None:
     """Return why a network of timm cannot be an encoder, or None for a suitable network."""
     from timm.layers import RotaryEmbeddingCat, RotaryEmbeddingDinoV3
     from timm.models.eva import Eva
@@ -112,7 +112,7 @@ def unfit(net: Any) -> str | None:
     return None
 
 
-def describe(name: str, args: Mapping[str, Any]) -> Described:
+def describe(name: str, args: Mapping[str, Any]) -> TimmDescription:
     """Return a description of the Vision Transformer or Eva that timm builds from a name and
     arguments. Callers share the description and must not change it.
 
@@ -125,17 +125,17 @@ def describe(name: str, args: Mapping[str, Any]) -> Described:
 
 
 @functools.lru_cache(8)
-def _describe(name: str, arguments: str) -> Described:
+def _describe(name: str, arguments: str) -> TimmDescription:
     from timm.layers import HybridEmbed
 
     args = json.loads(arguments)
 
     # checked first, so that nobody builds ten million blocks
     sizes = {key: args[timm_name] for timm_name, key in BOUNDED.items() if timm_name in args}
-    validated(Model, sizes, keys_of(Model), "model.")
+    build_validated(Model, sizes, keys_of(Model), "model.")
     net = network(name, args)
     unknown = f"model.timm={name}: timm has no architecture with this name"
-    reason = unknown if net is None else unfit(net)
+    reason = unknown if net is None else why_unsupported(net)
     if reason:
         raise ValueError(reason)
     values = {
@@ -170,7 +170,7 @@ def _describe(name: str, arguments: str) -> Described:
     if any(norms) or net.cls_token is None:
         values["args"][fc_norm_argument(net)] = norms[0]
     pool = "avg" if net.global_pool == "avg" or net.cls_token is None else "token"
-    return Described(values, pool)
+    return TimmDescription(values, pool)
 
 
 def table_rule(name: str) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def is_packed(state: Mapping[str, Any]) -> bool:
     return first is not None and first.shape[0] == 2 * state["blocks.0.mlp.fc2.weight"].shape[1]
 
 
-def unseen(net: Any) -> dict[str, Any]:
+def hidden_properties(net: Any) -> dict[str, Any]:
     """Return {name: value} for properties of a Vision Transformer that the names and shapes of
     weights do not show.
 

@@ -15,14 +15,14 @@ from pydantic import ConfigDict, PrivateAttr
 
 from ..errors import UserError, suggest
 from . import parsing, words
-from .keys import FLAG, WORD, Key, Keys, keys_of, refused, section, validated
+from .keys import FLAG, WORD, Key, Keys, build_validated, keys_of, section, value_error
 from .names import is_path
 from .schema import all_keys
 from .words import Options
 
 # Values of ToolOptions.recipes: the tool takes every key of recipes, and --help lists them (ALL) or
 # does not (ALSO)
-ALL, ALSO = "all, which its help lists", "all"
+LISTS_ALL_KEYS, TAKES_ALL_KEYS = "all, which its help lists", "all"
 VALUES = {**dict.fromkeys(("recipe", "data", "model"), "NAME"), "PLACE": "PATH"}
 IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
@@ -58,7 +58,7 @@ class ToolOptions(Keys):
             exit status or None.
         uses: Keys of recipes that the tool takes in addition to its options.
         recipes: ALSO or ALL if the tool takes every key of recipes.
-        most: Keys of recipes that users change most often, which --help lists.
+        common_keys: Keys of recipes that users change most often, which --help lists.
         positional: Key whose value may be given without the key: `runs/mpp` for `init=runs/mpp`.
         command_line_only: Options that the tool's Python function does not take.
     """
@@ -68,7 +68,7 @@ class ToolOptions(Keys):
     command: ClassVar[str]
     uses: ClassVar[tuple[RecipeKeys, ...]] = ()
     recipes: ClassVar[str] = ""
-    most: ClassVar[tuple[str, ...]] = ()
+    common_keys: ClassVar[tuple[str, ...]] = ()
     positional: ClassVar[str] = ""
     command_line_only: ClassVar[tuple[str, ...]] = ()
     _overrides: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -122,7 +122,7 @@ def from_python(
 
 
 def split(
-    kind: type[ToolOptions], arguments: Iterable[str], leave: Collection[str] = ()
+    kind: type[ToolOptions], arguments: Iterable[str], ignored: Collection[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
     """Return the tool's own options as {key: text}, and the remaining arguments unchanged.
 
@@ -131,13 +131,13 @@ def split(
     Args:
         kind: Options of the tool.
         arguments: Words of the command line.
-        leave: Options of the tool that mean something else in this command.
+        ignored: Options of the tool that mean something else in this command.
 
     Raises:
         UserError: An option of the tool is given twice, several words are not key=value, or a word
             with dashes is unknown.
     """
-    known = {key: option for key, option in kind.options().items() if key not in leave}
+    known = {key: option for key, option in kind.options().items() if key not in ignored}
     tool_words, rest, alone = [], [], []
     for argument in arguments:
         typed, equals, text = argument.partition("=")
@@ -204,7 +204,7 @@ def build(kind: type[T], texts: Mapping[str, str], overrides: dict[str, str] | N
     if missing := [option for key, option in known.items() if option.required and key not in texts]:
         _raise_missing(kind, missing[0])
     values = {key: _read(known[key], text) for key, text in texts.items()}
-    made: T = validated(kind, values, known, typed=texts)
+    made: T = build_validated(kind, values, known, typed=texts)
     made._overrides = overrides or {}
     return made
 
@@ -229,7 +229,7 @@ def _read(option: Key, text: str) -> Any:
         return read_list(option.name, text)
     if Path in option.types:
         if not is_path(text):
-            raise refused(option, text)
+            raise value_error(option, text)
         return Path(text)
     return words.read(option, text)
 

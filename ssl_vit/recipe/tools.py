@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .keys import FLAG, WORD, OneOf, Only, key
+from .keys import FLAG, WORD, Allowed, NamedChoice, key
 from .names import FolderName, NewFolder, RunName, is_path
-from .tool import ALL, RecipeKeys, ToolOptions
+from .tool import LISTS_ALL_KEYS, RecipeKeys, ToolOptions
 
 PLACES = (
     "scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, or a Google .npz"
@@ -28,7 +28,7 @@ FIGURES = (
 ROWS, PATCH_ROWS = 10_000, 500  # images per shard, without and with the features of patches
 TOP = 5
 MOST_IMAGES = 2000  # images that figures are computed over by default
-Place = Annotated[str, Only(is_path, PLACES)]
+Place = Annotated[str, Allowed(is_path, PLACES)]
 Number = Annotated[int, Field(ge=1, le=999_999_999)]
 IMAGES = "Images, chosen as for training (pretrain --help data)."
 SAME = "Same as for training (pretrain --help compute)."
@@ -49,7 +49,7 @@ def out(help: str = "Folder that holds the runs.", default: str | None = "runs")
 class JobOptions(ToolOptions):
     """Options of the tools that make a single run. All further options are keys of recipes."""
 
-    recipes = ALL
+    recipes = LISTS_ALL_KEYS
     command_line_only = ("json",)
     uses = (
         RecipeKeys(("recipe",), "Name of a recipe in recipes/, or path of a YAML file."),
@@ -70,7 +70,7 @@ class PretrainOptions(JobOptions):
 
     summary = "pre-train an encoder"
     command = "jobs.cli:pretrain"
-    most = (
+    common_keys = (
         *("data.path", "data.size", "objective", "corruption.rate", "optim.steps"),
         *("optim.batch", "optim.lr", "probe.every", "seed", "name"),
     )
@@ -88,7 +88,7 @@ class FinetuneOptions(JobOptions):
 
     summary = "fine-tune an encoder on labels"
     command = "jobs.cli:finetune"
-    most = (
+    common_keys = (
         *("init", "data.path", "data.test", "data.share", "optim.steps"),
         *("optim.batch", "optim.lr", "optim.layer_decay", "seed", "name"),
     )
@@ -108,7 +108,7 @@ class EvaluateOptions(JobOptions):
 
     summary = "measure a frozen encoder"
     command = "jobs.cli:evaluate"
-    most = (
+    common_keys = (
         *("init", "data.path", "data.test", "data.size", "probe.measures"),
         *("probe.pool", "probe.layer", "probe.shots", "seed", "name"),
     )
@@ -154,7 +154,9 @@ class FigureOptions(ToolOptions):
         f"Encoder: {PLACES}. The figures compare the encoder with fresh weights.",
         metavar="PLACE",
     )
-    figures: list[Annotated[str, OneOf(lambda: FIGURES)]] | None = key(None, metavar="NAME,...")
+    figures: list[Annotated[str, NamedChoice(lambda: FIGURES)]] | None = key(
+        None, metavar="NAME,..."
+    )
     split: str | None = key(None, metavar="NAME")
     images: int | None = key(
         None,
@@ -267,7 +269,7 @@ class ExportOptions(ToolOptions):
     summary = "convert a run's encoder to transformers or ONNX"
     command = "models.interop:main"
     positional = "init"
-    init: Annotated[str, Only(is_path, "the folder of a run or of an export")] = key(
+    init: Annotated[str, Allowed(is_path, "the folder of a run or of an export")] = key(
         ..., metavar="FOLDER"
     )
     format: Literal["transformers", "onnx"] = key(..., metavar="NAME")

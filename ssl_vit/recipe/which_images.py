@@ -21,7 +21,7 @@ PLACES = ("data", "data.path", "data.hub")  # options that choose the images
 OTHERS = "give data=, data.path= or data.hub="
 
 
-def of_images() -> list[str]:
+def image_keys() -> list[str]:
     """Return the keys of `data` that say which images a run uses and how the images are read.
 
     The other keys of `data` say how images are cropped, mixed and normalised, which each recipe
@@ -38,10 +38,10 @@ def names_images(options: Iterable[str]) -> bool:
     """
     values = words.parse(options)
     path = recipe_files.find_recipe(values.get("recipe"))
-    return gives_images(values) or recipe_files.names_images(path)
+    return names_images_directly(values) or recipe_files.names_images(path)
 
 
-def gives_images(values: Mapping[str, str]) -> bool:
+def names_images_directly(values: Mapping[str, str]) -> bool:
     """Return whether the options ({key: text}) name images."""
     return not all(words.is_null(values.get(key)) for key in PLACES)
 
@@ -72,7 +72,7 @@ def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
     if recipe.objective != "probe" or source.is_scratch or {*CROPPING} & {*values, *of_file}:
         return None
     with suppress(UserError):  # the weights may be gone, for example in a run that was pulled
-        if {*CROPPING} & {*source.described_values(model=False)}:
+        if {*CROPPING} & {*source.read_description(model=False)}:
             return None
     cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
     text = f"how the images of this encoder were cropped is unknown, so the default is used ({cut})"
@@ -155,7 +155,7 @@ def with_images(known: Values, images: Values, file: FileValues) -> Values:
     rest = _preprocessing_of(known)
     if recipe_files.has_preset("data", name):
         rest = recipe_files.preset("data", name)
-    of_run = {key: images[key] for key in of_images() if key in images}
+    of_run = {key: images[key] for key in image_keys() if key in images}
     of_file = {key: value for key, value in file.own.items() if key.startswith("data.")}
     return without_images(known) | rest | of_run | of_file
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import UserError, suggest
 from ..formatting import option_text, typed_command
 from . import schema
-from .keys import FLAG, Key, Keys, Values, convert, refused
+from .keys import FLAG, Key, Keys, Values, convert, value_error
 from .names import NO_CONTROL, has_control
 from .parsing import exists, yaml_word
 
@@ -155,7 +155,7 @@ def from_python(
             not checked.
     """
     mappings = [options, keywords] if isinstance(options, Mapping) else [keywords]
-    texts = [] if isinstance(options, Mapping) else _given(options, positional)
+    texts = [] if isinstance(options, Mapping) else _option_words(options, positional)
     place = texts.index(SWEEP) if SWEEP in texts else len(texts)
     plain = [
         word
@@ -163,13 +163,13 @@ def from_python(
         for key, value in _pairs({key: item for key, item in mapping.items() if key != SWEEP})
         for word in _words(key, value, tool_options.get(key))
     ]
-    swept = [word for mapping in mappings for word in _swept(mapping.get(SWEEP))]
+    swept = [word for mapping in mappings for word in _sweep_words(mapping.get(SWEEP))]
     # options that hold for all arms come before the word for the sweep
     mark = [SWEEP] if swept and SWEEP not in texts else []
     return [*texts[:place], *plain, *mark, *texts[place:], *swept]
 
 
-def _given(options: Any, positional: str) -> list[str]:
+def _option_words(options: Any, positional: str) -> list[str]:
     """Return the words of options that are not a mapping."""
     if isinstance(options, os.PathLike):
         return [f"{positional}={os.fspath(options)}" if positional else os.fspath(options)]
@@ -177,18 +177,18 @@ def _given(options: Any, positional: str) -> list[str]:
         if isinstance(options, Keys):
             raise UserError("a Recipe: expected options. Write recipe='runs/NAME/recipe.yaml'.")
         if not isinstance(options, Iterable):
-            raise UserError(f"{_short(options)}: expected a mapping, a list of words or a text")
+            raise UserError(f"{_shorten(options)}: expected a mapping, a list of words or a text")
         texts = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in options]
         for word in texts:
             if not isinstance(word, str):
-                raise UserError(f"{_short(word)}: expected key=value, as in recipe=mpp")
+                raise UserError(f"{_shorten(word)}: expected key=value, as in recipe=mpp")
         return texts
     if options and (exists(options) or not re.search(r"=|(^|\s)--", options)):
         return [f"{positional}={options}" if positional else options]
     try:
         return shlex.split(options)
     except ValueError as error:
-        raise UserError(f"{_short(options)}: {error}. Write the options as in a shell.") from None
+        raise UserError(f"{_shorten(options)}: {error}. Write the options as in a shell.") from None
 
 
 def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -216,15 +216,15 @@ def _words(key: str, value: Any, option: Key | None) -> Iterator[str]:
         return
     known = option or schema.all_keys().get(key)
     if value is None and known is not None and type(None) not in known.types:
-        raise refused(known, None)
+        raise value_error(known, None)
     of_text = known is not None and not known.is_list and known.types <= {str, type(None)}
     if known is not None and option is None and of_text and isinstance(value, bool | list | tuple):
-        raise refused(known, value)
+        raise value_error(known, value)
     if value is None and key in NAMED:
         raise UserError(f"{key}=null: expected a name")
     if option is not None and option.form == FLAG:
         if not isinstance(value, bool):
-            raise UserError(f"{key}={_short(value)}: expected True or False")
+            raise UserError(f"{key}={_shorten(value)}: expected True or False")
         if value:
             yield f"--{key}"
         return
@@ -232,10 +232,12 @@ def _words(key: str, value: Any, option: Key | None) -> Iterator[str]:
     yield f"{key}={_text(key, [value] if single else value)}"
 
 
-def _swept(swept: Any) -> Iterator[str]:
+def _sweep_words(swept: Any) -> Iterator[str]:
     """Yield the words of the keys to sweep."""
     if not isinstance(swept, Mapping | None):
-        raise UserError(f"{SWEEP}={_short(swept)}: expected a mapping from keys to lists of values")
+        raise UserError(
+            f"{SWEEP}={_shorten(swept)}: expected a mapping from keys to lists of values"
+        )
     for key, value in _pairs(swept or {}):
         several = value if isinstance(value, list | tuple) else [value]
         yield f"{key}={','.join(_swept_text(key, item) for item in several)}"
@@ -249,12 +251,12 @@ def _swept_text(key: str, value: Any) -> str:
     """
     option = schema.all_keys().get(key)
     if value is None and option is not None and type(None) not in option.types:
-        raise refused(option, None, f"{SWEEP}: ")
+        raise value_error(option, None, f"{SWEEP}: ")
     text = _text(key, value)
     in_brackets = text[:1] + text[-1:] in ("[]", "{}")
     if "," in text and not in_brackets:
         expected = "expected a list of values without commas"
-        raise UserError(f"{SWEEP}: {key}={_short(value)}: {expected}")
+        raise UserError(f"{SWEEP}: {key}={_shorten(value)}: {expected}")
     return text
 
 
@@ -279,7 +281,7 @@ def _text(key: str, value: Any) -> str:
     text = "expected a text, a number, True, False, None, a path or a list"
     if hasattr(value, "save_to_disk"):
         text = 'expected a path. Call save_to_disk("photos") and use data.path=photos.'
-    raise UserError(f"{key}={_short(value)}: {text}")
+    raise UserError(f"{key}={_shorten(value)}: {text}")
 
 
 def _element(key: str, value: Any, quotes: bool = False) -> str:
@@ -289,5 +291,5 @@ def _element(key: str, value: Any, quotes: bool = False) -> str:
     return json.dumps(text, ensure_ascii=False) if quoted else text
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return " ".join(repr(value).split())[:60]

@@ -15,8 +15,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from ..callbacks import Callback, Row
-from ..formatting import copies_text, count_of_images, duration
-from ..metrics import FRESH, HELD_OUT, PROBE, find_metric, format_metrics, is_of_model, main_metrics
+from ..formatting import copies_text, format_duration, format_image_count
+from ..metrics import (
+    FRESH,
+    HELD_OUT,
+    PROBE,
+    find_metric,
+    format_metrics,
+    is_model_metric,
+    main_metrics,
+)
 from ..recipe.records.run import Measured
 from . import notebook
 
@@ -96,13 +104,13 @@ class _Progress(Callback, ABC):
             if name.startswith(HELD_OUT)
         }
         if "loss" in values:
-            n = "" if self.images is None else f" (n = {count_of_images(self.images)})"
+            n = "" if self.images is None else f" (n = {format_image_count(self.images)})"
             measured = format_metrics(values, values)  # the values contain the baselines
             yield f"held out at step {row['step']}: {measured}{n}"
         has_probes = any(name.startswith(PROBE) for name in row)
         probes = self.probed() if self.probed and has_probes else {}
         for name, probe in probes.items():
-            if not is_of_model(name):
+            if not is_model_metric(name):
                 continue
             text = f"{find_metric(name).words} {probe.value:.1%}"
             if probe.n:
@@ -110,7 +118,7 @@ class _Progress(Callback, ABC):
                 text += f" ({low:.1%} to {high:.1%})"
             if fresh := probes.get(f"{FRESH}{name}"):
                 text += f"; fresh weights {fresh.value:.1%}"
-            n = f"{count_of_images(probe.n or 0)}{copies_text(probe.copies)}"
+            n = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
             yield f"probe at step {row['step']}: {text} (n = {n})"
 
 
@@ -155,15 +163,15 @@ class ProgressLines(_Progress):
 
     def on_step(self, step: int) -> None:
         # only if rows are further apart than two intervals
-        if self._waited() >= 2:
+        if self._intervals_waited() >= 2:
             self._print(step)
 
     def _summarise(self, row: Row) -> None:
         self.row, self.row_step = _summary(row), row["step"]
-        if self._waited() >= 1 or row["step"] == self.steps:
+        if self._intervals_waited() >= 1 or row["step"] == self.steps:
             self._print(row["step"])
 
-    def _waited(self) -> float:
+    def _intervals_waited(self) -> float:
         """Return the time since the last line, in intervals."""
         now = time.monotonic()
         return (now - self.printed_at) / self._interval(now)
@@ -178,13 +186,13 @@ class ProgressLines(_Progress):
         row = self.row
         if row and self.row_step != step:
             row = f"at step {self.row_step}: {row}"
-        self._show(step, f"{self.word} {step:>6}/{self.steps}  {row}  left {duration(left)}")
+        self._show(step, f"{self.word} {step:>6}/{self.steps}  {row}  left {format_duration(left)}")
 
     def _show(self, step: int, line: str) -> None:
         print(line, flush=True)
 
 
-def told(items: Iterable[T], count: int, what: str) -> Iterator[T]:
+def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
     """Yield the items of a job that is not training, and print the progress from time to time.
 
     Args:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Name of the unfinished file or folder next to NAME, with the number of the process that writes it
-BESIDE = re.compile(r"\.(?P<name>.+)\.\d+", re.DOTALL)
+UNFINISHED = re.compile(r"\.(?P<name>.+)\.\d+", re.DOTALL)
 
 
 def remove(path: Path) -> None:
@@ -80,7 +80,7 @@ def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
         names: Pattern that matches the final names of the files and folders.
     """
     with suppress(OSError), os.scandir(folder) as entries:
-        matches = (BESIDE.fullmatch(entry.name) for entry in entries)
+        matches = (UNFINISHED.fullmatch(entry.name) for entry in entries)
         return sorted(
             folder / match[0] for match in matches if match and names.fullmatch(match["name"])
         )

@@ -15,15 +15,15 @@ from .. import hub_files
 from ..errors import UserError
 from ..formatting import option_text
 from ..recipe import records
-from ..recipe.check import check_stable
+from ..recipe.check import check_trunk_before_decay
 from ..recipe.identity import (
     Difference,
+    changes_experiment,
     computed_values,
-    counted,
-    counts,
     differences,
+    experiment_values,
     facts,
-    of_effect,
+    keys_with_effect,
 )
 from ..recipe.images import PIXEL_KEYS, Data, unmeasured
 from ..recipe.init_source import COSTS, file_hash
@@ -38,7 +38,9 @@ from . import lock
 from .checkpoint_files import list_checkpoints, step_of
 
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
-TAKEN = "Use another name=, or remove this folder."  # what to do about a folder of another run
+FOLDER_HINT = (
+    "Use another name=, or remove this folder."  # what to do about a folder of another run
+)
 LENGTH = ("optim.steps", "optim.decay")  # keys that may differ between runs with the same beginning
 
 
@@ -55,9 +57,9 @@ def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
 
     Args:
         values: `{dotted key: value}`.
-        free: Keys that do not change the computation; see `counted`.
+        free: Keys that do not change the computation; see `experiment_values`.
     """
-    computed = counted(values, free)
+    computed = experiment_values(values, free)
     for key, source in sources(computed).items():
         if source.is_local:
             computed[key] = "local"
@@ -71,7 +73,9 @@ def free_keys(recipe: Recipe) -> list[str]:
     an unknown key counts as changing the computation.
     """
     return [
-        key for key in recipe.values() if key.split(".")[0] in recipe.groups and not counts(key)
+        key
+        for key in recipe.values()
+        if key.split(".")[0] in recipe.groups and not changes_experiment(key)
     ]
 
 
@@ -83,7 +87,7 @@ def result_options(recipe: Recipe) -> Values:
     values = defaults() | recipe.values()
     # decides from which evaluations the best checkpoint is chosen
     evaluations = ("eval.every",) if recipe.checkpoint.best else ()
-    return {key: values[key] for key in (*of_effect("result"), *evaluations)}
+    return {key: values[key] for key in (*keys_with_effect("result"), *evaluations)}
 
 
 def file_hashes(recipe: Recipe) -> dict[str, Any]:
@@ -102,7 +106,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     return records.require(path, kind, remedy)
 
 
-def recorded(folder: Path, key: str) -> dict[str, Any]:
+def read_recorded(folder: Path, key: str) -> dict[str, Any]:
     """Return what environment.json records under `key`, such as hashes of images.
 
     Raises:
@@ -208,16 +212,16 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         check_trunk(recipe, trunk_recipe)
         _check_saved(recipe, trunk_recipe)
     if not path.exists() or not has_begun:
-        _pin(recipe)
+        _pin_revisions(recipe)
         return recipe
     if not recipe.resume:
-        raise UserError(f"resume=false: {folder} already holds a run. {TAKEN}")
+        raise UserError(f"resume=false: {folder} already holds a run. {FOLDER_HINT}")
     recipe_before = _completed_from(folder, recipe)
     differing = differences(computed_values(recipe_before), computed_values(recipe))
     if differing:
         text = f"{folder} holds a run of another recipe: {', '.join(map(str, differing))}"
         # nobody should remove a folder while it is written
-        hint = "Use another name=." if lock.is_held(folder) else TAKEN
+        hint = "Use another name=." if lock.is_held(folder) else FOLDER_HINT
         raise UserError(f"name={recipe.name}: {text}. {hint}")
     return recipe
 
@@ -230,7 +234,7 @@ def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
         recipe.compute.precision = before.compute.precision
     for key in unmeasured(recipe.data):
         setattr(recipe.data, key, getattr(before.data, key))
-    _pin(recipe, before)
+    _pin_revisions(recipe, before)
     _accept_moved_weights(recipe, before, folder)
     return before
 
@@ -253,7 +257,7 @@ def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
     if differ := differences(computed_values(trunk), computed_values(recipe), LENGTH):
         text = f"this run has another recipe: {', '.join(map(str, differ))}"
         raise recipe.error("resume", f"{text}. Only {' and '.join(LENGTH)} may differ.")
-    check_stable(recipe, trunk)
+    check_trunk_before_decay(recipe, trunk)
 
 
 def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
@@ -266,13 +270,13 @@ def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
     folder, step = recipe.trunk
     saved = [step_of(path) for path in _checkpoints(folder)]
     if step not in saved:
-        keys = keeping(trunk_recipe, step)
+        keys = options_to_keep(trunk_recipe, step)
         kept = f" To keep this step, the run needed {keys}." if keys else ""
         steps = ", ".join(map(str, saved)) or "none"
         raise recipe.error("resume", f"no checkpoint of this step. Steps to use: {steps}.{kept}")
 
 
-def keeping(trunk: Recipe, step: int) -> str:
+def options_to_keep(trunk: Recipe, step: int) -> str:
     """Return the options with which a run keeps the checkpoint of a step until its end.
 
     The result is empty if the run's options already keep the checkpoint.
@@ -323,7 +327,7 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
             raise UserError(f"name={recipe.name}: {text}. Restore the file, or use another name=.")
 
 
-def _pin(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
+def _pin_revisions(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
     """Replace the revisions of weights on the Hub by commits.
 
     The commits come from the folder's recipe if it has the same repository, else from the Hub.
@@ -331,9 +335,9 @@ def _pin(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
     known = recipe_before.sources() if recipe_before else {}
     for key, source in recipe.sources().items():
         place, before = source.place, known.get(key)
-        if not source.is_on_hub or hub_files.pinned(place):
+        if not source.is_on_hub or hub_files.is_pinned(place):
             continue
-        if before and hub_files.split(before.place)[0] == hub_files.split(place)[0]:
+        if before and hub_files.split_place(before.place)[0] == hub_files.split_place(place)[0]:
             recipe.set(key, before.place)
         else:
             recipe.set(key, hub_files.pin(place, source.option))
@@ -370,7 +374,7 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         UserError: Some facts differ, or a plugin was added or left out.
     """
     for kind, facts_now in now.items():
-        differ = differences(facts(kind, recorded(folder, kind)), facts(kind, facts_now))
+        differ = differences(facts(kind, read_recorded(folder, kind)), facts(kind, facts_now))
         if not differ:
             continue
         images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
@@ -385,13 +389,13 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         }[kind]
         # the folder of another run that a run resumes from must not be removed
         is_trunk = recipe.trunk is not None and folder == recipe.trunk.folder
-        remedy = "Leave out resume=." if is_trunk else TAKEN
+        remedy = "Leave out resume=." if is_trunk else FOLDER_HINT
         raise UserError(f"{text} between this command and the run in {folder}. {remedy}")
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
     """Return the differences between the `result_options` of a finished run and of a recipe."""
-    before = recorded(folder, "options")
+    before = read_recorded(folder, "options")
     now = result_options(recipe)
     for values in (before, now):
         values["eval.real"] = bool(values.get("eval.real"))  # the file itself is compared by hash
@@ -410,4 +414,4 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     if differ := changed_options(recipe, folder):
         names = ", ".join(map(str, differ))
         text = f"the run in {folder} has finished with other values: {names}"
-        raise UserError(f"name={recipe.name}: {text}. {TAKEN}")
+        raise UserError(f"name={recipe.name}: {text}. {FOLDER_HINT}")

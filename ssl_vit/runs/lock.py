@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from ..errors import UserError
 
 FILE = "lock"
-NAMING = 1.0  # seconds that a second writer waits for the first writer's line in the file
+HOLDER_WAIT = 1.0  # seconds that a second writer waits for the first writer's line in the file
 OURS: set[Path] = set()  # folders that this process writes
 _PROCESS = threading.RLock()
 _JOBS: list[str] = []  # the jobs that hold _PROCESS, the outermost first
@@ -168,7 +168,7 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
         try:
             stack.enter_context(lock)
         except Timeout:
-            text = f"{folder} is being written by {_named(folder)}. Wait, or use another name=."
+            text = f"{folder} is being written by {_holder(folder)}. Wait, or use another name=."
             raise UserError(f"name={folder.name}: {text}") from None
         except OSError as error:
             text = "Use a writable folder, on a file system with locks."
@@ -187,12 +187,12 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
                     path.write_text("")
 
 
-def _named(folder: Path) -> str:
+def _holder(folder: Path) -> str:
     """Describe the process that holds the lock.
 
-    The holder may not have written its line yet, so the function waits up to `NAMING` seconds.
+    The holder may not have written its line yet, so the function waits up to `HOLDER_WAIT` seconds.
     """
-    until = time.monotonic() + NAMING
+    until = time.monotonic() + HOLDER_WAIT
     while (holder := writer(folder)) is None and time.monotonic() < until:
         time.sleep(0.01)
     return holder or "another process"

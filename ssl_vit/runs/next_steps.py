@@ -10,10 +10,12 @@ from ..formatting import TEST_SHARE, option_text, typed_command
 from ..recipe import declaration, recipe_files
 from ..recipe.images import READING, SPLIT_KEYS
 from ..recipe.schema import Recipe, defaults
-from .identity import recorded
+from .identity import read_recorded
 
 LABELLED = "LABELLED_IMAGES"  # to be replaced by the place of labelled images
-BOTH = "THESE_AND_LABELLED_IMAGES"  # the same for a study, which also pre-trains on these images
+PRETRAIN_AND_LABELLED = (
+    "THESE_AND_LABELLED_IMAGES"  # the same for a study, which also pre-trains on these images
+)
 SAME = ("data.size", "data.channels", "data.range")  # kept for images of another place
 # Reasons why features were not compared, for which images of another place are needed
 NO_LABELS = "the images have no labels"
@@ -48,10 +50,10 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
             NextCommand("write the features of all images", _typed("embed", init, f"out={out}")),
             NextCommand("compare the run with other runs", _typed("report", str(out))),
         ]
-    tested = _tested(folder, recipe, labelled)
+    tested = _test_words(folder, recipe, labelled)
     tuned = _typed("finetune", "recipe=finetune", init, *tested, f"out={out}")
     measured = evaluation(folder, out, recipe, labelled)
-    helps = worth(recipe, recipe if labelled else None)
+    helps = worth_command(recipe, recipe if labelled else None)
     steps = [NextCommand("measure whether pre-training helps", helps)] if helps else []
     steps.append(NextCommand("measure the frozen encoder on labels", measured))
     return [*steps, NextCommand("fine-tune the encoder on labels", tuned)]
@@ -62,7 +64,7 @@ def has_labels(not_compared: str | None) -> bool:
     return not (not_compared or "").startswith((NO_LABELS, NO_CLASSES))
 
 
-def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
+def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
     """Return the command of the study that measures whether a pre-training helps fine-tuning.
 
     The study compares the pre-training with tuned training from scratch or, if the pre-training
@@ -74,10 +76,10 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
         labelled: Recipe with the images, or None if they have no labels. Then, and for a stream,
             from which no test images can be held out, the user has to name images in the command.
     """
-    images = _elsewhere(BOTH, pretraining)
+    images = _elsewhere(PRETRAIN_AND_LABELLED, pretraining)
     if labelled is not None and not labelled.data.stream:
         images = _images(labelled)
-    declared = declaration.known_or_bare(pretraining.objective)
+    declared = declaration.find_objective_or_stub(pretraining.objective)
     learns = any(part.labels for part in declared.trained(pretraining))
     if learns or pretraining.plugin:
         return ""
@@ -92,7 +94,7 @@ def worth(pretraining: Recipe, labelled: Recipe | None) -> str:
 
 def fine_tuning(init: Path | str, recipe: Recipe) -> str:
     """Return the command that fine-tunes an encoder on a recipe's images."""
-    tested = _tested(Path(init), recipe, labelled=True) if recipe.trains else []
+    tested = _test_words(Path(init), recipe, labelled=True) if recipe.trains else []
     return _typed("finetune", "recipe=finetune", f"init={init}", *_images(recipe), *tested)
 
 
@@ -140,11 +142,11 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
 
 def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
     """Return the command that evaluates a run's encoder on labels."""
-    tested = _tested(folder, recipe, labelled)
+    tested = _test_words(folder, recipe, labelled)
     return _typed("evaluate", "recipe=evaluate", f"init={folder}", *tested, f"out={out}")
 
 
-def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
+def _test_words(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
     """Return the options with which a next command gets labelled test images.
 
     If the run's images have a labelled test split, no options are needed. Otherwise a share of the
@@ -158,8 +160,8 @@ def _tested(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
     """
     num_labelled = None  # of the test split
     with suppress(UserError):  # without environment.json, nothing is known
-        num_labelled = recorded(folder, "images").get("labelled_test")
-    declared = declaration.known_or_bare(recipe.objective)
+        num_labelled = read_recorded(folder, "images").get("labelled_test")
+    declared = declaration.find_objective_or_stub(recipe.objective)
     has_learned_labels = any(part.labels for part in declared.trained(recipe))
     if not labelled or recipe.data.stream or (has_learned_labels and num_labelled == 0):
         return _elsewhere(LABELLED, recipe)

@@ -26,7 +26,7 @@ class OutputFolder(Generic[Content]):
 
     Attributes:
         path: Path of the folder, whose name is name= in errors.
-        own: Matches the names that the tool writes.
+        written_names: Matches the names that the tool writes.
         record: The JSON file that describes the content; without it the folder has to be new.
         content: The type of the record.
         run: The run's folder that contains this folder, else None. Then the run's lock is taken,
@@ -34,7 +34,7 @@ class OutputFolder(Generic[Content]):
     """
 
     path: Path
-    own: re.Pattern[str]
+    written_names: re.Pattern[str]
     record: str
     content: type[Content]
     run: Path | None = None
@@ -56,7 +56,7 @@ class OutputFolder(Generic[Content]):
         with lock.hold(locked, str(locked.parent)):
             self.path.mkdir(exist_ok=True)
             self.read()
-            sweep(self.path, self.own)
+            sweep(self.path, self.written_names)
             yield
 
     def check(self) -> None:

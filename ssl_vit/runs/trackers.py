@@ -24,8 +24,8 @@ from ..recipe.schema import without_private
 from .files import write_atomically
 from .folder import Run
 
-PATIENCE = 120.0  # seconds that one call of a tracker may take
-END = 30.0  # seconds that a run waits at its end for trackers to finish writing
+CALL_SECONDS = 120.0  # seconds that one call of a tracker may take
+END_SECONDS = 30.0  # seconds that a run waits at its end for trackers to finish writing
 
 Call = Callable[[Any], None]
 
@@ -64,7 +64,7 @@ class MetricsLog(WarningLog):
         self._write(lambda: self.run.append(row))
 
 
-def tagged(row: Row) -> dict[str, Any]:
+def tag_values(row: Row) -> dict[str, Any]:
     """Return `{name in trackers: value}` of a row. Training metrics are called train/NAME."""
     return {
         name if "/" in name else f"train/{name}": value
@@ -95,7 +95,7 @@ class Trackers(Callback):
 
     def on_row(self, row: Row) -> None:
         for name in list(self.names):
-            self._add(name, methodcaller("log", tagged(row), step=row["step"]))
+            self._add(name, methodcaller("log", tag_values(row), step=row["step"]))
 
     def finish(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the test metrics of a finished run, and end the trackers."""
@@ -108,16 +108,18 @@ class Trackers(Callback):
         """Write the remaining rows, for at most END seconds, and end the trackers."""
         for name in list(self.names):
             self._add(name, methodcaller("finish"))
-        self.worker.end(END)
+        self.worker.end(END_SECONDS)
         if busy := self.worker.busy:
-            self._drop(busy[0], TimeoutError(f"still busy {END:.0f} s after the end of the run"))
+            self._drop(
+                busy[0], TimeoutError(f"still busy {END_SECONDS:.0f} s after the end of the run")
+            )
         self._drop_failed()
         self.names = []
 
     def _add(self, name: str, call: Call) -> None:
         busy = self.worker.busy
-        if busy and time.monotonic() - busy[1] > PATIENCE:
-            self._drop(busy[0], TimeoutError(f"no answer for {PATIENCE:.0f} s"))
+        if busy and time.monotonic() - busy[1] > CALL_SECONDS:
+            self._drop(busy[0], TimeoutError(f"no answer for {CALL_SECONDS:.0f} s"))
             self.worker = _Worker(self.run, self.worker)
         self._drop_failed()
         if name in self.names:

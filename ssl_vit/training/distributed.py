@@ -49,7 +49,7 @@ class WatchedAccelerator(Accelerator):
     Attributes:
         tick: Called before each collective.
         watch_loader: Wraps loaders, so that waiting for a batch is noticed.
-        is_together: Whether the body of `together` is running.
+        is_together: Whether the body of `raise_on_all` is running.
     """
 
     is_together = False
@@ -68,7 +68,7 @@ class WatchedAccelerator(Accelerator):
         return gather_object(parts)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def raise_on_all(self) -> Iterator[None]:
         """Context that fails on all processes if its body raises an error on any process.
 
         Before each collective in the body, and at the end of the body, the processes tell each

@@ -54,7 +54,7 @@ class Peer(NamedTuple):
 
     heartbeat: Heartbeat = Heartbeat()
     silent: float = 0.0  # seconds since the heartbeat last changed
-    stood: float = 0.0  # seconds since the ticks last changed
+    idle: float = 0.0  # seconds since the ticks last changed
 
     def after_interval(self, heartbeat: Heartbeat) -> "Peer":
         """Return the peer one INTERVAL later, when `heartbeat` has been read from the rank."""
@@ -63,7 +63,7 @@ class Peer(NamedTuple):
         return Peer(
             heartbeat,
             silent=self.silent + INTERVAL if is_silent else 0.0,
-            stood=self.stood + INTERVAL if is_standing else 0.0,
+            idle=self.idle + INTERVAL if is_standing else 0.0,
         )
 
 

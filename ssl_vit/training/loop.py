@@ -184,7 +184,7 @@ def _update(
     optim.set_weight_decay(state.schedule.optimizer, strategy.settings, state.step)
     frozen = objective.frozen_weights(progress)
     if frozen:
-        optim.hold(state.schedule.optimizer)
+        optim.freeze_next_update(state.schedule.optimizer)
     outputs: list[Output] = []
     last = len(micro_batches) - 1
     for i, batch in enumerate(micro_batches):
@@ -351,7 +351,7 @@ def evaluate(
                 torch.no_grad(),
                 autocast(settings.precision, state.accelerator),
                 torch.random.fork_rng([device] if device.type == "cuda" else []),
-                state.accelerator.together(),
+                state.accelerator.raise_on_all(),
             ):
                 values.update(evaluator(state.step, row, model.eval()))
         except distributed.FailedError as error:

@@ -21,7 +21,7 @@ LINEAR_END = 1e-5  # last learning rate of the linear schedule, as in the author
 HEAD = -1  # layer id of all modules above the blocks
 
 
-def groups(
+def parameter_groups(
     module: nn.Module, weight_decay: float, lr: float, layer_decay: float | None = None
 ) -> list[dict]:
     """Divide the trained parameters into groups with a weight decay and a learning rate each.
@@ -89,8 +89,8 @@ def share_of_lr(optim: Optim, step: int) -> float:
     """Return the learning rate at a step as a share of optim.lr.
 
     The learning rate rises linearly from 0 during the warm-up, then follows optim.schedule (see
-    `build`). The results equal those of `transformers.optimization` to the last bit. That module is
-    not used because importing it takes a quarter of a second.
+    `build_optimizer`). The results equal those of `transformers.optimization` to the last bit.
+    That module is not used because importing it takes a quarter of a second.
 
     Args:
         optim: Group `optim` of the recipe.
@@ -121,7 +121,7 @@ def share_of_lr(optim: Optim, step: int) -> float:
             assert_never(optim.schedule)
 
 
-def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
+def build_optimizer(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
     """Build the optimiser and the schedule of the learning rate, which counts optimiser steps.
 
     After a linear warm-up from 0, optim.schedule decides how the learning rate falls:
@@ -137,7 +137,7 @@ def build(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaLR]:
         module: Module to train.
         optim: Group `optim` of the recipe.
     """
-    params = groups(module, optim.weight_decay, optim.lr, optim.layer_decay)
+    params = parameter_groups(module, optim.weight_decay, optim.lr, optim.layer_decay)
     module_name, _, name = optim.optimiser.made_by.partition(":")
     optimiser_class: Callable[..., Optimizer] = getattr(import_module(module_name), name)
     settings = optim.optimiser.settings(optim)
@@ -169,7 +169,7 @@ def set_weight_decay(optimizer: Optimizer, optim: Optim, step: int) -> None:
             group["weight_decay"] = weight_decay_at(optim, step)
 
 
-def hold(optimizer: Optimizer) -> None:
+def freeze_next_update(optimizer: Optimizer) -> None:
     """Make the next update leave the frozen weights unchanged, including weight decay.
 
     The schedule sets the learning rate of the update after the next.
@@ -206,7 +206,7 @@ def skip_next_update(optimizer: Optimizer, found_inf: torch.Tensor) -> None:
     optimizer.found_inf = found_inf.float()  # type: ignore[attr-defined]
 
 
-def averaged(module: nn.Module, decay: float | None) -> AveragedModel | None:
+def build_average(module: nn.Module, decay: float | None) -> AveragedModel | None:
     """Create an exponential moving average of the weights, or return None without `decay`.
 
     After each step, call `update_average`, which sets average = decay * average + (1 - decay) *

@@ -54,7 +54,9 @@ TINY = {"width": 192, "depth": 12, "heads": 3, "mlp": 768}
     ],
 )
 def test_multiply_adds_are_those_that_torch_counts(name, size, model):
-    assert 2 * costs.work(recipe(size, **model)).features == counted(name, img_size=size)
+    assert 2 * costs.compute_network_cost(recipe(size, **model)).features == counted(
+        name, img_size=size
+    )
 
 
 BY_HAND = {
@@ -78,7 +80,9 @@ def test_the_work_of_a_recipe_is_what_was_counted_by_hand(name):
     backward pass had two forward passes; the patch embedding's input needs no gradient, so a step
     costs up to 3% less. By hand a classifier's head had no part in it."""
     forward, step = BY_HAND[name]
-    found = costs.work(resolve([f"recipe={name}", *IMAGES.get(name, [])], here=False))
+    found = costs.compute_network_cost(
+        resolve([f"recipe={name}", *IMAGES.get(name, [])], here=False)
+    )
     assert found.forward == pytest.approx(forward, rel=0.001)
     assert 0.97 < 2 * found.training / step < 1.003
 
@@ -103,7 +107,7 @@ def test_parameters_of_the_encoders_options(own, more):
     factors a channel and block, norms of queries and keys a scale and a shift of each of a head's
     32 channels."""
     words = ["recipe=mae", "model=vit_n8", "data.size=64"]
-    plain, changed = (costs.work(resolve([*words, *one])) for one in ([], [own]))
+    plain, changed = (costs.compute_network_cost(resolve([*words, *one])) for one in ([], [own]))
     assert changed.encoder - plain.encoder == more
 
 
@@ -111,7 +115,7 @@ def test_momentum_copies_and_frozen_parameters_are_parameters_that_are_not_train
     """MoCo v3: an encoder with a projector and a predictor, and a copy of the first two; the patch
     projection is frozen."""
     words = ["recipe=moco_v3", "optim.batch=8", "model=vit_n8", "data.size=64"]
-    found = costs.work(resolve(words))
+    found = costs.compute_network_cost(resolve(words))
     own = resolve(words).groups["moco"]
     layers = [(128, own.hidden), (own.hidden, own.hidden), (own.hidden, own.width)]
     projector = sum(a * b for a, b in layers) + 2 * 2 * own.hidden
@@ -125,7 +129,8 @@ def test_a_patch_projection_that_is_trained_has_a_backward_pass():
     px, 128 wide."""
     words = ["recipe=moco_v3", "optim.batch=8", "model=vit_n8", "data.size=64"]
     frozen, trained = (
-        costs.work(resolve([*words, f"moco.freeze_patches={one}"])) for one in ("true", "false")
+        costs.compute_network_cost(resolve([*words, f"moco.freeze_patches={one}"]))
+        for one in ("true", "false")
     )
     assert trained.training - frozen.training == 2 * 64 * 3 * 8**2 * 128
     assert trained.forward == frozen.forward
@@ -134,7 +139,8 @@ def test_a_patch_projection_that_is_trained_has_a_backward_pass():
 def test_images_that_are_compared_with_a_batch_cost_more_in_a_larger_one():
     """MoCo v3: each of two views with all keys, of moco.width numbers."""
     few, many = (
-        costs.work(resolve(["recipe=moco_v3", f"optim.batch={batch}"])) for batch in (8, 72)
+        costs.compute_network_cost(resolve(["recipe=moco_v3", f"optim.batch={batch}"]))
+        for batch in (8, 72)
     )
     assert many.forward - few.forward == 2 * 64 * resolve(["recipe=moco_v3"]).groups["moco"].width
 
@@ -145,7 +151,7 @@ from ssl_vit import costs
 from ssl_vit.recipe.load import resolve
 torch.distributed.init_process_group("gloo")
 for words in WORDS:
-    print(json.dumps(costs.work(resolve(words))), flush=True)
+    print(json.dumps(costs.compute_network_cost(resolve(words))), flush=True)
 torch.distributed.destroy_process_group()
 """
 
@@ -155,7 +161,7 @@ def test_the_work_is_that_of_a_batch_on_any_number_of_processes():
     words = [["recipe=moco_v3"], ["recipe=dino", "dino.balance=sinkhorn", "dino.koleo=0.1"]]
     statuses, outputs = outcome(launch_ranks(2, "-c", SEVERAL.replace("WORDS", repr(words))))
     assert statuses == [0, 0], outputs
-    wanted = [list(costs.work(resolve(one))) for one in words]
+    wanted = [list(costs.compute_network_cost(resolve(one))) for one in words]
     for printed in outputs:
         assert [json.loads(line) for line in printed.splitlines() if line[0] == "["] == wanted
 
@@ -171,9 +177,11 @@ def test_what_dropout_keeps_takes_memory():
 
 def test_counting_draws_no_random_number_and_keeps_no_network():
     before = torch.get_rng_state()
-    found = costs.work(resolve(["recipe=dino", "dino.hidden=24"]))
+    found = costs.compute_network_cost(resolve(["recipe=dino", "dino.hidden=24"]))
     assert torch.equal(before, torch.get_rng_state())
-    assert found is costs.work(resolve(["recipe=dino", "dino.hidden=24", "optim.lr=1", "seed=3"]))
+    assert found is costs.compute_network_cost(
+        resolve(["recipe=dino", "dino.hidden=24", "optim.lr=1", "seed=3"])
+    )
 
 
 def test_forward_and_backward_are_three_forwards():
@@ -194,4 +202,4 @@ def test_forward_and_backward_are_three_forwards():
     ],
 )
 def test_seconds_are_said_for_people(seconds, text):
-    assert formatting.duration(seconds) == text
+    assert formatting.format_duration(seconds) == text

@@ -17,7 +17,7 @@ def test_images_of_any_channels_and_range_are_counted(channels: str, pixels: str
     words = ["recipe=mae", "data.size=32", "model.patch=8", "data.path=/", channels, pixels]
     mean = {"data.channels=1": "[0.5]", "data.channels=4": "[0.5,0.5,0.5,0.5]"}[channels]
     recipe = ssl_vit.resolve([*words, f"data.mean={mean}", f"data.std={mean}"])
-    assert costs.work(recipe).training > 0
+    assert costs.compute_network_cost(recipe).training > 0
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_deep_network_is_counted_from_two_that_are_not(
     """To the number, and no network of 1000 blocks is built."""
     small = "model.patch=4 model.width=32 model.heads=2 model.mlp=64 data.size=16"
     recipe = ssl_vit.resolve([*words.split(), *small.split(), f"{key}=15"])
-    direct = on_meta.count(recipe), on_meta.activation_bytes(recipe, True)
+    direct = on_meta.count_operations(recipe), on_meta.activation_bytes(recipe, True)
     monkeypatch.setattr(costs, "DEEP", 14)
     monkeypatch.setattr(costs, "_WORK", {})
     monkeypatch.setattr(costs, "_BYTES", {})
@@ -48,8 +48,8 @@ def test_a_deep_network_is_counted_from_two_that_are_not(
         return build(one)
 
     monkeypatch.setattr(on_meta, "_build", recorded)
-    assert (costs.work(recipe), costs._float32_bytes(recipe, True)) == direct
+    assert (costs.compute_network_cost(recipe), costs._float32_bytes(recipe, True)) == direct
     recipe.set(key, 1000)
-    assert costs.work(recipe).parameters > 50 * direct[0].parameters / 15
+    assert costs.compute_network_cost(recipe).parameters > 50 * direct[0].parameters / 15
     assert costs.activation_bytes(recipe, True) > 0
     assert {*depths} == {4, 5}

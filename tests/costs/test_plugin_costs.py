@@ -12,7 +12,7 @@ from helpers.options import TINY, altered
 from ssl_vit import costs
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan as plan_tool
-from ssl_vit.lab.study.request import requested
+from ssl_vit.lab.study.request import parse_request
 from ssl_vit.recipe import declaration
 
 PLUGIN = """
@@ -101,7 +101,7 @@ def test_a_plugins_target_is_counted_with_its_head(plugin: tuple[list[str], bool
     words = ["recipe=mae", named[0]]
     own = ssl_vit.resolve([*words, f"target=brighter_{named[1].rpartition('_')[2]}"])
     known = ssl_vit.resolve(["recipe=mae", "target=mean_color"])  # with as many outputs
-    assert costs.work(own) == costs.work(known)
+    assert costs.compute_network_cost(own) == costs.compute_network_cost(known)
 
 
 def test_arms_are_matched_by_exaflop_where_their_work_is_counted(
@@ -113,10 +113,10 @@ def test_arms_are_matched_by_exaflop_where_their_work_is_counted(
     words += ["match=exaflop", "seeds=1", "sweep", "model.depth=2,4"]
     if not counted:
         with pytest.raises(UserError) as caught:
-            requested(words)
+            parse_request(words)
         assert f"{named[1]}: its work is not counted" in str(caught.value)
         assert "\n" not in str(caught.value)
         return
-    tasks = [task for task in requested(words).tasks.values() if task.run == "pretrain"]
+    tasks = [task for task in parse_request(words).tasks.values() if task.run == "pretrain"]
     two, four = (int(task.options["optim.steps"]) for task in tasks)
     assert 1.5 * four < two < 2 * four

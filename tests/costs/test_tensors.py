@@ -45,13 +45,13 @@ def held(words, size, fused=False):
     recipe = resolve([*words, f"optim.batch={size}"])
     torch.manual_seed(0)
     net = encoder.build_backbone(recipe.model, recipe.data, recipe.optim.dropout)
-    objective = building.build(building.Settings.of(recipe), net, 10)
+    objective = building.build_objective(building.Settings.from_recipe(recipe), net, 10)
     for module in objective.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused
     averaged, (optimizer, _) = (
-        optim.averaged(objective, recipe.optim.average),
-        optim.build(objective, recipe.optim),
+        optim.build_average(objective, recipe.optim.average),
+        optim.build_optimizer(objective, recipe.optim),
     )
     images = batching.ImageDataset(
         run_splits.load(recipe.data).train, recipe.data, train=True, views=compared_views(recipe)
@@ -128,8 +128,8 @@ def test_zero_shards_by_its_papers_formula(monkeypatch):
     GB. Here weights and gradients have 4 bytes, the moments 8, so that ZeRO-2's 4 + 12 / 64 bytes
     are 31.4 GB and ZeRO-1's 8 + 8 / 64 are 60.9."""
     size = 7_500_000_000
-    found = costs.Work(size, size, size, 0, 0, 0)
-    monkeypatch.setattr(costs, "work", lambda recipe: found)
+    found = costs.NetworkCost(size, size, size, 0, 0, 0)
+    monkeypatch.setattr(costs, "compute_network_cost", lambda recipe: found)
     recipe = resolve(["recipe=mpp", "compute.precision=float32"])
     found = [
         costs.memory_bytes(recipe, processes=64, zero=zero, batch=0, fused=True)

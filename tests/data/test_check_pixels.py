@@ -12,7 +12,7 @@ from helpers.images import encode, png_by_hand
 from helpers.sources import listed, load
 from ssl_vit.data import check_pixels
 from ssl_vit.data.check_pixels import LOOKED_AT
-from ssl_vit.data.decoding import decode, planes, stored_bits
+from ssl_vit.data.decoding import decode, decode_stored_values, stored_bits
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
 
@@ -28,7 +28,7 @@ def check(*images: bytes | np.ndarray, of_bytes: str = "", **words) -> list[str]
 
 
 def complete(data: Data, *images: bytes | np.ndarray) -> None:
-    check_pixels.complete(data, listed(images))
+    check_pixels.set_mean_and_std(data, listed(images))
 
 
 def png(array: np.ndarray) -> bytes:
@@ -188,17 +188,19 @@ def test_of_8_bits_the_range_is_whole_and_stays_null() -> None:
 def test_mean_and_std_of_each_channel_are_within_the_range(tmp_path: Path) -> None:
     split = load(folder(tmp_path), channels=CHANNELS, validation=0.0).train
     data = Data(channels=CHANNELS, range=[300, 3900])
-    check_pixels.complete(data, split)
+    check_pixels.set_mean_and_std(data, split)
     raw, _ = split.fetch(np.arange(len(split)))
-    pixels = np.concatenate([planes(one, CHANNELS).reshape(CHANNELS, -1) for one in raw], 1)
+    pixels = np.concatenate(
+        [decode_stored_values(one, CHANNELS).reshape(CHANNELS, -1) for one in raw], 1
+    )
     share = (pixels.clip(300, 3900) - 300) / 3600
     assert data.mean == pytest.approx(share.mean(1), rel=1e-5)
     assert data.std == pytest.approx(share.std(1), rel=1e-5)
     given = Data(channels=CHANNELS, range=[300, 3900], mean=[0.1, 0.2, 0.3, 0.4])
-    check_pixels.complete(given, split)
+    check_pixels.set_mean_and_std(given, split)
     assert given.mean == [0.1, 0.2, 0.3, 0.4] and given.std == data.std, "what is given is not"
     rgb = Data()
-    check_pixels.complete(rgb, split)
+    check_pixels.set_mean_and_std(rgb, split)
     assert rgb == Data(), "of RGB nothing is"
 
 

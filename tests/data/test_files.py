@@ -144,7 +144,7 @@ def test_folders_named_as_months_are_warned_of_in_every_tool(tmp_path):
     images(tmp_path / "photos", **{"2024-01": 9, "2024-02": 9})
     data = Data(name="own", path=str(tmp_path / "photos"))
     unlabelled = data.model_copy(update={"labels": False})
-    for read in (run_splits.load, run_splits.every_part, open_splits):
+    for read in (run_splits.load, run_splits.open_for_testing, open_splits):
         assert sum("years or dates" in text for text in read(data).guesses) == 1
         assert not read(unlabelled).guesses
     images(tmp_path / "numbers", **{"2024": 9, "12": 9})

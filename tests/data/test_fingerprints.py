@@ -82,7 +82,7 @@ def test_of_a_large_set_every_size_and_name_counts_and_a_sample_of_the_contents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a byte more changes the sizes alone, not of how many files the contents are read
-    monkeypatch.setattr(fingerprints, "WHOLE", COUNT * BYTES // 3 + 50)
+    monkeypatch.setattr(fingerprints, "MOST_BYTES", COUNT * BYTES // 3 + 50)
     known = of(folder(tmp_path / "known"))
     shutil.copytree(tmp_path / "known", tmp_path / "moved" / "away")
     assert of(tmp_path / "moved" / "away") == known

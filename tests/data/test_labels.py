@@ -52,14 +52,14 @@ ROWS = {  # as they are read, by place in the six
 @pytest.mark.parametrize("value", [1.5, True, ["a"], {"a": 1}])
 def test_labels_that_are_no_classes_are_refused(value):
     with pytest.raises(UserError, match="neither a whole number nor the name of a class"):
-        labels.encode(["a", value], "data.label_column=x")
+        labels.number_classes(["a", value], "data.label_column=x")
 
 
 def test_labels_are_numbers_or_sorted_names():
-    assert labels.encode(["1_0", "10"], "x")[1] == ["10", "1_0"]
-    numbers, names = labels.encode(["2", "", None, "10"], "x")
+    assert labels.number_classes(["1_0", "10"], "x")[1] == ["10", "1_0"]
+    numbers, names = labels.number_classes(["2", "", None, "10"], "x")
     assert numbers.tolist() == [2, -1, -1, 10] and names == []
-    numbers, names = labels.encode(["b", 1, None, "a"], "x")
+    numbers, names = labels.number_classes(["b", 1, None, "a"], "x")
     assert names == ["1", "a", "b"] and numbers.tolist() == [2, 0, -1, 1]
 
 
@@ -128,8 +128,8 @@ def test_labels_in_unsigned_bytes_may_be_missing(place) -> None:
 def test_lists_are_used_where_they_are_named() -> None:
     """A run without labels on such images keeps the fingerprint that it had."""
     features = datasets.Features({"image": datasets.Image(), "labels": datasets.List(CLASSES)})
-    assert columns.find(features, Data()) == ("image", None)
-    assert columns.find(features, Data(label_column="labels")) == ("image", "labels")
+    assert columns.find_columns(features, Data()) == ("image", None)
+    assert columns.find_columns(features, Data(label_column="labels")) == ("image", "labels")
 
 
 def written(folder: Path, kind: str, key: str, values: list) -> Path:
@@ -346,7 +346,7 @@ def test_the_accuracy_is_that_of_any_label_and_reports_read_it(tmp_path) -> None
     predictions.save(tmp_path / "predictions.npz", noisy(4))
     _, read, tested = read_predictions(tmp_path / "predictions.npz")
     np.testing.assert_array_equal(read, label)
-    assert tested.right_M.tolist() == [True, False, False, False]
+    assert tested.correct_M.tolist() == [True, False, False, False]
 
 
 def test_what_shows_one_label_an_image_leaves_lists_out(place, capsys) -> None:

@@ -13,7 +13,7 @@ from helpers.sources import content, everything, load, refusal
 from ssl_vit.data import fingerprints, layout
 from ssl_vit.data.layout import Folder
 from ssl_vit.data.open import open_splits
-from ssl_vit.formatting import count_of_images
+from ssl_vit.formatting import format_image_count
 from ssl_vit.recipe.schema import Data
 
 SPLITS = [word for words in layout.ROLES.values() for word in words]
@@ -78,7 +78,7 @@ def test_no_folder_of_images_is_dropped_or_split_without_a_word(paths):
     found = layout.divide(folders, "images")
     dropped = [f for f, split in zip(folders, found.split, strict=True) if split is None]
     assert not dropped or any(
-        f"{count_of_images(len(dropped))} in " in text for text in found.guesses
+        f"{format_image_count(len(dropped))} in " in text for text in found.guesses
     )
     for folder, split in zip(folders, found.split, strict=True):
         parts = folder.path.split("/")
@@ -141,7 +141,7 @@ def test_a_link_to_nothing_is_named_where_it_is_read(tmp_path):
     known = fingerprints.fingerprint(found)
     (tmp_path / "ant" / "gone.png").unlink()
     (tmp_path / "ant" / "gone.png").write_bytes(png(7))
-    assert fingerprints.fingerprint(load(tmp_path).train.whole()) != known
+    assert fingerprints.fingerprint(load(tmp_path).train.all_rows()) != known
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")

@@ -12,7 +12,7 @@ from ssl_vit.data import loaders
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
 from ssl_vit.data.resident import NotResident, decode_split
-from ssl_vit.data.shares import permuted
+from ssl_vit.data.shares import first_permuted_rows
 from ssl_vit.data.source import Source
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
@@ -40,7 +40,9 @@ def same_batches(some: list[Batch], others: list[Batch]) -> bool:
 
 SOURCES = {
     "broken": lambda: noisy(50, broken=(0, 7, 8, 9, 49)),
-    "share": lambda: noisy(60, broken=range(3, 8)).subset(permuted(noisy(60), 60, 3)[5:55]),
+    "share": lambda: noisy(60, broken=range(3, 8)).subset(
+        first_permuted_rows(noisy(60), 60, 3)[5:55]
+    ),
 }
 
 

@@ -17,7 +17,7 @@ from helpers.options import altered
 from helpers.sources import content, everything, load, numbers, refusal
 from helpers.tables import cells, parquet
 from ssl_vit.data import class_numbers, run_splits
-from ssl_vit.data.open import Found
+from ssl_vit.data.open import OpenedData
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.recipe.schema import Data
@@ -28,7 +28,7 @@ def cut(length, share):
     """The splits when a train split of `length` is all there is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            run_splits, "open_splits", lambda data: Found({"train": numbers(length)}, [], [])
+            run_splits, "open_splits", lambda data: OpenedData({"train": numbers(length)}, [], [])
         )
         return load("anywhere", validation=share)
 
@@ -186,7 +186,7 @@ def test_flowers102_is_refused_where_it_is_not_divided_as_its_authors_did(monkey
     """A copy on the Hub trains on 7,169, most of which are the authors' test; the paper's split has
     1,020."""
     splits = {"train": numbers(7169), "test": numbers(1020)}
-    monkeypatch.setattr(run_splits, "open_splits", lambda data: Found(splits, [], []))
+    monkeypatch.setattr(run_splits, "open_splits", lambda data: OpenedData(splits, [], []))
     data = Data(name="flowers102", path="anywhere", validation=0.0)
     with pytest.raises(UserError, match=r"data=flowers102: .* 7,169 .* 1,020"):
         run_splits.load(data)
@@ -282,4 +282,4 @@ def test_a_table_without_rows_is_one_line_where_all_of_it_is_embedded(tmp_path):
     """What tools/embed.py reads."""
     pq.write_table(pa.table({"image": pa.array([], pa.binary())}), tmp_path / "train.parquet")
     with pytest.raises(UserError, match="no images"):
-        run_splits.every_part(Data(path=str(tmp_path)))
+        run_splits.open_for_testing(Data(path=str(tmp_path)))

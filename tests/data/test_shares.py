@@ -129,7 +129,7 @@ def test_fingerprints_tell_test_shares_and_groups(classes: Path, tmp_path: Path)
 def test_a_share_beside_a_test_split_is_a_split_of_its_own(tmp_path: Path) -> None:
     images(tmp_path / "own", train__ant=10, train__bee=10, test__ant=3, test__bee=3)
     data = Data(name="own", path=str(tmp_path / "own"), test=0.2)
-    found = run_splits.every_part(data).splits
+    found = run_splits.open_for_testing(data).splits
     assert found.keys() == {"train", "test", "test_share"} and len(found["test"]) == 6
     assert len(found["train"]) + len(found["test_share"]) == 20
 

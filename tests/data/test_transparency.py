@@ -347,7 +347,7 @@ def test_figures_say_that_images_are_composed(
 ) -> None:
     (tmp_path / "0.png").write_bytes(TRANSPARENT["rgba.png"]()[0])
     data = Data(name="own", path=str(tmp_path), size=8)
-    monkeypatch.setattr(encoders, "data_of", lambda encoder, options: data)
+    monkeypatch.setattr(encoders, "find_data", lambda encoder, options: data)
     encoders.find_images(None, {}, "train")
     printed = capsys.readouterr().out
     assert "transparent pixels in 1 of 1 checked images of own" in printed
@@ -359,17 +359,17 @@ def test_alpha_that_is_asked_for_is_data(form: str) -> None:
         pytest.importorskip("tifffile", reason="needs the extra [tiff]")
     options = {"lossless": True, "exact": True} if form == "WEBP" else {}
     raw = encode(Image.fromarray(RGBA), form, **options)
-    assert np.array_equal(decoding.planes(raw, 4), RGBA.transpose(2, 0, 1))
+    assert np.array_equal(decoding.decode_stored_values(raw, 4), RGBA.transpose(2, 0, 1))
     assert check_pixels.check({"train": listed([raw])}, Data(path="own", channels=4)) == []
     if form != "WEBP":
         grey = np.ascontiguousarray(RGBA[..., [0, 3]])
         raw = encode(Image.fromarray(grey, "LA"), form)
-        assert np.array_equal(decoding.planes(raw, 2), grey.transpose(2, 0, 1))
+        assert np.array_equal(decoding.decode_stored_values(raw, 2), grey.transpose(2, 0, 1))
 
 
 def test_a_palette_whose_channels_are_read_is_composed_like_any_other() -> None:
     raw, right = TRANSPARENT["palette.png"]()
-    assert np.array_equal(decoding.planes(raw, 3), right.transpose(2, 0, 1))
+    assert np.array_equal(decoding.decode_stored_values(raw, 3), right.transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("transparency", [3, ENTRY_ALPHA.tobytes()])

@@ -20,7 +20,7 @@ def overlapping(rows: int = 90, tokens: int = 7, width: int = 6) -> TrainingToke
     label_N = torch.arange(rows) % 3
     x_NTD = torch.randn(rows, tokens, width, generator=draw) + F.one_hot(label_N, width)[:, None]
     x_NTD = x_NTD * torch.logspace(-1, 1, width) + torch.linspace(-5, 5, width)
-    return TrainingTokens(x_NTD.to(attentive.STORED), label_N)
+    return TrainingTokens(x_NTD.to(attentive.STORAGE_TYPE), label_N)
 
 
 def fit(tokens: TrainingTokens, *rates: float, steps: int = 30, batch: int = 32) -> AttentiveProbe:
@@ -99,7 +99,7 @@ def test_a_class_that_stands_in_one_token_is_read_by_attention_and_not_from_the_
         x_NTD[:, 1:5, 1] = (1 - 2.0 * label_N[:, None]) / 4
         order_NT = torch.rand(rows, 8, generator=draw).argsort(1)
         return TrainingTokens(
-            x_NTD[torch.arange(rows)[:, None], order_NT].to(attentive.STORED), label_N
+            x_NTD[torch.arange(rows)[:, None], order_NT].to(attentive.STORAGE_TYPE), label_N
         )
 
     train, test = drawn(1000, 0), drawn(1000, 1)

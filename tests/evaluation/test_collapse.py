@@ -184,8 +184,8 @@ def test_batches_of_any_size_measure_as_one(balance: str) -> None:
     assert {"features/information", "features/patch_information"} <= found[0].keys()
     seen: list[Tensor] = []
     objective.teacher.head.mlp.register_forward_hook(lambda _, given, __: seen.append(given[0]))
-    tokens = objective.taught(evaluator.batches[0].image)
-    objective.measured(tokens)
+    tokens = objective.teacher_tokens(evaluator.batches[0].image)
+    objective.teacher_logits(tokens)
     assert any(torch.equal(one, tokens[:, 1 + 4 * 2 + 2]) for one in seen)
 
 

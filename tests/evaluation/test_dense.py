@@ -75,7 +75,7 @@ def test_scores_are_those_of_a_plain_count_and_of_scikit_learn() -> None:
     truth = rng.choice([0, 1, 2, 255], (3, 8, 8))
     pred = np.where(rng.random(truth.shape) < 0.7, truth % 255, rng.integers(0, 4, truth.shape))
     task = SegmentationTask(6, 255, (2, 2))
-    counted = dense.marginals(torch.from_numpy(truth), torch.from_numpy(pred), task)
+    counted = dense.class_pixel_counts(torch.from_numpy(truth), torch.from_numpy(pred), task)
     by_hand = np.zeros((3, 6), int)
     for t, p in zip(truth.ravel(), pred.ravel(), strict=True):
         if t != 255:
@@ -121,7 +121,7 @@ def test_training_is_sgd_on_the_cross_entropy_of_all_pixels(
     """As torch's own, one rate after the other; also where a batch is taken in parts."""
     task, rates, steps = SegmentationTask(3, 2, (4, 4)), (0.5, 0.05), 7  # class 2 is ignored
     train = separable(6)
-    scale = probes.moments(train.x_IND.flatten(0, 1))
+    scale = probes.mean_and_std(train.x_IND.flatten(0, 1))
     probe = Probe(rates=list(rates), steps=steps, batch=4)
     given = (train, task, scale, probe, torch.device("cpu"))
     whole = dense.train_segmenter(*given)
@@ -186,7 +186,7 @@ def test_masks_are_the_same_shared_and_on_several_processes(colored: Path) -> No
 
     whole = run_splits.load(data(), test=True).train
     assert whole.masks.column == "mask"
-    few = masks.chosen(whole, 5)
+    few = masks.choose_images(whole, 5)
     kept = [whole.fetch_masks(np.array([row]))[0] for row in few.store_rows()]
     assert few.fetch_masks(np.arange(5)) == kept
     alone = torch.cat([batch.mask for batch in loaded(data())])
@@ -296,8 +296,10 @@ def test_a_difference_of_few_masks_has_no_interval() -> None:
     image_13C = torch.tensor([[[3, 1], [4, 2], [4, 2]]])
     for images, known in ((29, None), (30, (0, 0))):
         each = image_13C.expand(images, -1, -1)
-        of = dense.Counts(image_13C, image_13C[0], each, np.arange(images))
-        found = dense.compared({ENCODER: of, FRESH: of}, paired=True)["fresh_miou"].difference
+        of = dense.PixelCounts(image_13C, image_13C[0], each, np.arange(images))
+        found = dense.segmentation_metrics({ENCODER: of, FRESH: of}, paired=True)[
+            "fresh_miou"
+        ].difference
         assert (found and (found.low, found.high)) == known
 
 

@@ -18,7 +18,7 @@ from ssl_vit.data.open import DrawnStore
 from ssl_vit.data.source import Source
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
-from ssl_vit.evaluation.images import Images
+from ssl_vit.evaluation.images import EvaluationImages
 from ssl_vit.jobs import evaluate
 from ssl_vit.metrics import COMMONEST, FRESH
 from ssl_vit.models import encoder, weights
@@ -106,13 +106,13 @@ def broken(unreadable: set[int]) -> Source:
 def test_a_drawn_image_that_cannot_be_read_gives_way_to_the_next_of_its_class(monkeypatch) -> None:
     """And how many are read is said, not how many there are."""
     told: list[str] = []
-    monkeypatch.setattr(console, "told", lambda items, _, what: told.append(what) or items)
+    monkeypatch.setattr(console, "with_progress", lambda items, _, what: told.append(what) or items)
     recipe = resolve([*COMMON, "init=scratch", "probe.shots=[2,5]", "probe.trials=3"])
     layout = BatchLayout(7, 7, 0, 1)
 
     def draw(unreadable: set[int]) -> dict[tuple[int, int], list[int]]:
         splits = run_splits.Splits(broken(unreadable), broken(set()))
-        images = Images(recipe, splits, 2, WatchedAccelerator(cpu=True), layout, 0, print)
+        images = EvaluationImages(recipe, splits, 2, WatchedAccelerator(cpu=True), layout, 0, print)
         read = {"": lambda image: image[:, :1, 0, 0].float()}
         drawn, picks = features.sample_few_shot(read, images, recipe.probe)
         row_S = (drawn[""][0][:, 0] / 2).int()  # an image's grey is its row
@@ -148,7 +148,7 @@ def test_a_class_of_too_few_images_is_named() -> None:
     seen = {key: {"": (torch.randn(8, 4), torch.arange(8) % 2)} for key in ("train", "test")}
     probe = Probe(measures=["few_shot"], shots=[5])
     with pytest.raises(UserError, match="class ant has 4 images"):
-        features.all_right(seen, probe, 2, print, names=["ant", "bee"])
+        features.probe_all(seen, probe, 2, print, names=["ant", "bee"])
 
 
 def test_shots_that_a_class_has_too_few_images_for_are_left_out() -> None:
@@ -157,13 +157,13 @@ def test_shots_that_a_class_has_too_few_images_for_are_left_out() -> None:
     images = [np.zeros((4, 4, 3), np.uint8)] * 12
     source = listed(images, np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, -1]))
     probe = Probe(measures=["few_shot", "knn"], shots=[1, 5, 10, 25])
-    fitting, said = features.with_shots_that_fit(probe, source, 2)
+    fitting, said = features.drop_large_shots(probe, source, 2)
     assert fitting.shots == [1, 5] and "10, 25" in said and "5 images" in said
-    assert features.with_shots_that_fit(fitting, source, 2) == (fitting, "")
+    assert features.drop_large_shots(fitting, source, 2) == (fitting, "")
     alone = probe.model_copy(update={"measures": ["knn"]})
-    assert features.with_shots_that_fit(alone, source, 3) == (alone, "")
+    assert features.drop_large_shots(alone, source, 3) == (alone, "")
     with pytest.raises(UserError, match=r"probe\.shots=10"):
-        features.with_shots_that_fit(probe.model_copy(update={"shots": [25, 10]}), source, 2)
+        features.drop_large_shots(probe.model_copy(update={"shots": [25, 10]}), source, 2)
 
 
 def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program() -> None:
@@ -176,8 +176,8 @@ def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program(
     }
     probe = Probe(measures=["knn"], neighbors=1)
     with pytest.raises(RuntimeError):
-        features.all_right(seen, probe, 2, print)
-    assert features.all_right(seen, probe, 2, print, error=Exception).keys() == {"", COMMONEST}
+        features.probe_all(seen, probe, 2, print)
+    assert features.probe_all(seen, probe, 2, print, error=Exception).keys() == {"", COMMONEST}
 
 
 def test_few_shot_reads_the_tanh_layer_of_a_supervised_run(

@@ -16,9 +16,9 @@ from helpers.options import LOADED, TINY, altered
 from helpers.runs import run
 from ssl_vit import stats
 from ssl_vit.data.contents import count_copies
-from ssl_vit.evaluation import beside
+from ssl_vit.evaluation import baselines
 from ssl_vit.jobs.run_result import RunResult
-from ssl_vit.lab.compare import Comparison, Outcomes, difference
+from ssl_vit.lab.compare import Comparison, TestOutcomes, measure_difference
 from ssl_vit.lab.runs import listed
 from ssl_vit.pages import metric_tables
 from ssl_vit.pages.run_record import read_run
@@ -62,9 +62,9 @@ def test_the_interval_of_few_shot_covers_draws_and_images(draws: int, of_draws: 
     covered, over_images = 0, 0
     for _ in range(repeats):
         right_TM = latent(generator, draws, 300, of_draws)
-        low, high = beside.measured(right_TM, "test", None).interval(300)
+        low, high = baselines.accuracy_entry(right_TM, "test", None).interval(300)
         covered += low <= truth <= high
-        low, high = stats.proportion(float(right_TM.double().mean()), 300)
+        low, high = stats.wilson_interval(float(right_TM.double().mean()), 300)
         over_images += low <= truth <= high
     assert covered / repeats > 0.95 - 3 * math.sqrt(0.05 * 0.95 / repeats)
     assert over_images / repeats < 0.8
@@ -82,19 +82,19 @@ def test_a_difference_by_the_same_draws_covers_what_they_do_differently() -> Non
             )
             for _ in range(2)
         )
-        found = beside.difference(one, other, None)
+        found = baselines.accuracy_difference(one, other, None)
         covered += found.low <= 0 <= found.high
     assert covered / repeats > 0.95 - 3 * math.sqrt(0.05 * 0.95 / repeats)
 
 
 def test_draws_that_agree_add_nothing_and_one_draw_says_nothing() -> None:
-    wilson = stats.proportion(0.6, 50)
-    assert stats.over_draws([0.6], wilson) == wilson
-    low, high = stats.over_draws([0.6, 0.6, 0.6], wilson)
+    wilson = stats.wilson_interval(0.6, 50)
+    assert stats.widen_over_draws([0.6], wilson) == wilson
+    low, high = stats.widen_over_draws([0.6, 0.6, 0.6], wilson)
     assert (low, high) == pytest.approx(wilson)
     # by hand: t of two degrees of freedom is 4.3027, and the standard error 0.1 / sqrt(3)
     half = 4.302653 * 0.1 / math.sqrt(3)
-    low, high = stats.over_draws([0.5, 0.6, 0.7], wilson)
+    low, high = stats.widen_over_draws([0.5, 0.6, 0.7], wilson)
     assert low == pytest.approx(0.6 - math.hypot(0.6 - wilson.low, half))
     assert high == pytest.approx(0.6 + math.hypot(wilson.high - 0.6, half))
 
@@ -148,9 +148,9 @@ def test_every_test_image_twice_is_no_more_evidence(tmp_path: Path) -> None:
                 [*one.difference.content().values()]
             )
     assert "of 80 test images, 40 distinct" in str(twice)
-    readings = metric_tables.readings(twice.metrics, twice.measured_on)
+    readings = metric_tables.read_metrics(twice.metrics, twice.measured_on)
     assert all(reading.of_few for reading in readings)  # 40, not 80
-    rows = metric_tables.results(readings).rows
+    rows = metric_tables.results_table(readings).rows
     assert {row[-1] for row in rows} == {"80, 40 distinct"}
     assert "80, 40 distinct" in (tmp_path / "twice" / "look" / "report.html").read_text()
 
@@ -189,7 +189,7 @@ def test_probes_while_training_and_the_objective_count_copies(
     shown = capsys.readouterr().out
     assert "60 labelled held-out images, 30 distinct" in shown
     (line,) = [line for line in shown.splitlines() if line.startswith("probe at step 4")]
-    low, high = stats.proportion(result.metrics["probe_knn"].value, 30)
+    low, high = stats.wilson_interval(result.metrics["probe_knn"].value, 30)
     assert f"({low:.1%} to {high:.1%})" in line and "(n = 60 images, 30 distinct)" in line
 
 
@@ -211,7 +211,7 @@ def test_a_classifier_is_tested_on_distinct_images_and_against_the_commonest_cla
     (line,) = [line for line in result.lines() if line.startswith("verdict")]
     assert said in line
     assert said in (tmp_path / "run" / "report.html").read_text()
-    listed_run = listed.named(tmp_path, read_run(tmp_path / "run"))
+    listed_run = listed.list_run(tmp_path, read_run(tmp_path / "run"))
     assert "(n = 80, 40 distinct)" in (listed_run.first_metric(test=True) or "")
     with np.load(tmp_path / "run" / "predictions.npz") as arrays:
         assert len(np.unique(arrays["content"])) == 40
@@ -263,8 +263,10 @@ def test_a_study_compares_by_distinct_contents() -> None:
     found = []
     for times in (1, 2):
         content_M = np.tile(np.arange(50), times)
-        correct = {name: Outcomes(np.tile(one, times), content_M) for name, one in right.items()}
-        compared = difference(Comparison("a", "b"), rows, correct=correct)
+        correct = {
+            name: TestOutcomes(np.tile(one, times), content_M) for name, one in right.items()
+        }
+        compared = measure_difference(Comparison("a", "b"), rows, correct=correct)
         assert compared is not None and compared.over_images
         found.append(compared.interval)
     assert found[0] == pytest.approx(found[1])

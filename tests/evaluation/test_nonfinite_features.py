@@ -145,13 +145,13 @@ def test_a_baseline_whose_features_overflow_is_left_out_with_a_warning() -> None
     }
     warnings: list[str] = []
     probe = Probe(measures=["knn"], neighbors=1)
-    right = features.all_right(seen, probe, 2, warnings.append)
+    right = features.probe_all(seen, probe, 2, warnings.append)
     assert FRESH not in right and ENCODER in right
     (text,) = warnings
     assert "1 of 8 images" in text and "fresh weights" in text
     seen = {split: {ENCODER: found[FRESH]} for split, found in seen.items()}
     with pytest.raises(UserError, match="1 of 8 images"):
-        features.all_right(seen, probe, 2, warnings.append)
+        features.probe_all(seen, probe, 2, warnings.append)
 
 
 def test_online_probes_warn_and_the_run_goes_on(

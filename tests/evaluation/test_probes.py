@@ -109,14 +109,14 @@ def linear(x, y, dev, dev_y, test, classes=3, **changes):
 
 
 def weights(x, y, rates, **changes):
-    return probes.train_linear(x, y, probes.moments(x), 3, keys(rates, **changes))
+    return probes.train_linear(x, y, probes.mean_and_std(x), 3, keys(rates, **changes))
 
 
 def test_a_converged_linear_probe_is_scikit_learns_logistic_regression():
     x, y = blobs(300, 5, 3, batch_layout=1.5)
     test, _ = blobs(200, 5, 3, batch_layout=1.5, seed=1)
     wanted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000)
-    scale = probes.moments(x)
+    scale = probes.mean_and_std(x)
     z, z_test = (scale(a.double(), 1.0)[:, :-1].numpy() for a in (x, test))
     wanted.fit(z, y.numpy())
     assert wanted.score(z, y.numpy()) < 0.9  # not separable, so that there is an optimum
@@ -132,7 +132,7 @@ def test_a_converged_linear_probe_is_scikit_learns_logistic_regression():
 @pytest.mark.parametrize("batch", [32, 700])  # also more than there are images
 def test_training_is_torchs_sgd_on_the_same_batches(batch):
     x, y = blobs(150, 6, 3)
-    scale, steps = probes.moments(x), 40
+    scale, steps = probes.mean_and_std(x), 40
     _, ours = weights(x, y, [0.01, 0.2], steps=steps, batch=batch)  # among others as alone
     layer = torch.nn.Linear(6, 3)
     torch.nn.init.zeros_(layer.weight)

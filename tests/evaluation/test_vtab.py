@@ -22,7 +22,7 @@ from helpers.reports import table
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report
 from ssl_vit.lab.study.read import read
-from ssl_vit.lab.study.request import Request, requested
+from ssl_vit.lab.study.request import StudyRequest, parse_request
 from ssl_vit.recipe.parsing import load_yaml
 from ssl_vit.recipe.recipe_files import RECIPES, TABLES
 
@@ -333,8 +333,8 @@ def three(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def asked(data: Path, *words: str) -> Request:
-    return requested(
+def asked(data: Path, *words: str) -> StudyRequest:
+    return parse_request(
         ["recipe=study/vtab", "init=scratch", f"data={data}", f"out={data.parent}", *words]
     )
 
@@ -411,7 +411,7 @@ def test_the_report_has_the_means_worked_by_hand(scored: Path) -> None:
     }
     text = (scored / "report.md").read_text()
     verdict = report.write(scored).verdict
-    assert not verdict.found.differences, "tasks are no pairs"
+    assert not verdict.primary.differences, "tasks are no pairs"
     left_out = ", ".join(name for name in ROWS if name not in RIGHT)
     assert f"Not in the study: {left_out}." in text
 

@@ -30,7 +30,7 @@ from ssl_vit.lab.study import read as study_files
 from ssl_vit.lab.study import tasks
 from ssl_vit.recipe import recipe_files
 from ssl_vit.recipe.check import TRAINING_KEYS
-from ssl_vit.recipe.identity import computed_values, of_effect
+from ssl_vit.recipe.identity import computed_values, keys_with_effect
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.parsing import yaml_value
@@ -89,7 +89,7 @@ def recipe_values(name: str) -> dict[str, dict[str, Any]]:
     made = recipe(name)
     values = made.values()
     found = computed_values(made) | {
-        key: values[key] for key in of_effect("result") if key in values
+        key: values[key] for key in keys_with_effect("result") if key in values
     }
     if made.objective == "probe":
         unused = {key for key in all_keys() if {key, key.split(".")[0]} & {*TRAINING_KEYS}}
@@ -105,7 +105,7 @@ def recipe_cost(name: str) -> dict[str, Any]:
     """Multiply-adds of one image's forward pass, through the encoder and in all, and floating-point
     operations of one image's training step, rounded, for a batch may not divide them; parameters
     in all, those that are trained and those of the encoder."""
-    found = costs.work(recipe(name))
+    found = costs.compute_network_cost(recipe(name))
     return {
         "features": found.features,
         "forward": None if found.forward is None else round(found.forward),
@@ -144,7 +144,7 @@ def study_tasks(name: str) -> list[dict[str, Any]]:
     it needs. Names of tasks are their numbers in this list."""
     path = recipe_files.RECIPES / "study" / f"{name}.yaml"
     study = study_files.read(path if path.exists() else ROOT / "results" / f"{name}.yaml")
-    plan = tasks.plan(study, STUDIES[name], {})
+    plan = tasks.plan_tasks(study, STUDIES[name], {})
     number = {task: n for n, task in enumerate(plan)}
 
     def typed(text: str) -> Any:

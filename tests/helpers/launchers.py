@@ -13,9 +13,9 @@ from helpers.launching import Process, launch
 from ssl_vit.formatting import PROGRAM
 from ssl_vit.lab import engine
 from ssl_vit.lab.study import local
-from ssl_vit.lab.study.launch import Job, Outcome
+from ssl_vit.lab.study.launch import LaunchOutcome, StudyJob
 from ssl_vit.lab.study.read import build
-from ssl_vit.lab.study.tasks import Tasks, plan
+from ssl_vit.lab.study.tasks import Tasks, plan_tasks
 
 SMALL = {"optim.steps": 20, "optim.warmup": 2}
 TUNED = {"recipe": "finetune", "init": "{pretrain}", **SMALL}
@@ -151,7 +151,7 @@ def process_command(tool: Path, *options: str) -> list[str]:
     return [sys.executable, "-S", "-E", str(tool), *options]
 
 
-def start(tool: Path, job: Job, launcher=local.Local, memory: int = 1 << 50) -> Outcome:
+def start(tool: Path, job: StudyJob, launcher=local.Local, memory: int = 1 << 50) -> LaunchOutcome:
     """A launcher with the stand-in tool and, here, so much memory, by default enough for all. Next
     to a driver the tool is forked by a warm process that imports nothing."""
     driver = tool.with_name("driver.py")
@@ -179,10 +179,10 @@ class Bench:
         self.tool.write_text(TOOL)
         if warm:
             (folder / "driver.py").write_text(DRIVER.format(tool=str(self.tool)))
-        tasks = plan(build(content, "gap"), {}, {})
+        tasks = plan_tasks(build(content, "gap"), {}, {})
         recipes = dict.fromkeys(tasks, RECIPE)
         words = ("name=gap", f"out={self.notes}")
-        self.job = Job("gap", self.runs, tasks, recipes, words, parallel=2)
+        self.job = StudyJob("gap", self.runs, tasks, recipes, words, parallel=2)
         self.behave()
 
     def behave(self, how=None) -> None:
@@ -192,7 +192,7 @@ class Bench:
     def only(self, *names: str) -> Tasks:
         return {name: self.job.tasks[name] for name in names}
 
-    def run(self, memory: int = 1 << 50, **changes) -> Outcome:
+    def run(self, memory: int = 1 << 50, **changes) -> LaunchOutcome:
         """Run the study in this process, with changes of its job."""
         return start(self.tool, replace(self.job, **changes), self.launcher, memory)
 

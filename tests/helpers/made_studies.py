@@ -85,8 +85,8 @@ def study(
         facts: of every run's environment.json.
     """
     read_ = read.build(content, "made.yaml")
-    tasks = tasks_.plan(read_, {}, {})
-    tasks = check.with_values(tasks, check.recipes(read_, tasks, here=False))
+    tasks = tasks_.plan_tasks(read_, {}, {})
+    tasks = check.add_recipe_values(tasks, check.recipes(read_, tasks, here=False))
     record.write(folder, record.content(read_, tasks))
     for task in tasks.values():
         found = measured(task)
@@ -99,7 +99,7 @@ def finish(folder: Path, task: Task, tasks: Tasks, measured: Measured, **facts: 
     """A finished run's folder."""
     place = folder / task.name
     place.mkdir(parents=True)
-    words = launch.command(task, tasks, folder)[1:]
+    words = launch.task_command(task, tasks, folder)[1:]
     recipe = resolve(words, here=False)
     (place / "recipe.yaml").write_text(dump(recipe))
     spent = EXAFLOP[task.tool]

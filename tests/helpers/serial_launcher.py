@@ -4,8 +4,8 @@ from typing import ClassVar
 
 import ssl_vit
 from ssl_vit.errors import UserError
-from ssl_vit.lab.study.launch import Job, Outcome, command, finished
-from ssl_vit.lab.study.tasks import unreachable
+from ssl_vit.lab.study.launch import LaunchOutcome, StudyJob, has_result, task_command
+from ssl_vit.lab.study.tasks import failed_need
 
 
 class Serial:
@@ -15,25 +15,25 @@ class Serial:
 
     started: ClassVar[list[str]] = []
 
-    def check(self, job: Job) -> None:
+    def check(self, job: StudyJob) -> None:
         if job.slurm:
             raise UserError(f"slurm={job.slurm}: is of another launcher")
 
-    def preview(self, job: Job) -> list[str]:
-        return [f"would run   {name}" for name in job.tasks if not finished(job.folder, name)]
+    def preview(self, job: StudyJob) -> list[str]:
+        return [f"would run   {name}" for name in job.tasks if not has_result(job.folder, name)]
 
-    def start(self, job: Job) -> Outcome:
+    def start(self, job: StudyJob) -> LaunchOutcome:
         failed: dict[str, str] = {}
         for name, task in job.tasks.items():
-            if finished(job.folder, name):
+            if has_result(job.folder, name):
                 continue
-            if missing := unreachable(task, job.tasks, list(failed)):
+            if missing := failed_need(task, job.tasks, list(failed)):
                 failed[name] = f"needs {missing}"
                 continue
-            tool, *words = command(task, job.tasks, job.folder)
+            tool, *words = task_command(task, job.tasks, job.folder)
             self.started.append(name)
             try:
                 getattr(ssl_vit, tool)(words)
             except UserError as error:
                 failed[name] = str(error)
-        return Outcome([name for name in job.tasks if finished(job.folder, name)], failed)
+        return LaunchOutcome([name for name in job.tasks if has_result(job.folder, name)], failed)

@@ -16,8 +16,8 @@ from helpers.images import put
 from helpers.options import ROOT
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.lab.study import worth
-from ssl_vit.lab.study.request import requested
-from ssl_vit.lab.study.worth.plan import Clock, Pace
+from ssl_vit.lab.study.request import parse_request
+from ssl_vit.lab.study.worth.plan import RunSeconds, RunSpeed
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.tool import parse, split
@@ -47,8 +47,8 @@ def nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         "own",
         *(kind + end for kind in ("tune", "final", "frozen") for end in ENDS),
     )
-    clocks = dict.fromkeys(kinds, Clock(1e-4, 0.1))
-    monkeypatch.setattr(worth, "calibrate", lambda *given: Pace(clocks, 1))
+    clocks = dict.fromkeys(kinds, RunSeconds(1e-4, 0.1))
+    monkeypatch.setattr(worth, "calibrate", lambda *given: RunSpeed(clocks, 1))
     monkeypatch.setattr(worth, "Timer", nullcontext)
 
 
@@ -75,7 +75,7 @@ def test_a_documented_command_resolves(command: str, document: str, tmp_path: Pa
             given = [w for w in given if str(tmp_path) not in w and not w.startswith("init=")]
             times = "study/worth" in text  # what plans by times has no plan for stand-ins
             given += [f"out={tmp_path}"] if times else []
-            assert requested(given, stand_ins=not times).tasks
+            assert parse_request(given, stand_ins=not times).tasks
         else:
             words = [re.sub("^init=(runs/|hf-hub:).*", "init=scratch", word) for word in words]
             assert resolve(words, here=False)
@@ -83,7 +83,7 @@ def test_a_documented_command_resolves(command: str, document: str, tmp_path: Pa
 
 def test_the_first_study_of_the_documents_does_not_warn_of_itself() -> None:
     """It did, of a rate that one run takes from others' tries, which it means and says in a note."""
-    assert requested(["recipe=study/gap"]).cautions == []
+    assert parse_request(["recipe=study/gap"]).cautions == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -66,7 +66,7 @@ LAB_MAY_IMPORT = {
     "recipe.parsing": ("engine", "estimate", "plan", "run_folder", "study.read", "study.request"),
     **dict.fromkeys(("recipe.tool", "recipe.tools", "recipe.words"), ALL),
     "recipe.identity": ("engine", "run_folder", "runs.listed"),
-    "recipe.init_source": ("engine", "run_folder", "study.worth.question", "verdict"),
+    "recipe.init_source": ("engine", "run_folder", "study.worth.study_setup", "verdict"),
     "recipe.load": ("engine",),
     "recipe.declaration": ("engine", "runs.listed"),
     "recipe.export_files": ("runs.checkpoints", "runs.listed"),

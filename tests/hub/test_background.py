@@ -201,7 +201,7 @@ def test_an_upload_that_is_stopped_leaves_the_whole_or_the_former(
         files[path.name] = save({name: 2 * value for name, value in load_file(path).items()})
         path.write_bytes(files[path.name])
     config = json.loads((run.export / "config.json").read_text())
-    config = export_files.with_digests(config, files)
+    config = export_files.add_digests(config, files)
     (run.export / "config.json").write_text(json.dumps(config))
     run.ledger.unlink()
     server.faults = [Fault(match, "hang")]

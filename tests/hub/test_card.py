@@ -21,7 +21,7 @@ from ssl_vit.objectives.supervised import SupervisedOptions
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.records.run import Measured, Result, SeenImages, Trunk
 from ssl_vit.runs.folder import Run
-from ssl_vit.stats import proportion
+from ssl_vit.stats import wilson_interval
 
 
 def result_of(run: Run) -> Result:
@@ -56,7 +56,7 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
     assert images < (found.n or 0)  # patches of one image are alike: as of so many images
     (row,) = (row for row in table(text, "measure") if row[0] == "accuracy masked")
     assert row[1] == f"{found.value:.2%}" and row[4] == f"{images:,}"
-    assert row[2].startswith(f"{proportion(found.value, images).low:.2%} to ")
+    assert row[2].startswith(f"{wilson_interval(found.value, images).low:.2%} to ")
     for content in files.values():
         assert str(tmp_path).encode() not in content and str(ROOT).encode() not in content
 

@@ -84,7 +84,7 @@ def test_a_wrong_place_is_one_line(server: Hub, tmp_path: Path, place: str, says
 
     def load() -> None:
         init = InitSource(f"hf-hub:{place}")
-        init.described_values()
+        init.read_description()
         weights.load_weights(small(depth=3), init)
 
     line = refused(load)
@@ -152,16 +152,18 @@ def test_a_token_never_gets_into_a_line(monkeypatch: pytest.MonkeyPatch, secret:
 def test_an_address_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://me:s3c@ret@hub.invalid:80")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    assert "reached at http://hub.invalid:80; " in hub_files.why(ConnectionError())
-    text = hub_files.why(ValueError("for url 'http://me:s3c@hub.invalid/a' and //x@y"))
+    assert "reached at http://hub.invalid:80; " in hub_files.describe_error(ConnectionError())
+    text = hub_files.describe_error(ValueError("for url 'http://me:s3c@hub.invalid/a' and //x@y"))
     assert text == "for url 'http://hub.invalid/a' and //y"
 
 
 def test_a_repository_beside_another_has_a_name_that_the_hub_allows() -> None:
     """As each run of a study has one; long names stay different."""
-    assert hub_files.beside(REPO, "pre train@0.25-0") == "someone/vit-pre-train-0.25-0"
-    assert hub_files.beside("no repository", "x") == "no repository"
-    long = [hub_files.beside(f"someone/{'x' * 90}", f"run--{number}") for number in range(3)]
+    assert hub_files.repository_for_run(REPO, "pre train@0.25-0") == "someone/vit-pre-train-0.25-0"
+    assert hub_files.repository_for_run("no repository", "x") == "no repository"
+    long = [
+        hub_files.repository_for_run(f"someone/{'x' * 90}", f"run--{number}") for number in range(3)
+    ]
     assert len(set(long)) == 3 and all(hub_files.NAME.fullmatch(name) for name in long)
 
 

@@ -17,4 +17,4 @@ def test_there_is_a_title_for_each_column_that_has_images(images: int, sets: int
 
 def test_tiles_are_rows_and_columns_with_a_gap_between_them() -> None:
     tile_RCHW = np.arange(1, 5).reshape(2, 2, 1, 1).repeat(2, axis=3)
-    assert drawing.tiled(tile_RCHW, 0).tolist() == [[1, 1, 0, 2, 2], [0] * 5, [3, 3, 0, 4, 4]]
+    assert drawing.join_tiles(tile_RCHW, 0).tolist() == [[1, 1, 0, 2, 2], [0] * 5, [3, 3, 0, 4, 4]]

@@ -16,7 +16,7 @@ from timm.models.vision_transformer import ParallelScalingBlock, VisionTransform
 
 from ssl_vit.data.batching import Batch
 from ssl_vit.inspection import attention, collection, drawing, embeddings, projections
-from ssl_vit.inspection.base import Subject, UnavailableError
+from ssl_vit.inspection.base import FigureInput, UnavailableError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption, reconstruction
 from ssl_vit.objectives.building import Settings
@@ -253,10 +253,10 @@ def test_few_or_equal_images_have_no_map() -> None:
 def test_distances_and_colours_take_the_first_images() -> None:
     """Of 5 batches of 2 images the first 5 images are two batches and a half."""
     batches = [Batch(torch.full((2, 3, 4, 4), i), *[torch.zeros(2)] * 3) for i in range(5)]
-    subject = Subject(None, "token", batches, batches[0])
-    taken = [image[:, 0, 0, 0].tolist() for image in collection._first(subject, 5)]
+    subject = FigureInput(None, "token", batches, batches[0])
+    taken = [image[:, 0, 0, 0].tolist() for image in collection._first_images(subject, 5)]
     assert taken == [[0, 0], [1, 1], [2]]
-    assert len(list(collection._first(subject, 100))) == 5
+    assert len(list(collection._first_images(subject, 100))) == 5
 
 
 @pytest.mark.parametrize("name", ["mean_color", "grid_color", "pixels"])
@@ -347,7 +347,7 @@ def test_labels_and_classes_are_plain_text(text: str) -> None:
         partial(collection.FIGURES["image_map"].draw, [(text, data)]),
         partial(drawing.panels, [group], text),
     ):
-        for first in drawing.rendered(draw).values():
+        for first in drawing.render(draw).values():
             assert len(first) > 1000 and b"<b>" not in first and b"<script>" not in first
 
 
@@ -355,7 +355,9 @@ def test_the_class_tokens_attention_is_that_of_the_first_token() -> None:
     """To the patches, in their places; registers come between."""
     net = vit(reg_tokens=2, no_embed_class=True)
     shown = Batch(images(), *[torch.zeros(3, dtype=torch.long)] * 3)
-    arrays = collection.FIGURES["class_attention"].compute(Subject(net, "token", [shown], shown))
+    arrays = collection.FIGURES["class_attention"].compute(
+        FigureInput(net, "token", [shown], shown)
+    )
     *_, last_BHTT = attention.attention_maps(net, images())
     for y, x in ((0, 0), (1, 2), (3, 3)):
         wanted_BH = last_BHTT[:, :, 0, 3 + 4 * y + x]
@@ -396,7 +398,7 @@ def test_no_figure_has_a_ground_of_its_own(name: str) -> None:
         "predicted": {"image": shown_BHWC, "other": shown_BHWC, "drawn": np.array("")},
     }
     draw = partial(collection.FIGURES[name].draw, [("run", data[name])])
-    found = np.asarray(Image.open(io.BytesIO(drawing.rendered(draw)["png"])))
+    found = np.asarray(Image.open(io.BytesIO(drawing.render(draw)["png"])))
     assert (found[..., 3] == 0).mean() > 0.15 and (found[0, :, 3] == 0).all()
     assert (found > 230).all(-1).mean() < 0.001
 

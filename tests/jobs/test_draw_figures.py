@@ -176,8 +176,8 @@ def test_a_model_of_timm_needs_no_description(
 def test_the_heads_of_a_joint_run_are_those_of_its_mpp(tiny: list[str], tmp_path: Path) -> None:
     new = ("recipe=joint", "optim.steps=2", "optim.warmup=1", "target=grid_color")
     folder = ssl_vit.pretrain(altered(tiny, *new)).folder
-    one = encoders.resolve_one(str(folder), {})
-    subject = encoders.load_subject(one, encoders.find_images(one, {}), count=2, shown=1)
+    one = encoders.find_encoder(str(folder), {})
+    subject = encoders.load_figure_input(one, encoders.find_images(one, {}), count=2, shown=1)
     heads = load_file(folder / "export" / "heads.safetensors")
     assert subject.objective is not None and subject.objective.encoder is subject.encoder
     assert not subject.objective.training and not subject.encoder.training
@@ -216,7 +216,7 @@ def test_one_process_writes_figures_and_what_was_cut_off_is_completed(
 ) -> None:
     names, folder = ("filters", "positions"), tmp_path / "f"
     words = [f"init={still}", *place, f"figures=[{','.join(names)}]"]
-    own, record, kind = draw_figures.OWN, draw_figures.RECORD, draw_figures.FigureRecord
+    own, record, kind = draw_figures.OWN_NAMES, draw_figures.RECORD, draw_figures.FigureRecord
     with OutputFolder(folder, own, record, kind).hold():
         process = launch("tools/figures.py", *words)
         printed = process.communicate(120)[0]
@@ -269,7 +269,7 @@ def test_the_same_images_of_any_split_are_mapped(
 
 def test_no_split_of_a_stream_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run that was trained on one."""
-    monkeypatch.setattr(encoders, "data_of", lambda one, given: Data(stream=True, hub="a/b"))
+    monkeypatch.setattr(encoders, "find_data", lambda one, given: Data(stream=True, hub="a/b"))
     with pytest.raises(UserError, match=r"split=test: .*expected data\.stream=false"):
         encoders.find_images(None, {}, "test")
 

@@ -19,7 +19,7 @@ def test_fresh_weights_at_another_size_are_the_runs_own(tmp_path: Path) -> None:
     networks = []
     for one in (fresh, trained):
         images = encoders.find_images(one, {})
-        networks.append(encoders.load_subject(one, images, 4, 2).encoder)
+        networks.append(encoders.load_figure_input(one, images, 4, 2).encoder)
     for name, value in networks[0].state_dict().items():
         torch.testing.assert_close(value, networks[1].state_dict()[name], msg=name)
 

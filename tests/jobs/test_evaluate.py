@@ -21,7 +21,7 @@ from helpers.options import LOADED, PROBE, SHORT, TINY, altered
 from helpers.runs import result, run
 from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.errors import UserError
-from ssl_vit.evaluation import attentive, beside
+from ssl_vit.evaluation import attentive, baselines
 from ssl_vit.jobs import cli
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.pages import metric_tables
@@ -45,7 +45,7 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
     metrics = json.loads(text.splitlines()[-1])["metrics"]
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
     assert text.count("; mean of 10 draws") == 2
-    own = {name for name in metrics if not metric_tables.probe_place(name)}
+    own = {name for name in metrics if not metric_tables.probe_prefix(name)}
     assert own == {"few_shot_1", "few_shot_5", "linear", "knn"}
     assert all((one["n"], one["split"]) == (500, "test") for one in metrics.values())
     cli.evaluate(words)
@@ -87,7 +87,7 @@ def test_a_figure_is_on_the_page_after_few_functions(
         if not code.co_name.startswith("<") and any(map(holds, values)):
             found.add((code.co_filename, code.co_qualname))
 
-    monkeypatch.setattr(beside, "accuracy", lambda right_TM: ODD)
+    monkeypatch.setattr(baselines, "accuracy", lambda right_TM: ODD)
     few = ["probe.measures=[knn]", "data.share=0.01", "data.test=0.01"]
     sys.setprofile(look)
     try:

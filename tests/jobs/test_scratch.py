@@ -39,7 +39,7 @@ def run_at(folder: Path, name: str, *words: str, init: str = "scratch") -> Run:
 
 def beside(run: Run) -> str:
     found = Result.model_validate(json.loads((run.folder / "result.json").read_text()))
-    return scratch.beside(run.folder, run.recipe, found)
+    return scratch.compare_with_scratch(run.folder, run.recipe, found)
 
 
 def test_a_neighbour_that_is_damaged_is_left_out(tmp_path: Path) -> None:

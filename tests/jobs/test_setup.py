@@ -15,7 +15,7 @@ from helpers.options import ROOT, TINY, altered
 from helpers.runs import run
 from ssl_vit import hub_files
 from ssl_vit.jobs import train as train_job
-from ssl_vit.jobs.setup import Job
+from ssl_vit.jobs.setup import TrainingJob
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.models.position_weights import exported_state
 from ssl_vit.objectives.base import Objective
@@ -71,7 +71,7 @@ class Started:
         self._set_up = train_job.set_up
         monkeypatch.setattr(train_job, "set_up", self.set_up)
 
-    def set_up(self, *given: object) -> Job:
+    def set_up(self, *given: object) -> TrainingJob:
         job = self._set_up(*given)
         self.objective = job.objective
         for name, encoder in self.encoders().items():

@@ -114,7 +114,7 @@ def test_an_undecided_study_names_what_more_seeds_would_show(tmp_path: Path) -> 
     found = written(tmp_path / "s", EQUAL)
     assert found.sentences[0].startswith("Whether pre-training helps is undecided: ")
     assert found.answer is not None
-    (difference,) = found.verdict.found.differences
+    (difference,) = found.verdict.primary.differences
     low, high = difference.interval
     sd = float(np.std([0.75, -1, 0.75], ddof=1))
     by_images = ((high - low) ** 2 / 4 - (4.302653 * sd / 3**0.5) ** 2) ** 0.5
@@ -165,7 +165,10 @@ def test_the_sentence_names_the_released_encoder(tmp_path: Path) -> None:
         ", and fine-tuned from the released encoder vit_tiny at 64 px 86.5% (difference from mae +10.0 points,"
         " 97.5% CI +"
     ) in first
-    assert found.verdict.found == two.verdict.found and found.verdict.fresh == two.verdict.fresh
+    assert (
+        found.verdict.primary == two.verdict.primary
+        and found.verdict.against_fresh == two.verdict.against_fresh
+    )
     assert not any("was not compared" in line for line in found.sentences)
     assert found.answer is not None
     assert found.answer.next_step.startswith("Fine-tune the released encoder: ")

@@ -10,8 +10,8 @@ import pytest
 from helpers.made_studies import FROZEN, IMAGES, changed, counted, study
 from ssl_vit import stats
 from ssl_vit.lab import report, results, verdict
-from ssl_vit.lab.compare import Outcomes
-from ssl_vit.lab.results import BESIDE, Results
+from ssl_vit.lab.compare import TestOutcomes
+from ssl_vit.lab.results import FRESH_FOLDER, Results
 from ssl_vit.lab.study import read, record
 from ssl_vit.lab.study import tasks as tasks_
 from ssl_vit.lab.study.read import UNTRAINED
@@ -27,9 +27,9 @@ RESAMPLES = 1000  # a tenth of a report's, for the time that it takes
 class InMemory(Results):
     """A study whose predictions are in no file."""
 
-    def correct(self, tasks):
+    def load_outcomes(self, tasks):
         images = np.arange(IMAGES)
-        return {name: Outcomes(RIGHT[name], images) for name in tasks if name in RIGHT}
+        return {name: TestOutcomes(RIGHT[name], images) for name in tasks if name in RIGHT}
 
 
 RIGHT: dict[str, np.ndarray] = {}
@@ -47,14 +47,14 @@ def planned(seeds, baseline=None):
     content["runs"] = {"test": {"tool": "evaluate", "over": ["arm"], "options": options}}
     content["report"] = {"test": "test", **({"baseline": baseline} if baseline else {})}
     made = read.build(content, "made")
-    tasks = tasks_.plan(made, {}, {})
+    tasks = tasks_.plan_tasks(made, {}, {})
     plan = record.StudyRecord.model_validate_json(json.dumps(record.content(made, tasks)))
     rows = [
         {"run": task.run, **task.at, "seed": task.seed, "split": "test", "metric": "top1"}
         | {"value": 0, "n": IMAGES, "folder": task.name, "fingerprint": "x"}
         for task in plan.tasks
     ]
-    rows += [row | {"run": UNTRAINED, "folder": BESIDE.format(row["folder"])} for row in rows]
+    rows += [row | {"run": UNTRAINED, "folder": FRESH_FOLDER.format(row["folder"])} for row in rows]
     return plan, results.frame(rows, ["arm"])
 
 
@@ -63,7 +63,7 @@ def claims(folder, seeds, values, baseline=None, ends=1):
     plan, table = planned(seeds, baseline)
     plan = plan.model_copy(update={"ends": ends})
     table = table.assign(value=[values[name] for name in table["folder"]])
-    return verdict.claims(InMemory(folder, plan, table))
+    return verdict.decide_claims(InMemory(folder, plan, table))
 
 
 def drawn(seeds, generator, gain=0.0):
@@ -75,7 +75,7 @@ def drawn(seeds, generator, gain=0.0):
         for task in tasks
     }
     fresh = common + generator.normal(0, SD, seeds)
-    return found | {BESIDE.format(task.name): fresh[task.seed] for task in tasks}
+    return found | {FRESH_FOLDER.format(task.name): fresh[task.seed] for task in tasks}
 
 
 @pytest.mark.parametrize("seeds", [3, 4, 5])
@@ -83,10 +83,10 @@ def test_without_an_effect_5_percent_claim_one(seeds, tmp_path):
     """By the pairs and by fresh weights, each with its own 5%."""
     generator = np.random.default_rng(seeds)
     found = [claims(tmp_path, seeds, drawn(seeds, generator)) for _ in range(COUNT)]
-    pairs = sum(bool(one.found.claimed) for one in found) / COUNT
-    fresh = sum(bool(one.fresh.claimed) for one in found) / COUNT
+    pairs = sum(bool(one.primary.claimed) for one in found) / COUNT
+    fresh = sum(bool(one.against_fresh.claimed) for one in found) / COUNT
     print(f"{seeds} seeds: pairs {pairs:.1%}, fresh weights {fresh:.1%} of {COUNT}")
-    assert {(one.found.size, one.fresh.size) for one in found} == {(3, 3)}
+    assert {(one.primary.size, one.against_fresh.size) for one in found} == {(3, 3)}
     assert 0.025 <= pairs <= 0.08 and 0.025 <= fresh <= 0.08
 
 
@@ -107,11 +107,14 @@ def test_with_predictions_at_most_8_percent_do(seeds, tmp_path, monkeypatch):
             monkeypatch.setitem(RIGHT, task.name, right_M())
         fresh = [right_M() for _ in range(seeds)]
         for task in tasks:
-            monkeypatch.setitem(RIGHT, BESIDE.format(task.name), fresh[task.seed])
+            monkeypatch.setitem(RIGHT, FRESH_FOLDER.format(task.name), fresh[task.seed])
         values = {name: right_M.mean() for name, right_M in RIGHT.items()}
         found = claims(tmp_path, seeds, values)
-        assert all(one.over_images for one in (*found.found.differences, *found.fresh.differences))
-        claimed += [bool(found.found.claimed), bool(found.fresh.claimed)]
+        assert all(
+            one.over_images
+            for one in (*found.primary.differences, *found.against_fresh.differences)
+        )
+        claimed += [bool(found.primary.claimed), bool(found.against_fresh.claimed)]
         RIGHT.clear()
     print(f"{seeds} seeds, with predictions: {claimed} of {WITH_IMAGES}")
     assert (claimed / WITH_IMAGES <= 0.08).all()
@@ -125,7 +128,7 @@ def test_an_effect_of_90_percent_power_is_claimed(seeds, errors, tmp_path):
     for _ in range(WITH_EFFECT):
         values = drawn(seeds, generator, errors * sd / seeds**0.5)
         found = claims(tmp_path, seeds, values, baseline="a")
-        claimed += any(one.asked.a == "b" and one.mean > 0 for one in found.found.claimed)
+        claimed += any(one.comparison.a == "b" and one.mean > 0 for one in found.primary.claimed)
     print(f"{seeds} seeds, {errors} standard errors: {claimed} of {WITH_EFFECT}")
     assert claimed >= 80
 
@@ -138,8 +141,8 @@ def test_a_study_lengthened_three_times_claims_as_often_as_its_levels_allow(tmp_
         values = drawn(6, generator)
         for end, seeds in enumerate((3, 4, 5, 6), 1):
             found = claims(tmp_path, seeds, values, ends=end)
-            assert found.found.size == 3 * end
-            if found.found.claimed:
+            assert found.primary.size == 3 * end
+            if found.primary.claimed:
                 claimed += 1
                 break
     print(f"four ends: {claimed} of {count}")
@@ -156,9 +159,9 @@ def test_a_report_of_a_folder_claims_what_its_results_in_memory_do(tmp_path):
     for task in loaded.finished:
         path = folder / task / "predictions.npz"
         if path.exists():
-            RIGHT[task] = results.read_predictions(path)[2].right_M
+            RIGHT[task] = results.read_predictions(path)[2].correct_M
     kept = InMemory(tmp_path / "no such", loaded.plan, loaded.table)
-    assert verdict.claims(kept).sentences == written.sentences
+    assert verdict.decide_claims(kept).sentences == written.sentences
     RIGHT.clear()
     text = (folder / "report.md").read_text().splitlines()
     assert [text[2], text[4]] == [*written.sentences]

@@ -10,7 +10,7 @@ from ssl_vit.data import run_splits
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study import check
 from ssl_vit.lab.study.read import Study, build
-from ssl_vit.lab.study.tasks import Tasks, plan, tried_otherwise
+from ssl_vit.lab.study.tasks import Tasks, plan_tasks, warn_about_other_tries
 from ssl_vit.recipe.schema import Recipe
 
 PRE = {
@@ -33,7 +33,7 @@ STUDY: dict[str, Any] = {
 
 def planned(**changed: Any) -> tuple[Study, Tasks]:
     study = build(STUDY | changed, "x")
-    return study, plan(study, {}, {})
+    return study, plan_tasks(study, {}, {})
 
 
 def checked(**changed: Any) -> dict[str, Recipe]:
@@ -300,7 +300,7 @@ def test_tries_of_another_experiment_are_said() -> None:
     best = own(BY_KNN, data__share_seed="{seed}")
     over = {"tries": tries | {"over": ["arm"], "seeds": [0]}, "best": best | {"over": ["arm"]}}
     study, tasks = planned(axes={"arm": arms}, runs=over, seeds=[1, 2], report={})
-    (line,) = tried_otherwise(check.with_values(tasks, check.recipes(study, tasks)))
+    (line,) = warn_about_other_tries(check.add_recipe_values(tasks, check.recipes(study, tasks)))
     assert line.startswith("run best, arm a: takes the best optim.lr from run tries, ")
     assert "corruption.rate (0.4 there, 0.5 here)" in line
 

@@ -14,20 +14,20 @@ from freeze.numbers import PAIRS, arm_values
 from ssl_vit.lab import results
 from ssl_vit.lab.compare import (
     Comparison,
-    Outcomes,
     Rule,
-    along,
+    TestOutcomes,
     compare,
-    comparisons,
-    crossings,
-    difference,
-    factor,
-    independent,
+    compare_along,
+    find_crossings,
+    find_factor,
+    group_by_origin,
     least_difference,
-    numbers,
-    pairs,
+    list_comparisons,
+    list_limits,
+    measure_difference,
+    pair_rows,
+    parse_numbers,
     power,
-    scope,
 )
 from ssl_vit.stats import Interval, resampled_interval
 
@@ -117,7 +117,7 @@ def test_seeds_that_go_on_from_one_pre_training_count_once():
 
 def test_seeds_that_meet_through_others_are_one_group():
     """0 and 2 have nothing in common until 3, which shares a run with each."""
-    assert independent(["p", "r", "q", "p q", "r", "", ""]) == [[0, 2, 3], [1, 4], [5], [6]]
+    assert group_by_origin(["p", "r", "q", "p q", "r", "", ""]) == [[0, 2, 3], [1, 4], [5], [6]]
 
 
 def test_the_wider_interval_decides():
@@ -129,32 +129,35 @@ def test_the_wider_interval_decides():
         for seed, count in enumerate(counts)
     }
     rows = table({"mae": seeds(0.65, 0.6, 0.6), "scratch": seeds(0.45, 0.45, 0.45)})
-    both = pairs(rows, "arm", ASKED)
-    correct = {name: Outcomes(one, np.arange(20)) for name, one in right.items()}
-    found = difference(ASKED, both, 2, 100, correct)
+    both = pair_rows(rows, "arm", ASKED)
+    correct = {name: TestOutcomes(one, np.arange(20)) for name, one in right.items()}
+    found = measure_difference(ASKED, both, 2, 100, correct)
     apart = np.stack(
         [right[f"mae-{seed}"].astype(int) - right[f"scratch-{seed}"] for seed in range(3)]
     )
     resampled = resampled_interval(apart, family=2)
     assert found.interval == pytest.approx([100 * end for end in resampled])
-    alone = difference(ASKED, both, 2, 100, {"mae-0": correct["mae-0"]})
+    alone = measure_difference(ASKED, both, 2, 100, {"mae-0": correct["mae-0"]})
     assert found.over_images and not alone.over_images
     assert alone.interval == compare(rows, "arm", ASKED, 2, 100).interval
     assert found.interval.low <= 0 < alone.interval.low and alone.claimed and not found.claimed
     assert found.interval.high > alone.interval.high
     # without those of one seed: the others' 20 and 15 points, with a t of 25.45 at one degree
     del correct["scratch-2"]
-    fewer = difference(ASKED, both, 2, 100, correct)
+    fewer = measure_difference(ASKED, both, 2, 100, correct)
     assert fewer.over_images and not fewer.claimed and fewer.n == 3
     assert fewer.interval.low <= 17.5 - 25.45 * 2.5 and fewer.interval.high >= 17.5 + 25.45 * 2.5
 
 
 def test_what_is_compared_is_pairs_else_the_baseline_else_all():
     arms, places = ("a", "b", "c"), [(("share", "1%"),), (("share", "10%"),)]
-    texts = [str(one) for one in comparisons(arms, places, [("c", "a")], "b")]
+    texts = [str(one) for one in list_comparisons(arms, places, [("c", "a")], "b")]
     assert texts == ["c minus a at 1%", "c minus a at 10%"]
-    assert [str(one) for one in comparisons(arms, [], baseline="b")] == ["a minus b", "c minus b"]
-    assert len(comparisons(arms, places)) == 6
+    assert [str(one) for one in list_comparisons(arms, [], baseline="b")] == [
+        "a minus b",
+        "c minus b",
+    ]
+    assert len(list_comparisons(arms, places)) == 6
 
 
 def test_compute_is_told_of_what_is_compared():
@@ -163,8 +166,8 @@ def test_compute_is_told_of_what_is_compared():
     rows["exaflop"] = rows["arm"].map({"a": 1, "b": 3, "c": 9, "d": math.nan, "e": 1})
     told = {}
     for pair in (("a", "b"), ("b", "d"), ("a", "e")):
-        rule = Rule("test", "arm", tuple("abcde"), (), comparisons((), [], [pair], None))
-        told[pair] = [*scope(rows, rule)]
+        rule = Rule("test", "arm", tuple("abcde"), (), list_comparisons((), [], [pair], None))
+        told[pair] = [*list_limits(rows, rule)]
     (differs,) = told["a", "b"]
     assert "3 times" in differs and "1 (a)" in differs and "3 (b)" in differs
     (uncounted,) = told["b", "d"]
@@ -202,10 +205,10 @@ def at(*values):
 
 
 def test_names_that_are_numbers():
-    assert numbers(["1%", "10%", "100%"]) == {"1%": 0.01, "10%": 0.1, "100%": 1}
-    assert numbers(["50", "150", "4.5e2"]) == {"50": 50, "150": 150, "4.5e2": 450}
+    assert parse_numbers(["1%", "10%", "100%"]) == {"1%": 0.01, "10%": 0.1, "100%": 1}
+    assert parse_numbers(["50", "150", "4.5e2"]) == {"50": 50, "150": 150, "4.5e2": 450}
     for none in (["1%"], ["a", "1"], ["0", "1"], ["-1", "1"], ["nan", "1"], ["inf", "1"], []):
-        assert numbers(none) is None
+        assert parse_numbers(none) is None
 
 
 def test_crossing_and_factor_of_two_straight_lines():
@@ -213,15 +216,15 @@ def test_crossing_and_factor_of_two_straight_lines():
     decades = np.log10(SHARES)
     baseline = 0.8 + 0.2 * decades  # 40, 60, 80
     steep = 0.7 + 0.1 * decades  # 50, 60, 70
-    (found,) = crossings(SHARES, steep[None], baseline[None])
+    (found,) = find_crossings(SHARES, steep[None], baseline[None])
     assert found.value == pytest.approx(0.1, rel=1e-3)
     assert (found.low, found.high) == (None, None)
     # 50% is 40 + 10: half a decade more of the baseline's labels
-    assert factor(SHARES, 0, steep[None], baseline[None]).value == pytest.approx(10**0.5)
-    assert factor(SHARES, 2, steep[None], baseline[None]).value == pytest.approx(10**-0.5)
-    above = factor(SHARES, 2, baseline[None] + 0.1, baseline[None])
+    assert find_factor(SHARES, 0, steep[None], baseline[None]).value == pytest.approx(10**0.5)
+    assert find_factor(SHARES, 2, steep[None], baseline[None]).value == pytest.approx(10**-0.5)
+    above = find_factor(SHARES, 2, baseline[None] + 0.1, baseline[None])
     assert above.value is None and above.low == pytest.approx(1.0) and above.high is None
-    below = factor(SHARES, 0, baseline[None] - 0.1, baseline[None])
+    below = find_factor(SHARES, 0, baseline[None] - 0.1, baseline[None])
     assert below.value is None and below.high == pytest.approx(1.0) and below.low is None
 
 
@@ -239,32 +242,34 @@ def test_crossing_and_factor_of_two_straight_lines():
     ],
 )
 def test_names_cross_where_the_sign_changes_and_only_there(own, other, places):
-    assert [one.value for one in crossings(SHARES, own, other)] == pytest.approx(places)
+    assert [one.value for one in find_crossings(SHARES, own, other)] == pytest.approx(places)
 
 
 def test_a_factor_is_where_the_baseline_first_gets_there():
     rising = at(0.4, 0.6, 0.8)
-    assert factor(SHARES, 0, at(0.4, 0, 0), rising).value == 1
-    assert factor(SHARES, 0, at(0.8, 0, 0), rising).value == pytest.approx(100)
-    beyond = factor(SHARES, 0, at(0.81, 0, 0), rising)
+    assert find_factor(SHARES, 0, at(0.4, 0, 0), rising).value == 1
+    assert find_factor(SHARES, 0, at(0.8, 0, 0), rising).value == pytest.approx(100)
+    beyond = find_factor(SHARES, 0, at(0.81, 0, 0), rising)
     assert (beyond.value, beyond.low, beyond.high) == (None, pytest.approx(100), None)
-    below = factor(SHARES, 2, at(0, 0, 0.39), rising)
+    below = find_factor(SHARES, 2, at(0, 0, 0.39), rising)
     assert (below.value, below.low, below.high) == (None, None, pytest.approx(0.01))
     # a baseline that falls again: at 100% the name is better, which fewer labels cannot undo
     falling = at(0.4, 0.7, 0.6)
-    better = factor(SHARES, 2, at(0, 0, 0.65), falling)
+    better = find_factor(SHARES, 2, at(0, 0, 0.65), falling)
     assert better.value is None and better.low == pytest.approx(1)
     # reached twice: the first time counts
-    assert factor(SHARES, 0, at(0.65, 0, 0), falling).value == pytest.approx(10 ** (0.25 / 0.3))
+    assert find_factor(SHARES, 0, at(0.65, 0, 0), falling).value == pytest.approx(
+        10 ** (0.25 / 0.3)
+    )
 
 
 def test_a_bound_is_only_as_good_as_the_seeds():
     """The name is above the baseline on average and undecided everywhere."""
     baseline = np.tile(at(0.4, 0.6, 0.8), (3, 1))
-    found = factor(SHARES, 2, baseline + np.array([[0.6], [-0.5], [0.1]]), baseline)
+    found = find_factor(SHARES, 2, baseline + np.array([[0.6], [-0.5], [0.1]]), baseline)
     assert (found.value, found.low, found.high) == (None, None, None)
     # only where the baseline is still low is it decided
-    found = factor(SHARES, 2, baseline + np.array([[0.05], [0.01], [0.03]]), baseline)
+    found = find_factor(SHARES, 2, baseline + np.array([[0.05], [0.01], [0.03]]), baseline)
     half = stats.t.ppf(0.975, 2) * 0.02 / math.sqrt(3)
     assert half > 0.03  # at its own share it is undecided
     assert found.low == pytest.approx(10 ** ((0.03 - half) / 0.2), rel=0.01) and found.low < 1
@@ -281,11 +286,11 @@ def test_ends_of_an_interval_are_where_scipys_interval_reaches_zero(seed, shift)
     half = stats.t.interval(0.95, 3, 0, stats.sem(height_S))[1]
     mean = float(height_S.mean())
     value, low, high = (0.1 * 10 ** ((mean + x) / 0.1) for x in (0, -half, half))
-    (found,) = crossings(SHARES, own, baseline)
+    (found,) = find_crossings(SHARES, own, baseline)
     assert found.value == pytest.approx(value, rel=1e-3)
     assert found.low == (None if low < 0.01 else pytest.approx(low, rel=0.01))
     assert found.high == (None if high > 1 else pytest.approx(high, rel=0.01))
-    times = factor(SHARES, 1, own, baseline)
+    times = find_factor(SHARES, 1, own, baseline)
     assert times.value == pytest.approx(found.value / 0.1, rel=1e-2)
     if low > 0.01:
         assert times.low == pytest.approx(low / 0.1, rel=0.01)
@@ -299,7 +304,7 @@ def test_the_committed_labels_are_worth_what_they_were():
         for share in ("0.01", "0.05", "0.1", "1")
         for arm, of_seed in arm_values("labels_cifar10", f"final_{share} top1").items()
     }
-    found = along(table(values, ("arm", "share")), "arm", "mpp", "scratch", "share")
+    found = compare_along(table(values, ("arm", "share")), "arm", "mpp", "scratch", "share")
     assert found.n == 3  # at 1% six seeds are finished, elsewhere three
     times = found.factors["0.01"]
     assert [round(one, 1) for one in times] == [1.4, 1.1, 1.8]
@@ -311,10 +316,10 @@ def test_a_place_that_is_not_finished_is_left_out_of_the_curve():
     values = {(arm, share): seeds(0.3, 0.4, 0.5) for arm in ("a", "b") for share in ("1%", "10%")}
     values["a", "100%"] = seeds(0.6)
     values["b", "100%"] = seeds(0.6)
-    found = along(table(values, ("arm", "share")), "arm", "a", "b", "share")
+    found = compare_along(table(values, ("arm", "share")), "arm", "a", "b", "share")
     assert (found.n, list(found.factors)) == (3, ["1%", "10%"])
     lone = {key: one for key, one in values.items() if key[1] == "1%"} | {("a", "10%"): seeds(0.5)}
-    assert along(table(lone, ("arm", "share")), "arm", "a", "b", "share") is None
+    assert compare_along(table(lone, ("arm", "share")), "arm", "a", "b", "share") is None
 
 
 def test_names_tested_on_different_images_have_no_difference():

@@ -13,30 +13,30 @@ import pytest
 from helpers.images import put
 from ssl_vit.lab import report
 from ssl_vit.lab.study import hours, local, read, record, tool, worth
-from ssl_vit.lab.study.hours import Group, Hours, Plan, expected_seconds, makespan
-from ssl_vit.lab.study.launch import Job
-from ssl_vit.lab.study.tasks import Tasks, plan
-from ssl_vit.lab.study.worth.content import Extent, order, study_file
-from ssl_vit.lab.study.worth.plan import Clock, Pace
-from ssl_vit.lab.study.worth.question import Images, Question
+from ssl_vit.lab.study.hours import Group, Hours, HoursPlan, expected_seconds, makespan
+from ssl_vit.lab.study.launch import StudyJob
+from ssl_vit.lab.study.tasks import Tasks, plan_tasks
+from ssl_vit.lab.study.worth.content import StudySize, order_groups, study_file
+from ssl_vit.lab.study.worth.plan import RunSeconds, RunSpeed
+from ssl_vit.lab.study.worth.study_setup import StudyImages, StudySetup
 from ssl_vit.recipe.load import resolve
 
-IMAGES = Images({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
+IMAGES = StudyImages({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
 MAE = resolve(["recipe=mae", "data.path=/no/such/place"], here=False)
-ASKED = Question(
+ASKED = StudySetup(
     objective="mae",
     init="",
-    shared={"data.path": "/no"},
-    own={},
+    shared_options={"data.path": "/no"},
+    pretraining_options={},
     images=IMAGES,
     recipe=MAE,
     model={"model": "vit_n8"},
     pool="avg",
-    supervised=1.0,
-    fine=0.5,
+    supervised_ratio=1.0,
+    fine_ratio=0.5,
 )
 SECONDS = {"pretrain": 100.0, "own": 100.0, "tune": 50.0, "final": 50.0, "frozen": 20.0}
-EIGHT_SEEDS = Extent(4, 8, 200)
+EIGHT_SEEDS = StudySize(4, 8, 200)
 SEED = 100 + 100 + 50 + 50  # of one seed, one task at a time
 TUNING = 100 + 100 + 8 * 50
 
@@ -117,17 +117,17 @@ class Machine:
         return Child(self.time, self.time.now + seconds, write)
 
     def run(
-        self, limit: float, extent: Extent = EIGHT_SEEDS, frozen_first: bool = False
+        self, limit: float, extent: StudySize = EIGHT_SEEDS, frozen_first: bool = False
     ) -> dict[str, Any]:
         """Run the study with so many seconds; what hours.json holds."""
-        tasks = plan(read.build(study_file(ASKED, extent, 1), "x"), {}, {})
-        job = Job(
+        tasks = plan_tasks(read.build(study_file(ASKED, extent, 1), "x"), {}, {})
+        job = StudyJob(
             name="worth",
             folder=self.folder,
             tasks=tasks,
             recipes={},
-            hours=Plan(limit / 3600, 30.0, SECONDS, frozen_first),
-            order=tuple(order(tasks, frozen_first)),
+            hours=HoursPlan(limit / 3600, 30.0, SECONDS, frozen_first),
+            order=tuple(order_groups(tasks, frozen_first)),
         )
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         processes = local._Processes(job, self)
@@ -185,7 +185,7 @@ def test_groups_are_decided_by_time_alone(tmp_path: Path) -> None:
     groups.append(Group(name="frozen", kind="frozen", tasks=["frozen-2", "frozen-3"]))
     needs = dict.fromkeys(names, ()) | {"frozen-2": ("final-2",), "frozen-3": ("final-3",)}
     kinds = {name: name.partition("-")[0] for name in needs}
-    budget = Plan(380 / 3600, 0.0, {"final": 100, "frozen": 50})
+    budget = HoursPlan(380 / 3600, 0.0, {"final": 100, "frozen": 50})
     clock = Time()
     kept = Hours(tmp_path, budget, groups, needs, kinds, 1, clock.monotonic)
     clock.now, took = 100.0, {"final-0": 100.0}
@@ -216,9 +216,9 @@ def test_groups_are_decided_by_time_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("frozen_first", [True, False])
 def test_the_order_stands_in_study_json(frozen_first: bool, tmp_path: Path) -> None:
-    study = read.build(study_file(ASKED, Extent(4, 8, 200, (0.1,), True), 1), "x")
-    tasks = plan(study, {}, {})
-    groups = order(tasks, frozen_first)
+    study = read.build(study_file(ASKED, StudySize(4, 8, 200, (0.1,), True), 1), "x")
+    tasks = plan_tasks(study, {}, {})
+    groups = order_groups(tasks, frozen_first)
     record.write(tmp_path, record.content(study, tasks, (), groups))
     assert record.read(tmp_path).order == groups
     last = [] if frozen_first else ["frozen encoders"]
@@ -334,7 +334,7 @@ def test_shares_and_frozen_encoders_come_last(
 ) -> None:
     """After eight seeds (3,030 s) a share has tuning (500 s) and eight seeds of 200 s each, which
     2,100 s allow; where seeds are left out the share has only those seeds."""
-    extent = Extent(4, 8, 200, (0.1,), True)
+    extent = StudySize(4, 8, 200, (0.1,), True)
     machine = Machine(monkeypatch, tmp_path / "whole")
     found = machine.run(3030 + 2100 + 16 * 20 + 100, extent)
     assert found["ended"] == "planned" and len(machine.started) == 10 + 32 + 9 + 8 + 16 + 16
@@ -358,7 +358,7 @@ def test_only_the_chosen_learning_rate_is_trained_again(
     best |= {"tune-mae": 0.5}
     best = {"tune-scratch-99-init=_own_low_-lr=0.03-mixup=0.8": 0.8} | best
     machine = Machine(monkeypatch, tmp_path, best=best)
-    found = machine.run(5000, Extent(24, 3, 200))
+    found = machine.run(5000, StudySize(24, 3, 200))
     seeds = [name for name in machine.started if not name.endswith("-99") and "tune" not in name]
     ran = {name.rpartition("-")[0] for name in seeds if not name.startswith("final")}
     assert ran == {"pretrain_high", "own_low"}, sorted(seeds)
@@ -371,9 +371,9 @@ def test_only_the_chosen_learning_rate_is_trained_again(
 def test_without_hours_every_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on SLURM and Ray: the plan stays as it is."""
     machine = Machine(monkeypatch, tmp_path)
-    tasks: Tasks = plan(read.build(study_file(ASKED, Extent(4, 3, 200), 1), "x"), {}, {})
+    tasks: Tasks = plan_tasks(read.build(study_file(ASKED, StudySize(4, 3, 200), 1), "x"), {}, {})
     (tmp_path / "logs").mkdir()
-    runner = local._Processes(Job("worth", tmp_path, tasks, {}), machine)
+    runner = local._Processes(StudyJob("worth", tmp_path, tasks, {}), machine)
     runner.run()
     assert sorted(machine.started) == sorted(tasks) and runner.left_out == {}
     assert not (tmp_path / hours.FILE).exists()
@@ -383,7 +383,7 @@ def test_what_was_left_out_is_not_missing(tmp_path: Path) -> None:
     assert hours.read(tmp_path) is None
     kept = Hours(
         tmp_path,
-        Plan(1.0, 0.0, {"final": 1e6}),
+        HoursPlan(1.0, 0.0, {"final": 1e6}),
         [Group(name="seed 3", kind="seeds", tasks=["final-3"])],
         {"final-3": ()},
         {"final-3": "final"},
@@ -400,11 +400,11 @@ def test_what_was_left_out_is_not_missing(tmp_path: Path) -> None:
 def test_a_real_study_keeps_to_its_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planned, tuned and confirmed; one seed is required here, and no other fits into hours that
     are over from the start. Nothing that was left out is missing in the report."""
-    clocks = dict.fromkeys(SECONDS, Clock(5.0, 0.01))  # so that few steps are planned
-    clocks |= {"tune": Clock(0.0, 10.0), "frozen": Clock(0.0, 1e6)}
+    clocks = dict.fromkeys(SECONDS, RunSeconds(5.0, 0.01))  # so that few steps are planned
+    clocks |= {"tune": RunSeconds(0.0, 10.0), "frozen": RunSeconds(0.0, 1e6)}
     rates = {4: ([0.1], [0.1]), 24: ([0.1], [0.1])}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(worth, "calibrate", lambda *given: Pace(clocks, 2))
+    monkeypatch.setattr(worth, "calibrate", lambda *given: RunSpeed(clocks, 2))
     monkeypatch.setattr(worth, "Timer", nullcontext)
     monkeypatch.setattr("ssl_vit.lab.study.worth.plan.FEWEST", 1)
     monkeypatch.setattr("ssl_vit.lab.study.worth.plan.RATES", rates)
@@ -412,12 +412,12 @@ def test_a_real_study_keeps_to_its_hours(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("ssl_vit.lab.study.worth.content.FEWEST", 1)
     monkeypatch.setattr("ssl_vit.lab.study.worth.content.RATES", rates)
     for key, value in {"EPOCHS": 1, "FINE_EPOCHS": 1, "FINE_STEPS": 4}.items():
-        monkeypatch.setattr(f"ssl_vit.lab.study.worth.question.{key}", value)
+        monkeypatch.setattr(f"ssl_vit.lab.study.worth.study_setup.{key}", value)
     for name in "ab":
         put(tmp_path / "images" / name, 160)
     network = ["model=vit_p8", "data.size=32", "compute.threads=1"]
     words = ["recipe=study/worth", f"data.path={tmp_path}/images", f"out={tmp_path}", *network]
-    tool.requested([*words, "hours=0.05"])
+    tool.parse_request([*words, "hours=0.05"])
     path = tmp_path / "worth" / "worth.json"
     planned = json.loads(path.read_text()) | {"hours": 1e-6}
     path.write_text(json.dumps(planned))

@@ -12,7 +12,7 @@ from ssl_vit.recipe.records.run import Measured
 
 
 def runs(folder: Path) -> list[listed.ListedRun]:
-    return [listed.named(folder, read_run(path)) for path in sorted(folder.iterdir())]
+    return [listed.list_run(folder, read_run(path)) for path in sorted(folder.iterdir())]
 
 
 def test_a_key_that_a_recipe_lacks_has_its_default(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_key_that_a_recipe_lacks_has_its_default(tmp_path: Path) -> None:
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if line.strip() != "rate: 0.5"))
     make_run(tmp_path / "b", "corruption.rate=0.25")
-    assert listed.differing(runs(tmp_path)) == {"corruption.rate": ["0.5", "0.25"]}
+    assert listed.differing_keys(runs(tmp_path)) == {"corruption.rate": ["0.5", "0.25"]}
 
 
 def test_what_an_objective_does_not_use_is_no_setting_of_its_runs(tmp_path: Path) -> None:
@@ -32,16 +32,16 @@ def test_what_an_objective_does_not_use_is_no_setting_of_its_runs(tmp_path: Path
     first, tuned = runs(tmp_path)
     assert first.settings["mae.rate"] == 0.5 and "supervised.loss" not in first.settings
     assert not {"mae.rate", "mae.width", "target", "corruption.rate"} & tuned.settings.keys()
-    assert listed.differing([first, tuned]).keys() == {"objective"}
+    assert listed.differing_keys([first, tuned]).keys() == {"objective"}
 
 
 def test_a_list_has_what_is_to_be_beaten_beside_each_figure(tmp_path: Path) -> None:
     """The best of several losses looked good, though a trivial prediction beat it."""
     make_run(tmp_path / "a")
     (one,) = runs(tmp_path)  # 50%; the commonest colour 7%, the neighbours' mean 45%
-    assert one.to_beat("accuracy_masked") == 0.45 and one.to_beat("loss") is None
+    assert one.best_baseline("accuracy_masked") == 0.45 and one.best_baseline("loss") is None
     assert listed.metric_text(one, "accuracy_masked").endswith("; to beat 45.00%")
-    columns, _ = listed.of_page([one])
+    columns, _ = listed.page_columns([one])
     shown = {column.head: column.text(one) for column in columns}
     assert shown["accuracy masked to beat, held-out"] == "45.00%"
 
@@ -60,7 +60,7 @@ def test_a_stopped_run_says_where_it_resumes(
         (folder / "checkpoints" / f"step-{step:09}").mkdir(parents=True)
     (run,) = runs(tmp_path)
     assert run.state.startswith("stopped") and resumes in run.state
-    assert run.step == reached and listed.counted([run]) == "1 stopped"
+    assert run.step == reached and listed.count_states([run]) == "1 stopped"
 
 
 def test_a_list_has_the_compute_of_all_that_the_weights_came_through(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_list_has_the_compute_of_all_that_the_weights_came_through(tmp_path: P
         path = make_run(tmp_path / name) / "result.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"total_exaflop": total}))
     shown = runs(tmp_path)
-    (column,) = [one for one in listed.of_page(shown)[0] if one.head.startswith("exaFLOP")]
+    (column,) = [one for one in listed.page_columns(shown)[0] if one.head.startswith("exaFLOP")]
     assert [column.text(run) for run in shown] == ["1.5e-05", "0.0015"]
     assert column is listed.COLUMNS["total_exaflop"] and "total_exaflop" in listed.IN_TERMINAL
 
@@ -127,7 +127,7 @@ def test_evaluations_differ_in_their_pooling_and_not_in_what_only_training_uses(
         result |= {"steps": steps} | ({"pool": pool} if pool else {})
         (folder / "result.json").write_text(json.dumps(result))
     found = runs(tmp_path)
-    assert listed.differing(found[:2]) == {"probe.pool": ["avg", "token"]}
-    assert listed.differing(found)["optim.lr"] == ["-", "-", "99", "100"]
-    assert "optim.lr" not in listed.differing(found[:3])
+    assert listed.differing_keys(found[:2]) == {"probe.pool": ["avg", "token"]}
+    assert listed.differing_keys(found)["optim.lr"] == ["-", "-", "99", "100"]
+    assert "optim.lr" not in listed.differing_keys(found[:3])
     assert [run.content()["steps"] for run in found[:2]] == [0, 0]

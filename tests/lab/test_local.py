@@ -22,7 +22,7 @@ from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine
 from ssl_vit.lab.study import local as launcher
-from ssl_vit.lab.study.launch import Job, best_values
+from ssl_vit.lab.study.launch import StudyJob, best_values
 from ssl_vit.lab.study.ray import Ray
 from ssl_vit.lab.study.tasks import Task
 from ssl_vit.recipe.load import resolve
@@ -144,14 +144,14 @@ def test_the_limit_of_a_control_group_counts(line, file, tmp_path, monkeypatch):
     of the machine outside."""
     monkeypatch.setattr(launcher, "GROUPS", tmp_path)
     monkeypatch.setattr(launcher, "OWN_GROUPS", tmp_path / "own")
-    free = launcher.memory()
+    free = launcher.usable_memory()
     assert free > 1 << 20
     (tmp_path / "own").write_text(f"9:cpu,cpuacct:/elsewhere\n{line}\n")
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("max\n")
-    assert launcher.memory() > 1 << 20
+    assert launcher.usable_memory() > 1 << 20
     (tmp_path / file).write_text("10000\n")
-    assert launcher.memory() == 10000
+    assert launcher.usable_memory() == 10000
 
 
 def test_a_larger_batch_and_an_evaluations_features_need_more_memory():
@@ -291,7 +291,7 @@ def test_a_signal_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
     """`after`: one that comes when the task has ended, but is not known to have."""
     bench.behave({ALONE: "brief" if after else "sleep"})
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup ignores it
-    known = launcher.Here.start
+    known = launcher.LocalExecutor.start
 
     def start(*given):
         child = known(*given)
@@ -300,7 +300,7 @@ def test_a_signal_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
         signal.raise_signal(signal.SIGINT)
         return child
 
-    monkeypatch.setattr(launcher.Here, "start", start)
+    monkeypatch.setattr(launcher.LocalExecutor, "start", start)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     assert bench.finished() == ({ALONE} if after else set())
@@ -311,7 +311,7 @@ def test_a_signal_as_a_task_starts_reaches_it_too(bench, monkeypatch, after):
 def test_the_page_of_a_stopped_study_shows_every_finished_task(tmp_path, monkeypatch):
     """A task ends while the page is being written, then the study is stopped."""
     bench = Bench(tmp_path, ONE_ARM)
-    begin, report, page = launcher.begin, launcher._Processes._report, bench.notes / "page"
+    begin, report, page = launcher.start_process, launcher._Processes._report, bench.notes / "page"
     tasks = bench.only(*FIRST[:2])
 
     def stand_in(command, environment, log):
@@ -328,7 +328,7 @@ def test_the_page_of_a_stopped_study_shows_every_finished_task(tmp_path, monkeyp
             signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    monkeypatch.setattr(launcher, "begin", stand_in)
+    monkeypatch.setattr(launcher, "start_process", stand_in)
     monkeypatch.setattr(launcher._Processes, "_report", stop)
     with pytest.raises(KeyboardInterrupt):
         bench.run(tasks=tasks, page_of=tasks[ALONE].run, parallel=1)
@@ -448,7 +448,9 @@ def test_a_real_run_that_is_stopped_and_killed_ends_as_an_undisturbed_one(tmp_pa
     words = altered(TINY, "optim.steps=30", "eval.every=10", "log.every=1", "checkpoint.every=5")
     tasks = {"run": Task("run", "run", "pretrain", {}, 0, dict(one.split("=", 1) for one in words))}
     path, run = tmp_path / "job.pickle", tmp_path / "study" / "run"
-    path.write_bytes(pickle.dumps(Job("study", run.parent, tasks, {"run": RECIPE}, parallel=1)))
+    path.write_bytes(
+        pickle.dumps(StudyJob("study", run.parent, tasks, {"run": RECIPE}, parallel=1))
+    )
     rows = run / "metrics.jsonl"
     for number in (signal.SIGTERM, signal.SIGKILL):
         before = rows.stat().st_size if rows.exists() else 0

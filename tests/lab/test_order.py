@@ -14,7 +14,7 @@ from ssl_vit.lab import report, results, verdict
 from ssl_vit.lab.options import RunsOptions
 from ssl_vit.lab.runs import index, listed
 from ssl_vit.lab.runs import tool as runs_tool
-from ssl_vit.lab.study.request import requested
+from ssl_vit.lab.study.request import parse_request
 from ssl_vit.pages.run_record import read_run
 
 
@@ -25,8 +25,8 @@ def test_the_order_is_linear_attentive_k_nn_few_shot() -> None:
         *("top1", "linear", "attentive", "probe_knn", "few_shot_10", "few_shot_1"),
         *("accuracy_masked", "loss"),
     ]
-    assert not metrics.is_of_frozen("top1") and not metrics.is_of_frozen("accuracy_masked")
-    assert metrics.is_of_frozen("probe_knn") and metrics.is_of_frozen("few_shot_25")
+    assert not metrics.is_frozen_metric("top1") and not metrics.is_frozen_metric("accuracy_masked")
+    assert metrics.is_frozen_metric("probe_knn") and metrics.is_frozen_metric("few_shot_25")
 
 
 def test_a_report_is_headed_by_the_first_measure_in_the_order(tmp_path: Path) -> None:
@@ -39,22 +39,22 @@ def test_a_report_is_headed_by_the_first_measure_in_the_order(tmp_path: Path) ->
         return {name: (one + 0.01 * task.seed, "test") for name, one in values.items()}
 
     folder = study(tmp_path / "s", FROZEN, measured)
-    measure = verdict.claims(results.load(folder)).measure
+    measure = verdict.decide_claims(results.load(folder)).measure
     assert measure is not None and measure.name == "linear"
     report.write(folder)
     assert "linear, %: each point is a seed" in (folder / "report.md").read_text()
     named = changed(FROZEN, report__measures=["knn"])
     other = study(tmp_path / "named", named, measured)
-    measure = verdict.claims(results.load(other)).measure
+    measure = verdict.decide_claims(results.load(other)).measure
     assert measure is not None and measure.name == "knn"
 
 
 def test_a_sweep_takes_the_measures_of_its_report() -> None:
     words = ["recipe=mpp", "sweep", "corruption.rate=0.15,0.5", "report.measures=[knn,few_shot_5]"]
-    assert requested(words, look=False).study.report.measures == ("knn", "few_shot_5")
-    assert requested(words[:3], look=False).study.report.measures == ()
+    assert parse_request(words, look=False).study.report.measures == ("knn", "few_shot_5")
+    assert parse_request(words[:3], look=False).study.report.measures == ()
     with pytest.raises(UserError, match="attentive: "):
-        requested([*words[:3], "report.measures=attentive"], look=False)
+        parse_request([*words[:3], "report.measures=attentive"], look=False)
 
 
 def made(folder: Path, objective: str, accuracy: float, n: int = 500) -> None:
@@ -76,7 +76,7 @@ def test_encoders_of_several_objectives_are_listed_and_ranked_by_their_features(
     monkeypatch.setattr(listed, "export_problem", lambda export: "")
     for objective, accuracy in (("mpp", 0.30), ("mae", 0.50), ("ibot", 0.40)):
         made(tmp_path / objective, objective, accuracy)
-    run = listed.named(tmp_path, read_run(tmp_path / "mae"))
+    run = listed.list_run(tmp_path, read_run(tmp_path / "mae"))
     said = run.frozen()
     assert said is not None and said.startswith(
         "k-NN 50.0% (45.6% to 54.4%) of 500 held-out images"

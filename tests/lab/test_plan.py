@@ -20,8 +20,8 @@ from ssl_vit.jobs import step_time
 from ssl_vit.lab import engine, estimate, plan
 from ssl_vit.lab.options import PlanOptions
 from ssl_vit.lab.study.estimate import StudyEstimate
-from ssl_vit.lab.study.request import requested
-from ssl_vit.lab.study.tasks import tried_otherwise
+from ssl_vit.lab.study.request import parse_request
+from ssl_vit.lab.study.tasks import warn_about_other_tries
 from ssl_vit.recipe.load import resolve
 
 Planned = Callable[..., tuple[dict[str, Any], list[str]]]
@@ -246,12 +246,12 @@ def test_a_study_is_the_sum_of_its_tasks(planned: Planned, tmp_path: Path) -> No
     text = (ROOT / "recipes" / "study" / "gap.yaml").read_text()
     (tmp_path / "gap.yaml").write_text(text.replace(", despite: init", ""))
     record, lines = planned(f"recipe={tmp_path}/gap.yaml", "device=h100", "price=2")
-    request = requested([f"recipe={tmp_path}/gap.yaml"])
+    request = parse_request([f"recipe={tmp_path}/gap.yaml"])
     own = PlanOptions(device="h100", price=2.0)
     tasks = [estimate.estimate(recipe, own) for recipe in request.recipes.values()]
     whole, runs = record["in_all"], record["runs"]
     assert whole["tasks"] == len(tasks) and whole["untimed"] == 0
-    assert record["warnings"] == tried_otherwise(request.tasks) != []
+    assert record["warnings"] == warn_about_other_tries(request.tasks) != []
     for key in ("exaflop", "device_hours", "price", "disk_bytes"):
         assert whole[key] == pytest.approx(sum(getattr(task, key) for task in tasks))
         assert whole[key] == pytest.approx(sum(run[key] for run in runs.values()))
@@ -294,7 +294,7 @@ def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatc
     found = plan.plan(["recipe=study/gap", "--probe", "price=3"])
     assert isinstance(found, StudyEstimate)
     assert len(measured) == 3  # mpp, supervised and scratch alike, fine-tuning
-    tasks = requested(["recipe=study/gap"]).tasks.values()
+    tasks = parse_request(["recipe=study/gap"]).tasks.values()
     steps = sum(int(one.options["optim.steps"]) for one in tasks if one.run == "pretrain")
     assert found.runs["pretrain"]["device_hours"] == pytest.approx(steps * 0.5 / 3600)
     assert found.runs["probe"]["device_hours"] is None
@@ -313,12 +313,12 @@ def test_steps_are_measured_with_the_runs_own_engine(
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path.parent / "inductor"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr(step_time, "SETTLED", 0.0)
+    monkeypatch.setattr(step_time, "LEAST_SECONDS", 0.0)
     words = altered(TINY, recipe, "optim.steps=1000", "optim.warmup=10")
     own = [f"data.path={tmp_path}/own", f"out={tmp_path}/runs"]
     record, lines = planned(*altered(words, *own), "--probe", "price=10")
     found = record["probe"]
-    assert found["steps"] == step_time.STEPS
+    assert found["steps"] == step_time.LEAST_STEPS
     assert 0 < found["least"] <= found["seconds"] <= found["most"]
     assert record["seconds"] == pytest.approx(1000 * found["seconds"])
     assert record["price"] == pytest.approx(10 * record["device_hours"])
@@ -330,8 +330,8 @@ def test_steps_are_measured_with_the_runs_own_engine(
 def test_steps_are_measured_until_they_have_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """15 after 5 that warm up are too few where they take less than the seconds that are wanted;
     the most, and the run's own end, end it."""
-    monkeypatch.setattr(step_time, "SETTLED", 1e9)
-    monkeypatch.setattr(step_time, "MOST", 40)
+    monkeypatch.setattr(step_time, "LEAST_SECONDS", 1e9)
+    monkeypatch.setattr(step_time, "MOST_STEPS", 40)
     words = altered(TINY, "recipe=mpp", "optim.steps=1000", "optim.warmup=10")
     assert step_time.measure(resolve(words)).steps == 40 - step_time.WARM
     assert step_time.measure(resolve(altered(words, "optim.steps=30"))).steps == 30 - step_time.WARM

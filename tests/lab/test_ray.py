@@ -17,7 +17,7 @@ from filelock import FileLock
 from helpers.launchers import RECIPE, Bench, is_alive, until
 from ssl_vit.errors import UserError
 from ssl_vit.lab import engine
-from ssl_vit.lab.study.ray import Nodes, Ray, run_task
+from ssl_vit.lab.study.ray import Ray, RayExecutor, run_task
 
 AT = "import os; os.environ['RAY_ADDRESS'] = '{}'"
 FIRST = ("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1")
@@ -67,7 +67,7 @@ def test_a_task_has_a_gpu_and_as_many_cores_as_let_all_run(bench, nodes, paralle
         ],
         remote=lambda **options: asked.update(options) or (lambda function: function),
     )
-    place = Nodes(replace(bench.job, parallel=parallel), ray)
+    place = RayExecutor(replace(bench.job, parallel=parallel), ray)
     assert (place.parallel, place.cores) == found and place.gpus == gpu
     assert (asked["num_cpus"], asked["num_gpus"]) == (found[1], int(gpu))
 

@@ -65,11 +65,13 @@ def test_eight_steps_are_no_gain(tmp_path: Path) -> None:
     verdict = reported(EIGHT_STEPS, tmp_path).verdict
     nothing, fresh = verdict.sentences
     assert nothing == "Nothing is compared." and "no arm can be distinguished from fresh" in fresh
-    assert [one.n for one in verdict.fresh.differences] == [3] and not verdict.fresh.claimed
+    assert [one.n for one in verdict.against_fresh.differences] == [
+        3
+    ] and not verdict.against_fresh.claimed
 
 
 def test_labels_are_a_gain(tmp_path: Path) -> None:
     verdict = reported(LABELS_OR_NONE, tmp_path).verdict
-    (claimed,) = verdict.found.claimed
-    assert (claimed.asked.a, claimed.asked.b, claimed.n) == ("supervised", "scratch", 3)
+    (claimed,) = verdict.primary.claimed
+    assert (claimed.comparison.a, claimed.comparison.b, claimed.n) == ("supervised", "scratch", 3)
     assert claimed.mean > 5 and " points above scratch" in verdict.sentences[0]

@@ -227,7 +227,7 @@ def test_an_objective_that_is_not_known_here_is_compared_by_its_values(made):
 def test_damage_is_named_in_one_line(made, name):
     (made / "final-mpp-1" / name).write_text("{")
     with pytest.raises(UserError, match=f"{name} is damaged.* remove the run"):
-        results.load(made).correct(["final-mpp-1"])
+        results.load(made).load_outcomes(["final-mpp-1"])
 
 
 def test_a_study_json_that_contradicts_itself_is_damaged(made):
@@ -267,14 +267,14 @@ def test_values_that_are_not_finite_are_in_no_mean(made):
 
 
 def test_predictions_are_the_results(made):
-    found = results.load(made).correct(["final-mpp-1", "final-mae-0", "pretrain-mpp-0"])
-    right = {name: int(one.right_M.sum()) for name, one in found.items()}
+    found = results.load(made).load_outcomes(["final-mpp-1", "final-mae-0", "pretrain-mpp-0"])
+    right = {name: int(one.correct_M.sum()) for name, one in found.items()}
     assert right == {"final-mpp-1": 226, "final-mae-0": 300}
     predict(made / "final-mpp-1", 225)
     with pytest.raises(
         UserError, match=r"top1 is 0\.5625 in this file and 0\.5650 in result\.json"
     ):
-        results.load(made).correct(["final-mpp-1"])
+        results.load(made).load_outcomes(["final-mpp-1"])
 
 
 def predicted(run, **alter):
@@ -290,7 +290,7 @@ def test_predictions_of_other_images_are_named(made):
     with pytest.raises(
         UserError, match="the test images differ from the test images of final-mpp-0"
     ):
-        results.load(made).correct(["final-mpp-0", "final-mpp-1"])
+        results.load(made).load_outcomes(["final-mpp-0", "final-mpp-1"])
 
 
 def test_images_without_a_label_count_for_nothing(made):
@@ -298,7 +298,7 @@ def test_images_without_a_label_count_for_nothing(made):
     run = made / "final-mpp-1"
     predicted(run, label=lambda label: np.where(np.arange(IMAGES) < IMAGES - 100, label, -1))
     with_metric(run, "top1", value=226 / 300)
-    assert len(results.load(made).correct([run.name])[run.name].right_M) == 300
+    assert len(results.load(made).load_outcomes([run.name])[run.name].correct_M) == 300
 
 
 def test_fresh_weights_stand_in_the_table(tmp_path):
@@ -313,5 +313,5 @@ def test_fresh_weights_stand_in_the_table(tmp_path):
     own = found.rows("probe", "knn")
     for column in ("split", "n", "fingerprint"):
         assert rows[column].tolist() == own[column].tolist()
-    assert found.rows(beside="probe").equals(rows) and found.rows(beside="pretrain").empty
+    assert found.rows(fresh_of="probe").equals(rows) and found.rows(fresh_of="pretrain").empty
     assert not found.table["metric"].str.startswith("fresh_").any()

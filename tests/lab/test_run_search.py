@@ -17,7 +17,7 @@ from ssl_vit.lab.runs import tool as runs_tool
 
 
 def names(folder: Path) -> list[str]:
-    return [str(path.relative_to(folder)) for path in search.find(folder).runs]
+    return [str(path.relative_to(folder)) for path in search.find_runs(folder).runs]
 
 
 def read_runs(folder: Path) -> list[listed.ListedRun]:
@@ -51,7 +51,7 @@ def test_the_runs_tool_and_the_index_find_the_same_runs(
         "sweeps/rate/b",
     ]
     assert len(own) == 3 + 39
-    assert [*search.find(root).studies] == [root / "old" / "gap"]
+    assert [*search.find_runs(root).studies] == [root / "old" / "gap"]
     page = (root / "index.html").read_text()
     assert "39 of 39" in page
     assert 'href="sweeps/rate/a/report.html"' in page and 'href="old/gap/index.html"' in page
@@ -61,7 +61,7 @@ def test_the_runs_tool_and_the_index_find_the_same_runs(
 def test_of_a_runs_folder_it_is_the_run_and_nothing_inside(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "made")
     make_run(folder / "inside")
-    assert search.find(folder).runs == [folder]
+    assert search.find_runs(folder).runs == [folder]
     assert [run.name for run in read_runs(folder)] == ["made"]
     assert names(tmp_path) == ["made"]
 
@@ -70,7 +70,7 @@ def test_runs_are_found_down_to_a_depth(tmp_path: Path) -> None:
     deepest = tmp_path.joinpath(*"12345678")
     make_run(deepest / "too deep")
     with pytest.raises(UserError, match="no run found"):
-        search.find(tmp_path)
+        search.find_runs(tmp_path)
     make_run(deepest.parent / "run")
     assert names(tmp_path) == ["1/2/3/4/5/6/7/run"]
 
@@ -118,5 +118,5 @@ def test_a_recipe_that_cannot_be_read_is_no_difference(tmp_path: Path) -> None:
     make_run(tmp_path / "b", "corruption.rate=0.25")
     make_run(tmp_path / "c", "corruption.rate=0.75")
     runs = read_runs(tmp_path)
-    assert listed.differing(runs) == {"corruption.rate": ["-", "0.25", "0.75"]}
-    assert listed.differing(runs[:2]) == {}
+    assert listed.differing_keys(runs) == {"corruption.rate": ["-", "0.25", "0.75"]}
+    assert listed.differing_keys(runs[:2]) == {}

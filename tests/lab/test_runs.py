@@ -20,7 +20,7 @@ from ssl_vit.lab.options import RunsOptions
 from ssl_vit.lab.runs import index, listed
 from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import run_record
-from ssl_vit.recipe.names import BESIDE_RUNS
+from ssl_vit.recipe.names import RESERVED_NAMES
 from ssl_vit.runs import lock
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=1", "log.every=1")
@@ -323,7 +323,7 @@ def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
             runs_tool.main([str(folder)])
 
 
-@pytest.mark.parametrize("name", [*sorted(BESIDE_RUNS), "sweep/index.html"])
+@pytest.mark.parametrize("name", [*sorted(RESERVED_NAMES), "sweep/index.html"])
 def test_a_run_is_not_called_as_what_tools_write_beside_runs(name: str, tmp_path: Path) -> None:
     """One called index.html kept the page of all runs from being written."""
     with pytest.raises(UserError, match=f"name={name}: expected a folder's name") as caught:
@@ -337,8 +337,8 @@ def test_what_is_written_beside_runs_is_no_name_of_one(tmp_path: Path) -> None:
     report_tool.main([str(study)])
     report_tool.main([str(tmp_path)])
     written = {path.name for path in study.iterdir()} - runs
-    assert written >= {"index.html", "report.md", "figures"} and written <= BESIDE_RUNS
-    assert {path.name for path in tmp_path.iterdir()} - {"gap"} <= BESIDE_RUNS
+    assert written >= {"index.html", "report.md", "figures"} and written <= RESERVED_NAMES
+    assert {path.name for path in tmp_path.iterdir()} - {"gap"} <= RESERVED_NAMES
 
 
 def test_every_list_says_whose_weights_had_learned_labels_of_test_images(

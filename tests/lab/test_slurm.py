@@ -25,7 +25,7 @@ from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study import slurm as launcher
 from ssl_vit.lab.study import tool
-from ssl_vit.lab.study.launch import command
+from ssl_vit.lab.study.launch import task_command
 
 SLURM = launcher.Slurm()
 RUNS = ("pretrain", "sweep", "probe", "final")
@@ -333,7 +333,7 @@ def submitted(tmp_path, slurm, monkeypatch):
         {
             "name": task.name,
             "needs": task.needs,
-            "command": command(task, made.job.tasks, made.runs),
+            "command": task_command(task, made.job.tasks, made.runs),
         }
         for task in made.job.tasks.values()
     ]

@@ -21,9 +21,9 @@ from helpers.serial_launcher import Serial
 from ssl_vit.errors import UserError
 from ssl_vit.lab import compare, engine, results
 from ssl_vit.lab.study import record, tool
-from ssl_vit.lab.study.launch import Outcome, best_values
+from ssl_vit.lab.study.launch import LaunchOutcome, best_values
 from ssl_vit.lab.study.options import LAUNCHERS
-from ssl_vit.lab.study.request import Request, requested
+from ssl_vit.lab.study.request import StudyRequest, parse_request
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe import words as word_module
 
@@ -144,14 +144,14 @@ def test_a_mistake_is_one_line_and_starts_nothing(
 
 
 def test_studies_are_found_by_name_or_by_file() -> None:
-    assert requested(["recipe=study/gap"]).name == "gap"
+    assert parse_request(["recipe=study/gap"]).name == "gap"
     with pytest.raises(UserError, match=r"^recipe= .*: study/figure4, "):
-        requested([])
+        parse_request([])
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("3", {0, 1, 2}), ("0,2", {0, 2}), ("5,", {5})])
 def test_seeds(text: str, seeds: set[int], tmp_path: Path) -> None:
-    found = requested([*written(tmp_path, STUDY), f"seeds={text}"])
+    found = parse_request([*written(tmp_path, STUDY), f"seeds={text}"])
     assert {task.seed for task in found.tasks.values()} == seeds
 
 
@@ -161,9 +161,9 @@ def test_places_are_whole_paths_and_null_is_none_given(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "enc").mkdir()
     with pytest.raises(UserError, match=f"init={tmp_path}/enc: "):
-        requested(["recipe=study/table4", "init=enc", "cifar10=enc", "imagenet=null"])
+        parse_request(["recipe=study/table4", "init=enc", "cifar10=enc", "imagenet=null"])
     with pytest.raises(UserError, match=r"^places: out: "):
-        requested(written(tmp_path, STUDY | {"places": ["out"]}))
+        parse_request(written(tmp_path, STUDY | {"places": ["out"]}))
 
 
 def test_mistakes_are_answered_in_one_line_without_torch(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_mistakes_are_answered_in_one_line_without_torch(tmp_path: Path) -> None
 # ---- sweeps
 
 
-def swept(*words: str) -> Request:
-    return requested(["recipe=mpp", *words])
+def swept(*words: str) -> StudyRequest:
+    return parse_request(["recipe=mpp", *words])
 
 
 def test_a_sweep_pre_trains_and_measures_each_value() -> None:
@@ -226,7 +226,7 @@ def test_what_measures_reads_all_of_the_recipes_images(tmp_path: Path) -> None:
         f"test: 0.2, share: 0.5}}\n"
         "optim: {steps: 9, lr: 1.0e-3, batch: 8}\n"
     )
-    found = requested([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
+    found = parse_request([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
     options = found.tasks["probe-0.1-0"].options
     data = {key: value for key, value in options.items() if key.startswith("data")}
     own = {"data.size": "48", "data.test": "0.2", "data.eval_crop": "0.875"}
@@ -321,7 +321,7 @@ def test_initial_weights_that_are_not_given_yet_are_no_fresh_ones(tmp_path: Path
     pretrain = {"tool": "pretrain", "options": {"recipe": "mpp", "init": "{start}"}}
     study = {"title": "t", "places": ["start"], "axes": {"arm": arms}, "report": {"test": "final"}}
     study["runs"] = {"pretrain": pretrain, "final": final}
-    assert requested(written(tmp_path, study), stand_ins=True).cautions == []
+    assert parse_request(written(tmp_path, study), stand_ins=True).cautions == []
 
 
 # ---- a study to its end
@@ -422,14 +422,14 @@ def test_what_shares_no_beginning_is_refused_before_anything_starts(
         for name, one in LENGTHS.items()
     }
     with pytest.raises(UserError) as caught:
-        requested(written(tmp_path, OF_LENGTHS | {"axes": {"steps": axis}}))
+        parse_request(written(tmp_path, OF_LENGTHS | {"axes": {"steps": axis}}))
     assert all(part in str(caught.value) for part in says.split("... "))
 
 
 def test_a_length_of_a_seed_that_no_trunk_has_is_refused(tmp_path: Path) -> None:
     runs = {**OF_LENGTHS["runs"], "trunk": {**OF_LENGTHS["runs"]["trunk"], "seeds": [0]}}
     with pytest.raises(UserError, match=r"run length, .*: resume=\S+: .*\bseed 1\b"):
-        requested(written(tmp_path, OF_LENGTHS | {"runs": runs}))
+        parse_request(written(tmp_path, OF_LENGTHS | {"runs": runs}))
 
 
 def would_run(
@@ -567,7 +567,7 @@ def test_an_element_of_an_array_keeps_its_task_when_the_study_is_widened(
     ended: Path, became: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its number in the run was another task's then, which ran twice."""
-    monkeypatch.setattr(Serial, "start", lambda self, job: Outcome([]))
+    monkeypatch.setattr(Serial, "start", lambda self, job: LaunchOutcome([]))
     tool.study(written(ended, with_arms(first=at_rate(0.1), **STUDY["axes"]["arm"])))
     now = [task.name for task in record.read(ended / "tiny").tasks if task.run == "pretrain"]
     assert now == ["pretrain-first-0", "pretrain-mpp-0"]
@@ -591,7 +591,7 @@ def test_a_mapping_is_a_study(tmp_path: Path, serial: list[str]) -> None:
 
 def test_a_study_that_is_being_written_is_refused(tmp_path: Path, serial: list[str]) -> None:
     words = written(tmp_path, STUDY)
-    with engine.locked(tmp_path / "tiny"):
+    with engine.lock_study(tmp_path / "tiny"):
         with pytest.raises(UserError, match="is being written by this process"):
             tool.study(words)
         assert tool.main([*words, "--check"]) == 0

@@ -27,7 +27,7 @@ def made(folder, given, *, recipe="mpp", measure="loss", environment=None, **rep
 
 
 def sentence(folder):
-    return verdict.claims(results.load(folder)).sentences[0]
+    return verdict.decide_claims(results.load(folder)).sentences[0]
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_held_out_images_decide_before_training_images(tmp_path):
     """The alphabet's choice of the split, by which losses of training images decided."""
     folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
     with_metric(folder / "pretrain-1e-3-0", "loss", split="train")  # as of data.validation=0
-    assert verdict.claims(results.load(folder)).measure.split == "validation"
+    assert verdict.decide_claims(results.load(folder)).measure.split == "validation"

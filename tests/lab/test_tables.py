@@ -14,7 +14,7 @@ from ssl_vit.lab.study.tasks import Task
 def test_names_are_no_numbers_whatever_type_texts_have(kind: str) -> None:
     """Names set as numbers: the type of texts is called str from pandas 3 on, object before."""
     frame = pd.DataFrame({"arm": pd.Series(["mpp"], dtype=kind), "n": [3], "mean": [0.5]})
-    shown = tables.Shown(frame, "")
+    shown = tables.ReportTable(frame, "")
     assert report._labels(shown, tables.as_text(shown)) == 1
 
 
@@ -39,7 +39,7 @@ def measured(task):  # type: ignore[no-untyped-def]
 def test_n_is_of_the_metric_that_the_fewest_seeds_have(tmp_path: Path) -> None:
     """A mean of fewer seeds that stands under the n of another metric."""
     found = results.load(study(tmp_path / "s", FROZEN, measured))
-    frame = tables.tables(found, verdict.claims(found))["measured by probe"].frame
+    frame = tables.tables(found, verdict.decide_claims(found))["measured by probe"].frame
     assert frame.set_index("arm")["n"].to_dict() == {"mpp": 3, "mae": 2}
 
 
@@ -60,7 +60,7 @@ def test_columns_whose_rows_are_of_different_images_are_named(tmp_path: Path) ->
 
     def caption() -> str:
         found = results.load(folder)
-        return tables.tables(found, verdict.claims(found))["measured by pretrain"].caption
+        return tables.tables(found, verdict.decide_claims(found))["measured by pretrain"].caption
 
     for path in folder.glob("pretrain-*-l-*"):  # another place
         alter(path / "environment.json", data={"train": "t", "validation": "others"})
@@ -75,7 +75,7 @@ def test_differences_by_other_measures_have_tables_of_their_own(tmp_path: Path) 
     """What no run has measured is left out."""
     content = changed(FROZEN, report__measures=["knn", "linear", "few_shot_1", "few_shot_5"])
     found = results.load(study(tmp_path / "s", content, measured))
-    every = tables.tables(found, verdict.claims(found)).items()
+    every = tables.tables(found, verdict.decide_claims(found)).items()
     names = [name for name, _ in every if "differences" in name]
     others = [f"differences by {one}" for one in ("linear", "5-shot (validation)")]
     assert names == ["differences", *others]
@@ -84,7 +84,7 @@ def test_differences_by_other_measures_have_tables_of_their_own(tmp_path: Path) 
 def test_losses_have_the_digits_that_tell_them_apart() -> None:
     """0.87 beside its baseline's 0.87, where one was below the other."""
     frame = pd.DataFrame({"loss": [0.8702], "loss sd": [0.0035], "k-NN, %": [19.666]})
-    shown = tables.Shown(frame, "", losses=frozenset({"loss", "loss sd"}))
+    shown = tables.ReportTable(frame, "", losses=frozenset({"loss", "loss sd"}))
     assert tables.as_text(shown).to_dict("records") == [
         {"loss": "0.8702 ± 0.0035", "k-NN, %": "19.67"}
     ]

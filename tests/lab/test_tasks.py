@@ -12,7 +12,7 @@ from helpers.launchers import GAP, SMALL, TUNED
 from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study.read import build
-from ssl_vit.lab.study.tasks import Tasks, plan, without_missing
+from ssl_vit.lab.study.tasks import Tasks, plan_tasks, without_missing
 from ssl_vit.recipe.load import resolve
 
 
@@ -22,7 +22,7 @@ def with_run(name: str, **new: Any) -> dict[str, Any]:
 
 def planned(raw: dict[str, Any], places: dict[str, str] | None = None, **options: str) -> Tasks:
     given_options = {key.replace("__", "."): text for key, text in options.items()}
-    return plan(build(raw, "x"), places or {}, given_options)
+    return plan_tasks(build(raw, "x"), places or {}, given_options)
 
 
 def test_the_tasks_of_a_gap() -> None:
@@ -176,7 +176,7 @@ def test_names_whose_place_is_not_given_are_left_out_and_named(tmp_path: Path) -
     places = {"init": "/e", "a": "/a"}
     found, lines = without_missing(study, places)
     assert lines == ["set b is left out: b= is missing"]
-    assert [*plan(found, places, {})] == ["final-a-0"]
+    assert [*plan_tasks(found, places, {})] == ["final-a-0"]
     assert found.report.pairs == () and found.report.baseline == "a"
     places |= {"b": str(tmp_path)}
     assert without_missing(study, places)[1] == [f"set b is left out: {tmp_path}/x does not exist"]

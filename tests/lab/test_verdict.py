@@ -35,7 +35,7 @@ TRAINED = changed(
 
 
 def decide(folder):
-    return verdict.claims(results.load(folder))
+    return verdict.decide_claims(results.load(folder))
 
 
 def frozen(folder, right=FRESH, content=FROZEN, metric="knn"):
@@ -63,11 +63,11 @@ def interval(a, b, family):
 
 
 def asked(family):
-    return [str(one.asked) for one in family.differences]
+    return [str(one.comparison) for one in family.differences]
 
 
 def means(family):
-    return {str(one.asked): round(one.mean, 6) for one in family.differences}
+    return {str(one.comparison): round(one.mean, 6) for one in family.differences}
 
 
 def test_every_name_is_compared_with_the_baseline(tmp_path):
@@ -78,7 +78,7 @@ def test_every_name_is_compared_with_the_baseline(tmp_path):
         " mae is 25.50 points above scratch (+23.71 to +27.29, 3 seeds). Intervals: 95%"
         " (Bonferroni over 2 comparisons).",
     )
-    assert found.found.size == 2
+    assert found.primary.size == 2
 
 
 def test_names_that_are_measured_by_other_features_are_said(tmp_path):
@@ -101,9 +101,9 @@ def test_names_that_are_measured_by_other_features_are_said(tmp_path):
 
 def test_pairs_go_before_the_baseline(tmp_path):
     found = tuned(tmp_path / "s", content=changed(TUNED, report__pairs=["mae:mpp"]))
-    assert found.found.differences[0].interval == pytest.approx(interval("mae", "mpp", 1))
-    assert asked(found.found) == ["mae minus mpp"]
-    assert (found.found.size, found.fresh.size) == (1, 2)
+    assert found.primary.differences[0].interval == pytest.approx(interval("mae", "mpp", 1))
+    assert asked(found.primary) == ["mae minus mpp"]
+    assert (found.primary.size, found.against_fresh.size) == (1, 2)
 
 
 def test_the_best_is_claimed_above_every_other_name(tmp_path):
@@ -111,7 +111,7 @@ def test_the_best_is_claimed_above_every_other_name(tmp_path):
     where the others are not compared."""
     best, content = "mae is the best of all.", changed(TUNED, report={"test": "final"})
     found = tuned(tmp_path / "s", content=content)
-    assert found.found.size == 3 and best in found.sentences[0]
+    assert found.primary.size == 3 and best in found.sentences[0]
     found = tuned(tmp_path / "a", {"scratch": (100, 104, 102), **LEVEL}, content)
     assert "best" not in found.sentences[0]
     said = " mpp minus mae (mean +0.00, interval -4.81 to +4.81, 3 seeds)."
@@ -142,10 +142,10 @@ def test_at_every_place_of_the_other_axes(tmp_path):
     for path in folder.glob("*/predictions.npz"):
         path.unlink()
     found = decide(folder)
-    assert (found.found.asked, found.fresh.asked) == (2, 4)
-    assert [str(one.asked) for one in found.found.claimed] == ["mpp minus scratch at 1%"]
+    assert (found.primary.num_comparisons, found.against_fresh.num_comparisons) == (2, 4)
+    assert [str(one.comparison) for one in found.primary.claimed] == ["mpp minus scratch at 1%"]
     assert "Not distinguished from zero: mpp minus scratch at 10% (" in found.sentences[0]
-    claimed = [one.asked for one in found.fresh.claimed]
+    claimed = [one.comparison for one in found.against_fresh.claimed]
     assert [f"{one.a}{one.place}" for one in claimed] == ["mpp at 1%", "mae at 1%", "mae at 10%"]
 
 
@@ -186,15 +186,19 @@ def test_a_claim_needs_three_independent_seeds(tmp_path):
     for sentence, others in zip(found.sentences, ("mae", "fresh weights"), strict=True):
         assert f"no difference from {others} is claimed, because" in sentence
     found = frozen(tmp_path / "t", content=changed(FROZEN, runs__pretrain__seeds=[0]))
-    assert [one.n for one in (*found.found.differences, *found.fresh.differences)] == [1, 1, 1]
+    assert [one.n for one in (*found.primary.differences, *found.against_fresh.differences)] == [
+        1,
+        1,
+        1,
+    ]
     assert "3 independent seeds on both sides and there are 1." in found.sentences[0]
 
 
 def test_what_is_missing_counts_in_the_family(tmp_path):
     """And before all runs of the test have finished nothing is claimed."""
     found = decide(study(tmp_path / "s", TUNED, without_mae))
-    assert not found.found.claimed and "mpp minus scratch (mean +5.00" in found.sentences[0]
-    assert (found.found.size, len(found.found.missing)) == (2, 1)
+    assert not found.primary.claimed and "mpp minus scratch (mean +5.00" in found.sentences[0]
+    assert (found.primary.size, len(found.primary.missing)) == (2, 1)
     assert "(Bonferroni over 2 comparisons, 1 without results yet)" in found.sentences[0]
 
 
@@ -206,7 +210,7 @@ def test_a_value_that_is_not_finite_makes_no_other_measure_decide(tmp_path):
         return found | ({"few_shot_5": (0.5, "test")} if task.run == "probe" else {})
 
     found = decide(study(tmp_path / "s", FROZEN, measured))
-    assert found.measure.name == "knn" and [one.n for one in found.found.differences] == [2]
+    assert found.measure.name == "knn" and [one.n for one in found.primary.differences] == [2]
 
 
 def test_what_cannot_be_decided_is_one_line(tmp_path):
@@ -241,7 +245,7 @@ def test_where_all_pairs_are_meant_nothing_is_compared(tmp_path):
     on_images_of_its_own(folder, "mpp")
     found = decide(folder)
     assert found.sentences[0] == "Nothing is compared: mpp and mae were tested on different images."
-    assert found.found.differences == ()
+    assert found.primary.differences == ()
 
 
 # ---- the planned end
@@ -250,8 +254,8 @@ def test_where_all_pairs_are_meant_nothing_is_compared(tmp_path):
 def replan(folder, content):
     """Give a study again in its folder, as the tool does, with nothing run."""
     made = read.build(content, "x")
-    tasks = tasks_.plan(made, {}, {})
-    tasks = check.with_values(tasks, check.recipes(made, tasks, here=False))
+    tasks = tasks_.plan_tasks(made, {}, {})
+    tasks = check.add_recipe_values(tasks, check.recipes(made, tasks, here=False))
     history = record.update_history(folder, made, tasks)
     write(folder / "study.json", record.content(made, tasks, history))
     return made, tasks, history
@@ -274,29 +278,29 @@ def test_nothing_is_claimed_before_the_planned_end(tmp_path):
     for _ in range(2):
         shutil.move(*held)
         found = decide(folder)
-        assert not found.found.claimed and not found.fresh.claimed
+        assert not found.primary.claimed and not found.against_fresh.claimed
         assert "nothing is claimed before the planned end. So far: mpp minus" in found.sentences[0]
-        assert found.found.differences[0].n == 2
+        assert found.primary.differences[0].n == 2
         shutil.move(*reversed(held))
     found = decide(folder)
-    assert found.found.claimed and found.found.size == 1
+    assert found.primary.claimed and found.primary.size == 1
 
 
 def test_a_lengthened_study_divides_its_level_by_the_number_of_ends(tmp_path):
     """First at three seeds, then at five: 5% + 5% / 2."""
     folder = study(tmp_path / "s", PAIR, counted())
-    assert decide(folder).found.claimed
+    assert decide(folder).primary.claimed
     content = changed(PAIR, seeds=[0, 1, 2, 3, 4])
     _, tasks, history = replan(folder, content)
-    assert history.ends == 2 and not decide(folder).found.claimed
+    assert history.ends == 2 and not decide(folder).primary.claimed
     finish_missing(folder, tasks, FIVE)
     for path in folder.glob("*/predictions.npz"):
         path.unlink()
     found = decide(folder)
     apart = [100 * (x - y) / IMAGES for x, y in zip(FIVE["mpp"], FIVE["scratch"], strict=True)]
     low, high = stats.t.interval(1 - 0.05 / 2, 4, sum(apart) / 5, stats.sem(apart))
-    assert found.found.differences[0].interval == pytest.approx((low, high))
-    assert found.found.claimed and found.found.size == 2
+    assert found.primary.differences[0].interval == pytest.approx((low, high))
+    assert found.primary.claimed and found.primary.size == 2
     assert any("at most 7.5% of studies" in text for text in found.sentences)
     assert replan(folder, content)[2].ends == 2, "the same command again changes nothing"
 
@@ -305,7 +309,7 @@ def test_another_baseline_or_measure_after_results_is_another_end(tmp_path):
     folder = study(tmp_path / "s", TUNED, counted())
     assert replan(folder, changed(TUNED, report__baseline="mpp"))[2].ends == 2
     assert replan(folder, changed(TUNED, report__measures=["top1"]))[2].ends == 3
-    assert decide(folder).found.size == 2 * 3
+    assert decide(folder).primary.size == 2 * 3
 
 
 def test_a_study_that_was_shortened_claims_nothing(tmp_path):
@@ -314,20 +318,20 @@ def test_a_study_that_was_shortened_claims_nothing(tmp_path):
     folder = study(tmp_path / "s", five, lambda task: counted()(task) if task.seed < 3 else None)
     replan(folder, PAIR)
     found = decide(folder)
-    assert not results.load(folder).missing and not found.found.claimed
-    assert found.found.differences[0].interval and "exploratory" in found.sentences[-1]
+    assert not results.load(folder).missing and not found.primary.claimed
+    assert found.primary.differences[0].interval and "exploratory" in found.sentences[-1]
     _, tasks, _ = replan(folder, five)
     finish_missing(folder, tasks, FIVE)
-    assert decide(folder).found.claimed, "all that was planned has finished after all"
+    assert decide(folder).primary.claimed, "all that was planned has finished after all"
 
 
 def test_more_hours_after_results_are_another_end(tmp_path):
     folder = study(tmp_path / "s", PAIR, counted())
     ledger = {"hours": 1.0, "used": 0.9, "took": {}, "decisions": [], "left_out": {}}
     write(folder / "hours.json", ledger | {"ended": "planned", "lengthened": 0})
-    assert decide(folder).found.size == 1
+    assert decide(folder).primary.size == 1
     write(folder / "hours.json", ledger | {"ended": "planned", "lengthened": 2})
-    assert decide(folder).found.size == 3
+    assert decide(folder).primary.size == 3
 
 
 # ---- fresh weights
@@ -336,8 +340,10 @@ def test_more_hours_after_results_are_another_end(tmp_path):
 def test_those_that_each_evaluation_has_measured(tmp_path):
     """Worse than they is said too."""
     found = frozen(tmp_path / "s")
-    assert asked(found.fresh) == ["mpp minus fresh weights", "mae minus fresh weights"]
-    assert found.fresh.differences[0].mean == pytest.approx(100 * (30 + 26 + 36) / 3 / IMAGES)
+    assert asked(found.against_fresh) == ["mpp minus fresh weights", "mae minus fresh weights"]
+    assert found.against_fresh.differences[0].mean == pytest.approx(
+        100 * (30 + 26 + 36) / 3 / IMAGES
+    )
     assert "mpp is 7.67 points above fresh weights" in found.sentences[1]
     assert found.sentences[1].endswith(". Intervals: 95% (Bonferroni over 2 comparisons).")
     found = frozen(tmp_path / "t", {**FRESH, "mpp": (100, 110, 101)})
@@ -360,7 +366,7 @@ def test_each_name_is_paired_with_its_own_at_its_place(tmp_path):
         own = {"a": 0.3, "b": 0.6}[task.at["set"]] + task.seed / 100
         return {"knn": (own, "test"), "fresh_knn": (own - low[task.at["arm"]], "test")}
 
-    found = decide(study(tmp_path / "s", content, measured)).fresh
+    found = decide(study(tmp_path / "s", content, measured)).against_fresh
     wanted = [(f"{arm} minus fresh weights at {name}", arm) for name in "ab" for arm in low]
     assert means(found) == {text: 100 * low[arm] for text, arm in wanted}
     assert all(one.n == 3 and one.sd < 1e-9 for one in found.differences)
@@ -394,7 +400,7 @@ def test_what_is_measured_beside_decides_nothing(tmp_path, before):
         study(tmp_path / "s", changed(FROZEN, report={"test": "pretrain"}), measured)
     )
     assert (of_training.measure.name, of_training.measure.split) == (before, "validation")
-    assert len(of_training.sentences) == 1 and of_training.fresh.asked == 0
+    assert len(of_training.sentences) == 1 and of_training.against_fresh.num_comparisons == 0
     assert decide(study(tmp_path / "t", FROZEN, measured)).measure.name == "knn"
 
 
@@ -408,8 +414,8 @@ def test_a_name_without_pre_training_is_compared_and_does_not_take_their_place(t
     content = changed(FROZEN, axes={"arm": axes}, runs__pretrain__only={"arm": ["mpp"]})
     right = {"mpp": (220, 226, 226), "random": (150, 151, 150), "untrained": (190, 200, 190)}
     found = frozen(tmp_path / "s", right, content)
-    assert asked(found.found) == ["mpp minus random"]
-    assert asked(found.fresh) == ["mpp minus fresh weights"]
+    assert asked(found.primary) == ["mpp minus random"]
+    assert asked(found.against_fresh) == ["mpp minus fresh weights"]
 
 
 def test_a_test_of_pre_training_has_fresh_weights_beside_it(tmp_path):
@@ -421,7 +427,9 @@ def test_a_test_of_pre_training_has_fresh_weights_beside_it(tmp_path):
 
     content = changed(FROZEN, report={"test": "pretrain", "measures": ["probe_knn"]})
     found = decide(study(tmp_path / "s", content, measured))
-    assert means(found.fresh) == {f"{arm} minus fresh weights": 20 for arm in ("mpp", "mae")}
+    assert means(found.against_fresh) == {
+        f"{arm} minus fresh weights": 20 for arm in ("mpp", "mae")
+    }
     assert found.sentences[0].startswith("By k-NN on held-out images, no arm can be distinguished")
 
 
@@ -446,7 +454,7 @@ def test_fine_tuning_from_scratch_beside_the_test(tmp_path):
         report={"test": "final", "beside": ["direct"]},
     )
     found = tuned(tmp_path / "s", {**RIGHT, "direct": (200, 208, 204)}, content)
-    assert asked(found.fresh) == ["mpp minus direct", "mae minus direct"]
+    assert asked(found.against_fresh) == ["mpp minus direct", "mae minus direct"]
 
 
 def test_a_run_beside_the_test_is_compared_at_its_own_name(tmp_path):
@@ -469,7 +477,7 @@ def test_a_run_beside_the_test_is_compared_at_its_own_name(tmp_path):
         low = {"32": 0.1, "64": 0.5}[task.at["arm"]]
         return {"top1": (low + 0.2 * (task.run == "final") + task.seed / 400, "test")}
 
-    found = decide(study(tmp_path / "s", content, measured)).fresh
+    found = decide(study(tmp_path / "s", content, measured)).against_fresh
     assert means(found) == {"32 minus direct": 20, "64 minus direct": 20}
 
 
@@ -501,7 +509,7 @@ def test_what_the_rule_compares_with_fresh_weights_is_said_once(tmp_path):
     second family has both."""
     assert len(tuned(tmp_path / "a").sentences) == 1
     found = tuned(tmp_path / "b", content=changed(TUNED, report__pairs=["mpp:scratch"]))
-    assert asked(found.fresh) == ["mpp minus scratch", "mae minus scratch"]
+    assert asked(found.against_fresh) == ["mpp minus scratch", "mae minus scratch"]
     assert found.sentences[1].startswith(
         "Compared with fresh weights, mpp is 5.00 points above scratch"
     )

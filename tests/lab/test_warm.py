@@ -16,7 +16,7 @@ from helpers.launching import ROOT, python
 from helpers.options import TINY, altered
 from ssl_vit import formatting
 from ssl_vit.lab.study import local, warm
-from ssl_vit.lab.study.launch import Job
+from ssl_vit.lab.study.launch import StudyJob
 from ssl_vit.lab.study.tasks import Task
 
 if not warm.is_possible():
@@ -69,7 +69,7 @@ def job_of(folder, *options):
         f"t{i}": Task(f"t{i}", "run", "pretrain", {}, 0, dict(word.split("=", 1) for word in words))
         for i, words in enumerate(options)
     }
-    return Job("study", folder / "study", tasks, dict.fromkeys(tasks, RECIPE), parallel=1)
+    return StudyJob("study", folder / "study", tasks, dict.fromkeys(tasks, RECIPE), parallel=1)
 
 
 def site(folder, text, monkeypatch):

@@ -28,43 +28,47 @@ from ssl_vit.lab import engine, report
 from ssl_vit.lab.compare import least_difference
 from ssl_vit.lab.options import PlanOptions
 from ssl_vit.lab.study import launch, read, record, worth
-from ssl_vit.lab.study.estimate import of_request
-from ssl_vit.lab.study.request import Request, requested
-from ssl_vit.lab.study.tasks import Task, Tasks, plan
-from ssl_vit.lab.study.worth import calibration, network, question
+from ssl_vit.lab.study.estimate import estimate_request
+from ssl_vit.lab.study.request import StudyRequest, parse_request
+from ssl_vit.lab.study.tasks import Task, Tasks, plan_tasks
+from ssl_vit.lab.study.worth import calibration, network, study_setup
 from ssl_vit.lab.study.worth import plan as planning
-from ssl_vit.lab.study.worth.content import RATES, TUNING_SEED, WITH_RATES, Extent, study_file
-from ssl_vit.lab.study.worth.plan import Clock, Pace
-from ssl_vit.lab.study.worth.question import Images, Question, Released
+from ssl_vit.lab.study.worth.content import RATES, TUNING_SEED, WITH_RATES, StudySize, study_file
+from ssl_vit.lab.study.worth.plan import RunSeconds, RunSpeed
+from ssl_vit.lab.study.worth.study_setup import ReleasedEncoder, StudyImages, StudySetup
 from ssl_vit.recipe.load import resolve
 
-IMAGES = Images({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
+IMAGES = StudyImages({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
 MAE = resolve(["recipe=mae", "data.path=/no/such/place"], here=False)
 # 128 images a step: 10 steps an epoch
-ASKED = Question(
+ASKED = StudySetup(
     objective="mae",
     init="",
-    shared={"data.path": "/no", "compute.threads": "1"},
-    own={},
+    shared_options={"data.path": "/no", "compute.threads": "1"},
+    pretraining_options={},
     images=IMAGES,
     recipe=MAE,
     model={"model": "vit_n8"},
     pool="avg",
-    supervised=1.0,
-    fine=0.5,
+    supervised_ratio=1.0,
+    fine_ratio=0.5,
 )
-FURTHER = ASKED._replace(objective="dino", init="/an/encoder", shared={}, model={}, pool="token")
+FURTHER = ASKED._replace(
+    objective="dino", init="/an/encoder", shared_options={}, model={}, pool="token"
+)
 TRAINED = ("pretrain", "own", "tune", "final")
-CLOCKS = dict.fromkeys(TRAINED, Clock(1, 10)) | {"frozen": Clock(0, 30)}
-FAST = dict.fromkeys(TRAINED, Clock(0.02, 10)) | {"frozen": Clock(0, 30)}  # for 50,000 images
+CLOCKS = dict.fromkeys(TRAINED, RunSeconds(1, 10)) | {"frozen": RunSeconds(0, 30)}
+FAST = dict.fromkeys(TRAINED, RunSeconds(0.02, 10)) | {
+    "frozen": RunSeconds(0, 30)
+}  # for 50,000 images
 
 
-def tasks_of(asked: Question, extent: Extent) -> Tasks:
-    return plan(read.build(study_file(asked, extent, 1), "x"), {}, {})
+def tasks_of(asked: StudySetup, extent: StudySize) -> Tasks:
+    return plan_tasks(read.build(study_file(asked, extent, 1), "x"), {}, {})
 
 
-def bought(hours: float, asked: Question = ASKED, parallel: int = 1) -> Extent:
-    return planning.spend(asked, hours, Pace(CLOCKS, parallel))
+def bought(hours: float, asked: StudySetup = ASKED, parallel: int = 1) -> StudySize:
+    return planning.find_largest_size(asked, hours, RunSpeed(CLOCKS, parallel))
 
 
 # What is compared
@@ -74,14 +78,14 @@ def bought(hours: float, asked: Question = ASKED, parallel: int = 1) -> Extent:
     ("question", "pair"), [(ASKED, ("mae", "scratch")), (FURTHER, ("dino", "start"))]
 )
 def test_one_comparison_is_primary_with_all_labels(
-    question: Question, pair: tuple[str, str]
+    question: StudySetup, pair: tuple[str, str]
 ) -> None:
     """Every arm has as many tries, at each share; they are made on a seed that confirms nothing, and
     more tries contain the fewer ones, but where learning rates of pre-training are tried too."""
     before: set[str] = set()
     for tries in RATES:
-        study = read.build(study_file(question, Extent(tries, 5, 100, (0.1, 0.3)), 4), "x")
-        rule, tasks = record.rule_of(study), plan(study, {}, {}).values()
+        study = read.build(study_file(question, StudySize(tries, 5, 100, (0.1, 0.3)), 4), "x")
+        rule, tasks = record.rule_of(study), plan_tasks(study, {}, {}).values()
         assert rule is not None and rule.measure == "top1"
         assert [(one.a, one.b, one.at) for one in rule.asked] == [(*pair, ())]
         tests = [task for task in tasks if task.run == rule.test]
@@ -104,8 +108,8 @@ def test_one_comparison_is_primary_with_all_labels(
 
 
 @pytest.mark.parametrize("asked", [ASKED, FURTHER])
-def test_encoders_are_measured_frozen_with_each_seed(asked: Question) -> None:
-    short, whole = (Extent(4, 3, 100, (), frozen) for frozen in (False, True))
+def test_encoders_are_measured_frozen_with_each_seed(asked: StudySetup) -> None:
+    short, whole = (StudySize(4, 3, 100, (), frozen) for frozen in (False, True))
     found, more = tasks_of(asked, short), tasks_of(asked, whole)
     added = {name for name, task in more.items() if task.run == "frozen"}
     assert len(added) == 2 * 3 and found.keys() == more.keys() - added
@@ -114,7 +118,7 @@ def test_encoders_are_measured_frozen_with_each_seed(asked: Question) -> None:
 
 
 def test_scratch_is_the_better_of_two_ways_by_validation() -> None:
-    found = tasks_of(ASKED, Extent(8, 3, 400))
+    found = tasks_of(ASKED, StudySize(8, 3, 400))
     tries = [task for task in found.values() if task.run == "tune" and task.at["arm"] == "scratch"]
     ways = Counter(task.options["init"] for task in tries)
     assert ways == {"scratch": 4, "{own-99}": 4}
@@ -129,8 +133,8 @@ def test_scratch_is_the_better_of_two_ways_by_validation() -> None:
 
 
 def test_supervised_training_costs_what_pretraining_does() -> None:
-    asked = question.ask({"data": "shapes"})
-    steps = round(900 * asked.supervised)
+    asked = study_setup.build_setup({"data": "shapes"})
+    steps = round(900 * asked.supervised_ratio)
     words = ["data=shapes", "model=vit_n8"]
     mae, supervised = (
         engine.cost([f"recipe={one}", *words], "x").exaflop_a_step for one in ("mae", "supervised")
@@ -140,7 +144,7 @@ def test_supervised_training_costs_what_pretraining_does() -> None:
 
 
 def test_what_goes_on_is_compared_with_its_start() -> None:
-    found = tasks_of(FURTHER, Extent(4, 3, 100, frozen=True))
+    found = tasks_of(FURTHER, StudySize(4, 3, 100, frozen=True))
     assert {task.run for task in found.values()} == {"pretrain", "tune", "final", "frozen"}
     assert found["pretrain-1"].options["init"] == "/an/encoder"
     # a tenth of the rate, and a long warm-up: docs/further.md
@@ -156,7 +160,7 @@ def test_what_goes_on_is_compared_with_its_start() -> None:
 
 
 def test_a_share_draws_labels_anew_for_each_seed() -> None:
-    found = tasks_of(ASKED, Extent(4, 3, 100, (0.1,)))
+    found = tasks_of(ASKED, StudySize(4, 3, 100, (0.1,)))
     task = found["final_fewer-scratch-10%-2"]
     drawn = {"data.share": "0.1", "data.share_seed": "2"}
     assert drawn.items() <= task.options.items()
@@ -171,7 +175,7 @@ def test_a_share_draws_labels_anew_for_each_seed() -> None:
 def test_three_learning_rates_are_chosen_after_fine_tuning() -> None:
     """Each arm has 24 tries: 3 rates before fine-tuning, or scratch without them, times those of
     fine-tuning. What goes on from an encoder tries a third and three times its rate."""
-    found = tasks_of(ASKED, Extent(24, 3, 400))
+    found = tasks_of(ASKED, StudySize(24, 3, 400))
     before = {name: found[f"pretrain{name}-99"].options for name in ("", "_low", "_high")}
     rates = {name: float(one.get("optim.lr", MAE.optim.lr)) for name, one in before.items()}
     lr = MAE.optim.lr
@@ -187,7 +191,7 @@ def test_three_learning_rates_are_chosen_after_fine_tuning() -> None:
     )
     assert first == "pretrain-99" and final.best is not None and "init" not in final.options
     assert {"pretrain-1", "pretrain_low-1", "pretrain_high-1"} < {*final.needs}
-    going_on = tasks_of(FURTHER, Extent(24, 3, 400))
+    going_on = tasks_of(FURTHER, StudySize(24, 3, 400))
     count = Counter(task.at["arm"] for task in going_on.values() if task.run == "tune")
     assert count == {"dino": 24, "start": 24}
     high = going_on["pretrain_high-99"].options
@@ -202,13 +206,13 @@ def test_no_run_is_too_short_to_learn() -> None:
     costs twice as much, its 20 epochs of 1,000 labelled images are 157 steps, and the pre-training
     of equal compute 313. Fine-tuning has at least 10 epochs, 79 steps, and 100 steps."""
     assert ASKED.least_steps == 200
-    assert ASKED._replace(supervised=0.5).least_steps == 313
-    assert FURTHER._replace(supervised=0.5).least_steps == 200
+    assert ASKED._replace(supervised_ratio=0.5).least_steps == 313
+    assert FURTHER._replace(supervised_ratio=0.5).least_steps == 200
     assert [ASKED.fine_steps(steps) for steps in (20, 200, 300)] == [100, 100, 150]
     many = ASKED._replace(images=IMAGES._replace(labelled=5000))
     assert many.fine_steps(200) == 391
     for asked in (ASKED, FURTHER, many):
-        for task in tasks_of(asked, planning.least_extent(asked)).values():
+        for task in tasks_of(asked, planning.smallest_size(asked)).values():
             steps = int(task.options["optim.steps"])
             least = 10 * asked.images.labelled / 128
             if task.tool == "finetune":
@@ -221,13 +225,13 @@ def test_the_time_of_a_study_by_hand() -> None:
     """4 seeds of pre-training and of supervised training, 110 s each; 8 tries and 6 tests of 110 s,
     as fine-tuning has 100 steps; 6 evaluations of 30 s."""
     by_hand = 4 * 110 + 4 * 110 + 14 * 110 + 6 * 30
-    extent = Extent(4, 3, 100, frozen=True)
-    assert planning.seconds(ASKED, extent, Pace(CLOCKS, 1)) == by_hand == 2600
+    extent = StudySize(4, 3, 100, frozen=True)
+    assert planning.seconds(ASKED, extent, RunSpeed(CLOCKS, 1)) == by_hand == 2600
     # two at once: pairs of the same length
-    two = planning.seconds(ASKED, extent, Pace(CLOCKS, 2))
+    two = planning.seconds(ASKED, extent, RunSpeed(CLOCKS, 2))
     assert two == pytest.approx(2600 / 2, abs=60)
     # of three learning rates the seeds that confirm train the chosen one
-    rates = planning.seconds(ASKED, Extent(24, 3, 100), Pace(CLOCKS, 1))
+    rates = planning.seconds(ASKED, StudySize(24, 3, 100), RunSpeed(CLOCKS, 1))
     assert rates == 110 * (6 + 48 + 3 * 4)
 
 
@@ -237,19 +241,21 @@ def test_a_budget_by_hand() -> None:
     A step more costs 8 + 14 / 2 seconds with 4 tries, 8 + 30 / 2 with 12. Tries and steps take nine
     tenths of the hours."""
     second = 1 / 0.9 / 3600
-    assert bought(3221 * second) == Extent(4, 3, 200)
-    assert bought(3401 * second) == Extent(4, 3, 200, frozen=True)
-    assert bought(4279 * second) == Extent(4, 3, 200 + (4279 - 3400) // 15, frozen=True)
-    assert bought(4281 * second) == Extent(8, 3, 200, frozen=True)
-    assert bought(5161 * second) == Extent(12, 3, 200, frozen=True)
-    assert bought((5161 + 84 * 23) * second) == Extent(12, 3, 284, frozen=True)
+    assert bought(3221 * second) == StudySize(4, 3, 200)
+    assert bought(3401 * second) == StudySize(4, 3, 200, frozen=True)
+    assert bought(4279 * second) == StudySize(4, 3, 200 + (4279 - 3400) // 15, frozen=True)
+    assert bought(4281 * second) == StudySize(8, 3, 200, frozen=True)
+    assert bought(5161 * second) == StudySize(12, 3, 200, frozen=True)
+    assert bought((5161 + 84 * 23) * second) == StudySize(12, 3, 284, frozen=True)
     # where they take over a tenth, here 360 of 3,580 s, the hours go to pre-training
-    slow = Pace(CLOCKS | {"frozen": Clock(0, 60)}, 1)
-    assert planning.spend(ASKED, 3580 / 3600, slow) == Extent(4, 3, 200)
-    assert planning.spend(ASKED, 3980 / 3600, slow).frozen
+    slow = RunSpeed(CLOCKS | {"frozen": RunSeconds(0, 60)}, 1)
+    assert planning.find_largest_size(ASKED, 3580 / 3600, slow) == StudySize(4, 3, 200)
+    assert planning.find_largest_size(ASKED, 3980 / 3600, slow).frozen
     # what has been spent already is bought no more
-    later = planning.spend(ASKED, (5161 + 84 * 23 + 400) * second, Pace(CLOCKS, 1), spent=400)
-    assert later == Extent(12, 3, 284, frozen=True)
+    later = planning.find_largest_size(
+        ASKED, (5161 + 84 * 23 + 400) * second, RunSpeed(CLOCKS, 1), spent=400
+    )
+    assert later == StudySize(12, 3, 284, frozen=True)
 
 
 @given(
@@ -259,17 +265,17 @@ def test_a_budget_by_hand() -> None:
 )
 @settings(max_examples=16)
 def test_the_hours_go_to_one_thing_after_the_other(
-    hours: float, parallel: int, asked: Question
+    hours: float, parallel: int, asked: StudySetup
 ) -> None:
-    pace, length = Pace(CLOCKS, parallel), MAE.optim.steps
+    pace, length = RunSpeed(CLOCKS, parallel), MAE.optim.steps
     found = bought(hours, asked, parallel)
 
-    def fits(extent: Extent, share: float = 1.0) -> bool:
+    def fits(extent: StudySize, share: float = 1.0) -> bool:
         return planning.seconds(asked, extent, pace) <= share * 3600 * hours
 
     assert fits(found) and fits(found._replace(seeds=3, shares=()), 0.9)
     if found.steps > 200 and found.tries < 12:
-        assert not fits(Extent(found.tries + 4, 3, 200, frozen=found.frozen), 0.9)
+        assert not fits(StudySize(found.tries + 4, 3, 200, frozen=found.frozen), 0.9)
     if found.seeds > 5 or found.tries == 24:
         assert found.steps >= length and found.tries >= 12
     if found.shares or found.steps > length:
@@ -279,22 +285,22 @@ def test_the_hours_go_to_one_thing_after_the_other(
     for share in {0.1, 0.3} - {*found.shares} if found.steps > length else ():
         assert not fits(found._replace(steps=length, shares=(*found.shares, share)))
     # what a faster machine could add is there too, and nothing that could not fit
-    whole = planning.open_ended(asked, found, hours, pace)
+    whole = planning.size_with_extras(asked, found, hours, pace)
     assert whole.seeds == 8 and whole.frozen and whole[:3:2] == found[:3:2]
     assert fits(whole._replace(seeds=3, frozen=found.frozen)) or not whole.shares
 
 
 @pytest.mark.parametrize("spent", [0.0, 90.0])
 def test_too_few_hours_are_refused_with_those_that_suffice(spent: float) -> None:
-    pace = Pace(CLOCKS, 1)
+    pace = RunSpeed(CLOCKS, 1)
     with pytest.raises(UserError) as error:
-        planning.spend(ASKED, 0.1, pace, spent)
+        planning.find_largest_size(ASKED, 0.1, pace, spent)
     text = str(error.value)
     assert text.startswith("hours=0.1: too little time for vit_n8 at 64 px on this machine. Use ")
     needed = float(re.findall(r"hours=([\d.]+)", text.rstrip("."))[1])
     exact = (3220 + max(spent, 30)) / 0.9 / 3600
     assert exact <= needed < 1.1 * exact
-    assert planning.spend(ASKED, needed, pace, max(spent, 30)).steps >= 200
+    assert planning.find_largest_size(ASKED, needed, pace, max(spent, 30)).steps >= 200
     # nearly twenty-one epochs are not told as 21
     assert [ASKED.epochs(steps) for steps in (200, 209, 570)] == [
         "20 epochs",
@@ -317,8 +323,8 @@ def test_the_least_difference_is_told_as_assumed() -> None:
 # Images
 
 
-def images_of(path: Path) -> Images:
-    return question.find_images({"data.path": str(path)})
+def images_of(path: Path) -> StudyImages:
+    return study_setup.find_images({"data.path": str(path)})
 
 
 def test_a_folder_without_labelled_test_images(tmp_path: Path) -> None:
@@ -389,7 +395,7 @@ WRONG = {
 def test_a_mistake_is_answered_in_one_line(word: str, says: str) -> None:
     key, _, text = word.partition("=")
     with pytest.raises(UserError) as error:
-        question.ask({"data": "shapes", key: text})
+        study_setup.build_setup({"data": "shapes", key: text})
     assert str(error.value).startswith(word)
     assert says in str(error.value) and "\n" not in str(error.value)
 
@@ -397,9 +403,9 @@ def test_a_mistake_is_answered_in_one_line(word: str, says: str) -> None:
 # The network and the image size
 
 
-def pace_of(work: float, rest: float = 1.0) -> Pace:
+def pace_of(work: float, rest: float = 1.0) -> RunSpeed:
     """Steps whose seconds follow from the multiply-adds of an image, at 1e10 a second."""
-    return Pace(dict.fromkeys(CLOCKS, Clock(128 * work / 1e10, rest)), 1)
+    return RunSpeed(dict.fromkeys(CLOCKS, RunSeconds(128 * work / 1e10, rest)), 1)
 
 
 @pytest.fixture
@@ -411,10 +417,10 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def choose(
     timed: list[str], hours: float, side: int = 64, slower: float = 1.0, **given: str
-) -> network.Choice:
+) -> network.NetworkChoice:
     options = {"data": "shapes"} | {key.replace("_", "."): text for key, text in given.items()}
 
-    def time_question(asked: Question) -> Pace:
+    def time_question(asked: StudySetup) -> RunSpeed:
         timed.append(asked.network)
         words = [("model", asked.recipe.model.name), ("data.size", str(asked.recipe.data.size))]
         return pace_of(slower * (network.count_work({}, words) or 0))
@@ -443,7 +449,7 @@ def test_a_cpu_gets_the_largest_network_that_leaves_room(hours: float, cpu: list
     says so."""
     chosen = choose(cpu, hours)
     works = {one.text: one.work for one in network.networks({"data": "shapes"}, 64)}
-    asked = chosen.question
+    asked = chosen.setup
 
     def needed(name: str) -> float:
         return planning.hours_needed(asked, pace_of(works[name]))
@@ -458,12 +464,12 @@ def test_a_cpu_gets_the_largest_network_that_leaves_room(hours: float, cpu: list
 
 def test_what_is_given_is_kept(cpu: list[str]) -> None:
     both = choose(cpu, 500, model="vit_s16", data_size="128")
-    assert both.question.network == "vit_s16 at 128 px" == cpu[0]
+    assert both.setup.network == "vit_s16 at 128 px" == cpu[0]
     assert "model= and data.size=" in both.reason
-    size = choose(cpu, 3, data_size="32").question.recipe
+    size = choose(cpu, 3, data_size="32").setup.recipe
     assert size.data.size == 32
     model = choose(cpu, 500, side=300, model="vit_p8")
-    assert model.question.network == "vit_p8 at 128 px" and "model=" in model.reason
+    assert model.setup.network == "vit_p8 at 128 px" and "model=" in model.reason
 
 
 def test_too_few_hours_name_a_smaller_network_that_fits(cpu: list[str]) -> None:
@@ -478,7 +484,7 @@ def test_too_few_hours_name_a_smaller_network_that_fits(cpu: list[str]) -> None:
     )
     assert found, error.value
     needed, model, size = found.groups()
-    assert choose(cpu, 0.5, 300, model=model, data_size=size).question.recipe.model.name == model
+    assert choose(cpu, 0.5, 300, model=model, data_size=size).setup.recipe.model.name == model
     assert choose(cpu, float(needed), 300, model="vit_s16", data_size="224")
     # nothing is promised that does not fit
     with pytest.raises(UserError) as error:
@@ -495,9 +501,9 @@ def test_a_gpu_takes_the_recipes_own_network_if_it_fits(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     chosen = choose(cpu, 10, 300)
-    assert chosen.question.network == "vit_n8 at 64 px" and "recipe=mae" in chosen.reason
+    assert chosen.setup.network == "vit_n8 at 64 px" and "recipe=mae" in chosen.reason
     smaller = choose(cpu, 10, 300, slower=50)
-    assert smaller.question.network != "vit_n8 at 64 px" and "on this GPU" in smaller.reason
+    assert smaller.setup.network != "vit_n8 at 64 px" and "on this GPU" in smaller.reason
 
 
 # How fast runs are
@@ -510,10 +516,10 @@ class FakeTimer:
 
     def __init__(self, two_threads: float) -> None:
         self.two_threads = two_threads
-        self.asked: list[tuple[list[str], calibration.Way]] = []
+        self.asked: list[tuple[list[str], calibration.Parallelism]] = []
 
     def measure(
-        self, options: list[str], images: int, way: calibration.Way, devices: list[str]
+        self, options: list[str], images: int, way: calibration.Parallelism, devices: list[str]
     ) -> dict[str, float]:
         assert images == IMAGES.train
         self.asked.append((options, way))
@@ -526,10 +532,10 @@ class FakeTimer:
 def two_cores(cpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # which the user has not set
     monkeypatch.setattr(engine, "cores", lambda: 2)
-    monkeypatch.setattr(calibration, "memory", lambda: 2**40)
+    monkeypatch.setattr(calibration, "usable_memory", lambda: 2**40)
 
 
-FREE = ASKED._replace(shared={"data": "shapes"})
+FREE = ASKED._replace(shared_options={"data": "shapes"})
 
 
 @pytest.mark.parametrize(("is_forked", "imports"), [(False, 5), (True, 0)])
@@ -583,38 +589,48 @@ def test_the_faster_way_to_share_the_cores_is_taken(
 def test_memory_and_gpus_bound_the_tasks_at_once(
     two_cores: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "memory", lambda: 1)
-    assert calibration.possible_ways(FREE, None) == [(1, 2)]
+    monkeypatch.setattr(calibration, "usable_memory", lambda: 1)
+    assert calibration.list_parallelisms(FREE, None) == [(1, 2)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    assert calibration.possible_ways(FREE, None) == [(3, 1)]
+    assert calibration.list_parallelisms(FREE, None) == [(3, 1)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(calibration, "memory", lambda: 2**40)
+    monkeypatch.setattr(calibration, "usable_memory", lambda: 2**40)
     monkeypatch.setattr(engine, "cores", lambda: 64)
-    assert calibration.possible_ways(FREE, None) == [(64, 1), (8, 8), (1, 64)]
+    assert calibration.list_parallelisms(FREE, None) == [(64, 1), (8, 8), (1, 64)]
     threads = resolve(["recipe=mae", "data=shapes", "compute.threads=4"])
-    assert calibration.possible_ways(FREE._replace(recipe=threads), None) == [(16, 4)]
+    assert calibration.list_parallelisms(FREE._replace(recipe=threads), None) == [(16, 4)]
 
 
 def test_a_large_network_is_timed_with_few_images(two_cores: None) -> None:
     """A step of vit_s16 at 224 px takes a minute on one thread."""
-    asked = question.ask({"data": "shapes", "model": "vit_s16", "data.size": "224"}, IMAGES)
-    words, factor = calibration.options_of(asked, "own", calibration.Way(2, 1))
+    asked = study_setup.build_setup(
+        {"data": "shapes", "model": "vit_s16", "data.size": "224"}, IMAGES
+    )
+    words, factor = calibration.options_of(asked, "own", calibration.Parallelism(2, 1))
     batch = int(words[-1].removeprefix("optim.batch="))
     assert batch * factor == 128 and 2 <= batch <= 8
-    small = question.ask({"data": "shapes", "model": "vit_p8", "data.size": "32"}, IMAGES)
-    assert calibration.options_of(small, "own", calibration.Way(2, 1))[1] == 1
+    small = study_setup.build_setup(
+        {"data": "shapes", "model": "vit_p8", "data.size": "32"}, IMAGES
+    )
+    assert calibration.options_of(small, "own", calibration.Parallelism(2, 1))[1] == 1
 
 
 def test_steps_are_timed_in_a_process_of_their_own(two_cores: None, tmp_path: Path) -> None:
     """For real: two copies at once; and an error of a run is one line."""
-    asked = question.ask({"data": "shapes", "model": "vit_p8", "data.size": "32"}, IMAGES)
-    words, _ = calibration.options_of(asked, "tune", calibration.Way(2, 1))
+    asked = study_setup.build_setup(
+        {"data": "shapes", "model": "vit_p8", "data.size": "32"}, IMAGES
+    )
+    words, _ = calibration.options_of(asked, "tune", calibration.Parallelism(2, 1))
     with calibration.Timer() as timer:
-        found = timer.measure([*words[:-1], "optim.batch=8"], 50_000, calibration.Way(2, 1), [])
+        found = timer.measure(
+            [*words[:-1], "optim.batch=8"], 50_000, calibration.Parallelism(2, 1), []
+        )
         assert {*found} == {"step", "forward", "decode", "set_up", "resident"}
         assert 0 < found["step"] < 60 and found["set_up"] > 0 and timer.imports > 0
         with pytest.raises(UserError, match=r"study/worth: recipe=mae cannot be timed: .*nowhere"):
-            timer.measure(["recipe=mae", "data.path=/nowhere"], 1, calibration.Way(1, 1), [])
+            timer.measure(
+                ["recipe=mae", "data.path=/nowhere"], 1, calibration.Parallelism(1, 1), []
+            )
     assert timer.process.poll() is not None
 
 
@@ -676,14 +692,14 @@ def test_a_plan_that_is_ended_while_it_times_steps_leaves_nothing(
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[StudySetup]:
     """The questions whose runs were timed."""
-    asked: list[Question] = []
+    asked: list[StudySetup] = []
 
-    def stand_in(question: Question, timer: object, parallel: int | None) -> Pace:
+    def stand_in(question: StudySetup, timer: object, parallel: int | None) -> RunSpeed:
         asked.append(question)
         more = {f"{kind} released": FAST[kind] for kind in ("tune", "final", "frozen")}
-        return Pace(FAST | (more if question.released else {}), parallel or 1)
+        return RunSpeed(FAST | (more if question.released else {}), parallel or 1)
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(worth, "calibrate", stand_in)
@@ -692,39 +708,39 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
 
 
 def test_a_plan_does_not_replace_that_of_a_study_that_started_meanwhile(
-    timed: list[Question], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    timed: list[StudySetup], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "worth"
     with ExitStack() as stack:
 
-        def start_other(question: Question, timer: object, parallel: int | None) -> Pace:
-            stack.enter_context(engine.locked(folder))
+        def start_other(question: StudySetup, timer: object, parallel: int | None) -> RunSpeed:
+            stack.enter_context(engine.lock_study(folder))
             (folder / worth.FILE).write_text("of the other study")
             (folder / "hours.json").write_text("of the other study")
-            return Pace(FAST, parallel or 1)
+            return RunSpeed(FAST, parallel or 1)
 
         monkeypatch.setattr(worth, "calibrate", start_other)
         with pytest.raises(UserError, match="is being written"):
-            requested([*words, "hours=4"])
+            parse_request([*words, "hours=4"])
     for name in (worth.FILE, "hours.json"):
         assert (folder / name).read_text() == "of the other study"
 
 
 def test_of_two_plans_for_the_same_words_both_studies_take_the_first(
-    timed: list[Question], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    timed: list[StudySetup], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = requested([*words, "hours=4"])
+    first = parse_request([*words, "hours=4"])
     path = tmp_path / "worth" / worth.FILE
     text = path.read_text()
     path.unlink()
 
-    def plan_slowly(question: Question, timer: object, parallel: int | None) -> Pace:
+    def plan_slowly(question: StudySetup, timer: object, parallel: int | None) -> RunSpeed:
         path.write_text(text)
-        slow = {kind: Clock(2 * clock.step, clock.rest) for kind, clock in FAST.items()}
-        return Pace(slow, parallel or 1)
+        slow = {kind: RunSeconds(2 * clock.step, clock.rest) for kind, clock in FAST.items()}
+        return RunSpeed(slow, parallel or 1)
 
     monkeypatch.setattr(worth, "calibrate", plan_slowly)
-    assert requested([*words, "hours=4"]).tasks == first.tasks and path.read_text() == text
+    assert parse_request([*words, "hours=4"]).tasks == first.tasks and path.read_text() == text
 
 
 @pytest.fixture
@@ -733,28 +749,28 @@ def words(tmp_path: Path) -> list[str]:
     return ["recipe=study/worth", "data=shapes", f"out={tmp_path}", *fixed]
 
 
-def requested_of(folder: Path, classes: Iterable[str], *more: str) -> Request:
+def requested_of(folder: Path, classes: Iterable[str], *more: str) -> StudyRequest:
     """The study of a folder of images, 200 a class."""
     for name in classes:
         put(folder / "own" / name, 200)
     words = [f"data.path={folder}/own", f"out={folder}", "hours=200", "parallel=1"]
-    return requested(["recipe=study/worth", *words, *more])
+    return parse_request(["recipe=study/worth", *words, *more])
 
 
-def test_too_few_hours_start_nothing(timed: list[Question], words: list[str]) -> None:
+def test_too_few_hours_start_nothing(timed: list[StudySetup], words: list[str]) -> None:
     with pytest.raises(UserError, match=r"hours=0\.01: too little time .*Use hours=\d"):
-        requested([*words, "hours=0.01"])
+        parse_request([*words, "hours=0.01"])
     out = Path(words[2].removeprefix("out="))
     assert not (out / "worth").exists()
     with pytest.raises(UserError, match="anyway=true: study/worth sets this key"):
-        requested([*words, "hours=0.01", "anyway=true"])
+        parse_request([*words, "hours=0.01", "anyway=true"])
 
 
 @pytest.mark.parametrize(
     "more", [["objective=mpp", "corruption.rate=0.4"], ["objective=moco_v3", "model=vit_p8"]]
 )
 def test_its_tasks_pass_every_check_of_a_study(
-    more: list[str], tmp_path: Path, timed: list[Question]
+    more: list[str], tmp_path: Path, timed: list[StudySetup]
 ) -> None:
     found = requested_of(tmp_path, "ab", *more)
     assert found.name == "worth" and timed and found.hours is not None
@@ -769,12 +785,12 @@ def test_its_tasks_pass_every_check_of_a_study(
 
 
 def test_a_plan_of_three_learning_rates_passes_every_check(
-    words: list[str], timed: list[Question]
+    words: list[str], timed: list[StudySetup]
 ) -> None:
-    found = requested([*words, "hours=40"])
+    found = parse_request([*words, "hours=40"])
     assert {"pretrain_low", "own_high"} < {task.run for task in found.tasks.values()}
     assert any("Three learning rates for mae are tried" in line for line in found.opening)
-    few = requested([*words, "hours=3", "name=few"])
+    few = parse_request([*words, "hours=3", "name=few"])
     assert "pretrain_low" not in {task.run for task in few.tasks.values()}
     said = [line for line in few.opening if line.startswith("rates")]
     assert re.search(r"Three learning rates would need about [\d.]+ hours", said[0])
@@ -783,76 +799,80 @@ def test_a_plan_of_three_learning_rates_passes_every_check(
 
 
 def test_the_same_command_goes_on_with_the_same_study(
-    tmp_path: Path, words: list[str], timed: list[Question], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, words: list[str], timed: list[StudySetup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another is refused while it goes on, and planned anew when it does not."""
-    first = requested([*words, "hours=3"])
-    again = requested([*words, "hours=3"])
+    first = parse_request([*words, "hours=3"])
+    again = parse_request([*words, "hours=3"])
     assert len(timed) == 1 and again.tasks == first.tasks and again.hours == first.hours
     assert again.opening[-len(first.opening) :] == first.opening
     path = tmp_path / "worth" / "worth.json"
     kept = json.loads(path.read_text())
     # a study's file, that can be run by itself
-    assert [*plan(read.build(kept["study"], "x"), {}, {})] == [*first.tasks]
+    assert [*plan_tasks(read.build(kept["study"], "x"), {}, {})] == [*first.tasks]
     with monkeypatch.context() as patch:
         patch.setattr(engine, "is_written", lambda folder: folder == path.parent)
         with pytest.raises(UserError, match=r"worth: .* Use another name="):
-            requested([*words, "hours=4"])
-        checked = requested([*words, "hours=6", "--check"])  # which writes nothing there
+            parse_request([*words, "hours=4"])
+        checked = parse_request([*words, "hours=6", "--check"])  # which writes nothing there
         assert checked.tasks != first.tasks and json.loads(path.read_text()) == kept
-        assert requested([*words, "hours=3"]).tasks == first.tasks
-    assert requested([*words, "hours=3", "dry=true"]).tasks == first.tasks
-    longer = requested([*words, "hours=4"])
+        assert parse_request([*words, "hours=3"]).tasks == first.tasks
+    assert parse_request([*words, "hours=3", "dry=true"]).tasks == first.tasks
+    longer = parse_request([*words, "hours=4"])
     assert len(timed) == 3 and longer.tasks != first.tasks
 
 
 def test_more_hours_keep_the_tries_and_steps_of_a_study_with_results(
-    tmp_path: Path, words: list[str], timed: list[Question]
+    tmp_path: Path, words: list[str], timed: list[StudySetup]
 ) -> None:
     """Finished runs would be lost, and what is claimed would follow from what was seen."""
-    first = requested([*words, "hours=3"])
+    first = parse_request([*words, "hours=3"])
     (tmp_path / "worth" / "pretrain-0").mkdir()
     (tmp_path / "worth" / "pretrain-0" / "result.json").write_text("{}")
-    longer = requested([*words, "hours=30"])
+    longer = parse_request([*words, "hours=30"])
     assert len(timed) == 1 and longer.tasks == first.tasks and longer.hours is not None
     assert longer.hours.hours == 30 and "hours=3. hours=30 changes" in longer.opening[0]
     with pytest.raises(
         UserError, match=r"^hours=2: .* Use hours=3 or more"
     ):  # to stop when it looks good
-        requested([*words, "hours=2"])
+        parse_request([*words, "hours=2"])
 
 
 def test_a_plan_goes_on_with_fewer_runs_at_once_and_says_so(
-    words: list[str], timed: list[Question]
+    words: list[str], timed: list[StudySetup]
 ) -> None:
     """Hours of four runs at once that pass for hours of one, after a resume on another machine."""
-    first = requested([*words[:-1], "hours=3", "parallel=4"])
-    again = requested([*words, "hours=3"])
+    first = parse_request([*words[:-1], "hours=3", "parallel=4"])
+    again = parse_request([*words, "hours=3"])
     line, *others = again.opening
     assert "parallel=4" in line and "parallel=1" in line and again.tasks == first.tasks
-    assert others[-len(first.opening) :] == first.opening and again.own.parallel == 1
-    assert requested([*words[:-1], "hours=3"]).own.parallel == 4  # as planned
+    assert others[-len(first.opening) :] == first.opening and again.tool_options.parallel == 1
+    assert parse_request([*words[:-1], "hours=3"]).tool_options.parallel == 4  # as planned
 
 
 def test_a_cluster_runs_at_once_what_is_asked_for(
-    words: list[str], timed: list[Question], monkeypatch: pytest.MonkeyPatch
+    words: list[str], timed: list[StudySetup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SLURM got --array=...%1, as there is no GPU here; and eight of its tasks, which do not share
     a machine, were timed as if they did. Its plan stays as it is: a fixed number of seeds."""
     asked: list[int | None] = []
-    monkeypatch.setattr(worth, "calibrate", lambda *given: asked.append(given[2]) or Pace(FAST, 1))
+    monkeypatch.setattr(
+        worth, "calibrate", lambda *given: asked.append(given[2]) or RunSpeed(FAST, 1)
+    )
     for more, parallel in (("name=one", None), ("parallel=8", 8)):
-        found = requested([*words[:-1], "hours=3", "launcher=slurm", more])
-        assert asked.pop() == 1 and found.own.parallel == parallel
+        found = parse_request([*words[:-1], "hours=3", "launcher=slurm", more])
+        assert asked.pop() == 1 and found.tool_options.parallel == parallel
         assert "launcher=slurm" in found.opening[-1]
         assert found.hours is None and 3 <= len(found.study.seeds) < 8
-    assert "device=" not in str(of_request(found, PlanOptions()))  # which is refused beside it
+    assert "device=" not in str(
+        estimate_request(found, PlanOptions())
+    )  # which is refused beside it
 
 
 @pytest.mark.parametrize(("given", "said"), [("0.05", True), ("0.5", False)])
 def test_another_share_for_validation_than_was_asked_is_said(
     tmp_path: Path,
-    timed: list[Question],
+    timed: list[StudySetup],
     capsys: pytest.CaptureFixture[str],
     given: str,
     said: bool,
@@ -867,7 +887,7 @@ def test_another_share_for_validation_than_was_asked_is_said(
 
 
 def test_what_is_assumed_of_the_images_is_said(
-    tmp_path: Path, timed: list[Question], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, timed: list[StudySetup], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A folder of images without labels was a class, without a word, and most of the accuracy. The
     images and the network are said first."""
@@ -887,18 +907,18 @@ def test_what_is_assumed_of_the_images_is_said(
 # A released encoder as a third arm
 
 TIMM = "timm:vit_tiny_patch16_224.augreg_in21k"
-RELEASED = Released(TIMM, {"init": TIMM, "data.size": "64"}, "token", "vit_tiny at 64 px")
+RELEASED = ReleasedEncoder(TIMM, {"init": TIMM, "data.size": "64"}, "token", "vit_tiny at 64 px")
 
 
 @pytest.mark.parametrize("tries", RATES)
 @pytest.mark.parametrize("asked", [ASKED, FURTHER])
-def test_a_released_encoder_has_as_many_tries(asked: Question, tries: int) -> None:
+def test_a_released_encoder_has_as_many_tries(asked: StudySetup, tries: int) -> None:
     """It keeps its own network, size and pooling; the other arms keep what they have without it,
     and the primary comparison stays the only one that is claimed."""
     shared = {"data.path": "/no", "model": "vit_n8", "data.size": "32", "data.mean": "[0,0,0]"}
     shared |= {"data.channels": "3"}
-    asked = asked._replace(shared=shared)
-    extent = Extent(tries, 3, 100, (0.1,), frozen=True)
+    asked = asked._replace(shared_options=shared)
+    extent = StudySize(tries, 3, 100, (0.1,), frozen=True)
     three = asked._replace(released=RELEASED)
     before, tasks = tasks_of(asked, extent), tasks_of(three, extent)
     kept = {name: task for name, task in tasks.items() if task.at.get("arm") != "released"}
@@ -927,8 +947,8 @@ def test_a_released_encoder_has_as_many_tries(asked: Question, tries: int) -> No
 
 def test_the_time_of_a_released_encoder_by_hand() -> None:
     """4 tries and 3 tests of 100 steps that take 2 s, and 5 s besides their steps."""
-    clocks = CLOCKS | {"tune released": Clock(2, 5), "final released": Clock(2, 5)}
-    pace, extent = Pace(clocks | {"frozen released": Clock(0, 7)}, 1), Extent(4, 3, 100)
+    clocks = CLOCKS | {"tune released": RunSeconds(2, 5), "final released": RunSeconds(2, 5)}
+    pace, extent = RunSpeed(clocks | {"frozen released": RunSeconds(0, 7)}, 1), StudySize(4, 3, 100)
     three = ASKED._replace(released=RELEASED)
     more = planning.seconds(three, extent, pace) - planning.seconds(ASKED, extent, pace)
     assert more == 7 * 205
@@ -950,7 +970,7 @@ def test_a_released_encoder_is_timed_as_a_kind_of_its_own(two_cores: None) -> No
 @pytest.mark.parametrize(("side", "size"), [(32, 64), (64, 64), (72, 80)])
 def test_a_released_encoder_reads_at_least_four_patches_a_side(side: int, size: int) -> None:
     given = {"data": "shapes", "model": "vit_p8", "data.size": str(side), "released": TIMM}
-    found = question.ask(given, IMAGES).released
+    found = study_setup.build_setup(given, IMAGES).released
     assert found is not None and found.options == {"init": TIMM, "data.size": str(size)}
 
 
@@ -965,23 +985,23 @@ def test_a_released_encoder_reads_at_least_four_patches_a_side(side: int, size: 
     ],
 )
 def test_a_wrong_released_encoder_is_one_line(
-    place: str, more: dict[str, str], says: str, timed: list[Question]
+    place: str, more: dict[str, str], says: str, timed: list[StudySetup]
 ) -> None:
     words = [f"{key}={text}" for key, text in more.items()]
     with pytest.raises(UserError) as error:
-        requested(["recipe=study/worth", "data=shapes", f"released={place}", *words])
+        parse_request(["recipe=study/worth", "data=shapes", f"released={place}", *words])
     assert says in str(error.value) and "\n" not in str(error.value) and not timed
     if says:
         assert str(error.value).startswith(f"released={place}: ")
 
 
 def test_a_study_with_a_released_run_passes_every_check(
-    tmp_path: Path, timed: list[Question], words: list[str]
+    tmp_path: Path, timed: list[StudySetup], words: list[str]
 ) -> None:
     """For real from a run's folder; its network and its normalisation are not those of the study."""
     small = altered(TINY, f"out={tmp_path}", "name=theirs")
     theirs = run(small).folder
-    found = requested([*words, "hours=40", f"released={theirs}"])
+    found = parse_request([*words, "hours=40", f"released={theirs}"])
     recipes = {
         found.tasks[name].at["arm"]: recipe
         for name, recipe in found.recipes.items()
@@ -1001,7 +1021,7 @@ def test_a_study_with_a_released_run_passes_every_check(
 
 def test_each_arm_confirms_what_its_own_tuning_chose(tmp_path: Path) -> None:
     """At all labels and at a tenth, of eight tries: on every seed, from its own run."""
-    found = tasks_of(ASKED, Extent(8, 3, 20, (0.1,)))
+    found = tasks_of(ASKED, StudySize(8, 3, 20, (0.1,)))
     chosen = {
         ("tune", "mae"): {"optim.lr": 0.3, "data.mixup": "0.8"},
         ("tune", "scratch"): {"init": "scratch", "optim.lr": 0.1, "data.mixup": "0.0"},
@@ -1020,7 +1040,7 @@ def test_each_arm_confirms_what_its_own_tuning_chose(tmp_path: Path) -> None:
     finals = [task for task in found.values() if task.run.startswith("final")]
     assert best == len(chosen) and len(finals) == 2 * 2 * 3
     for task in finals:
-        words = launch.command(task, found, tmp_path)
+        words = launch.task_command(task, found, tmp_path)
         values = {**chosen[task.run.replace("final", "tune"), task.at["arm"]]}
         ways = {"{own_fewer}": f"{tmp_path}/own_fewer-10%-{task.seed}", "scratch": "scratch"}
         way = values.pop("init", "")
@@ -1032,7 +1052,7 @@ def test_each_arm_confirms_what_its_own_tuning_chose(tmp_path: Path) -> None:
 def test_its_report_compares_what_was_chosen(tmp_path: Path) -> None:
     """70, 70.25, 70.5% against 60, 60, 60.25%: 10, 10.25 and 10.25 points. What is claimed is of
     these hours, network and tries."""
-    asked = question.ask({"data": "shapes", "data.size": "32", "model": "vit_p8"})
+    asked = study_setup.build_setup({"data": "shapes", "data.size": "32", "model": "vit_p8"})
     top1 = {"mae": (280, 281, 282), "scratch": (240, 240, 241)}
 
     def measured(task: Task) -> made_studies.Measured:
@@ -1046,7 +1066,7 @@ def test_its_report_compares_what_was_chosen(tmp_path: Path) -> None:
             return {"knn": (0.3, "test"), "fresh_knn": (0.2, "test")}
         return {"loss": (1.0, "validation")}
 
-    file = study_file(asked, Extent(4, 3, 20, frozen=True), 4)
+    file = study_file(asked, StudySize(4, 3, 20, frozen=True), 4)
     folder = made_studies.study(tmp_path / "worth", file, measured)
     found = report.write(folder)
     assert not found.results.foreign and not found.results.missing

@@ -17,7 +17,7 @@ from helpers.runs import run
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, session, setup
 from ssl_vit.models import encoder, weights
-from ssl_vit.models.architectures import ROTARY_ARGS, timm_args
+from ssl_vit.models.architectures import ROTARY_ARGS, build_timm_args
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.model import GIVEN, HYBRID, RESNET
@@ -95,7 +95,7 @@ def test_no_argument_that_is_given_may_be_given_again(
 
     model = Model(**options)
     for exported in (True, False):
-        given |= timm_args(model, 32, 5, exported)
+        given |= build_timm_args(model, 32, 5, exported)
     monkeypatch.setattr(timm, "create_model", build)
     with pytest.raises(UserError):
         encoder.build_backbone(model, Data(size=32, channels=5))

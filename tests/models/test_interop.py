@@ -391,7 +391,7 @@ def test_timm_and_transformers_see_the_pixels_that_were_evaluated(
     if (size, way) != (64, "narrow"):
         assert apart < len(SHAPES) / 2
     for place in (folder, tmp_path / "vit"):
-        found = export_files.evaluation(place)
+        found = export_files.read_eval_crop(place)
         assert found["eval_mode"] == mode
         if mode == "crop":
             assert int(size / found["eval_crop"]) == int(size / crop)
@@ -401,7 +401,7 @@ def test_timm_and_transformers_see_the_pixels_that_were_evaluated(
 def test_a_shorter_side_said_in_pixels_is_the_same_number_again(side: int) -> None:
     crop = {"do_center_crop": True, "crop_size": {"height": side, "width": side}}
     for short in range(side, 4 * side):
-        found = export_files.of_processor({"size": {"shortest_edge": short}, **crop})
+        found = export_files.eval_crop_of_transformers({"size": {"shortest_edge": short}, **crop})
         assert int(side / found["eval_crop"]) == short
 
 
@@ -432,7 +432,7 @@ def test_a_foreign_export_says_how_its_encoder_is_evaluated(
         del config["pretrained_cfg"][key]
     config["pretrained_cfg"] |= cropping
     path.write_text(json.dumps(config))
-    assert export_files.evaluation(folder) == wanted
+    assert export_files.read_eval_crop(folder) == wanted
     own = tmp_path / "own.yaml"
     own.write_text(
         "objective: probe\ndata: {name: mine, path: .., size: 64, eval_crop: 0.7}\nmodel: vit_n8\n"

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from helpers.encoders import DATA, MODEL, net, pixels
 from ssl_vit.inspection import embeddings
 from ssl_vit.models import encoder, weights
-from ssl_vit.models.architectures import first_registers
+from ssl_vit.models.architectures import init_registers
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.models.position_weights import exported_state, resize_positions
 from ssl_vit.models.positions import Learned2d, Sincos2d
@@ -119,7 +119,7 @@ def test_tokens_positions_and_scales_do_not_decay(kind: str) -> None:
     """And with a decay of rates by layer, positions learn as the other embeddings."""
     one = made(kind, registers=2, layer_scale=0.1, qk_norm=True, activation="swiglu")
     objective = Supervised(one, 5, loss="softmax", smoothing=0, hidden=False, pool="avg")
-    groups = optim.groups(objective, 0.1, lr=1.0, layer_decay=0.5)
+    groups = optim.parameter_groups(objective, 0.1, lr=1.0, layer_decay=0.5)
     names = {id(p): name for name, p in objective.named_parameters()}
     found = {names[id(p)]: group for group in groups for p in group["params"]}
     ends = ("qkv.weight", "attn.proj.weight", "fc1.weight", "fc2.weight", "head.weight")
@@ -138,7 +138,7 @@ def test_a_seed_gives_the_same_embeddings_with_every_torch() -> None:
     torch.manual_seed(0)
     table = Learned2d("learned_2d", grid=(3, 5), width=32)
     backbone = SimpleNamespace(reg_token=torch.empty(1, 4, 32))
-    first_registers(backbone)
+    init_registers(backbone)
     found = [table.column_Ch, table.row_Rh, backbone.reg_token]
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 

@@ -21,7 +21,7 @@ from helpers.runs import run
 from ssl_vit.errors import UserError
 from ssl_vit.jobs.api import load_encoder
 from ssl_vit.models import encoder, interop, weights
-from ssl_vit.models.architectures import timm_args
+from ssl_vit.models.architectures import build_timm_args
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve, resolve_encoder
 from ssl_vit.recipe.model import POSITIONS
@@ -228,7 +228,7 @@ def test_missing_unexpected_and_damaged_weights_are_named(tmp_path: Path) -> Non
     refusal(net(), folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config\.json"):
-        InitSource(str(folder)).described_values()
+        InitSource(str(folder)).read_description()
 
 
 def test_other_normalisation_is_refused(tmp_path: Path) -> None:
@@ -291,7 +291,9 @@ def google(folder: Path, **change: np.ndarray) -> Path:
 def test_a_google_checkpoint_gives_timms_features(tmp_path: Path) -> None:
     path, made = google(tmp_path), net()
     weights.load_weights(made, InitSource(str(path)))
-    theirs = timm.create_model("vit_base_patch16_224", num_classes=0, **timm_args(MODEL, 16)).eval()
+    theirs = timm.create_model(
+        "vit_base_patch16_224", num_classes=0, **build_timm_args(MODEL, 16)
+    ).eval()
     theirs.load_pretrained(str(path))
     with torch.no_grad():
         wanted = theirs(pixels() / 127.5 - 1)

@@ -73,7 +73,7 @@ def test_steps_of_any_length_do_not_know_how_much_is_done(asked: str, tmp_path: 
         words.append("views.local_size=8")
     recipe = resolve(words)
     encoder = build_encoder(recipe.model, recipe.data)
-    objective = building.build(building.Settings.of(recipe), encoder, classes=10)
+    objective = building.build_objective(building.Settings.from_recipe(recipe), encoder, classes=10)
 
     def scheduled(progress: float) -> list[object]:
         objective.start_step(progress)

@@ -161,7 +161,7 @@ def test_schedules_are_worked_values() -> None:
 def test_weight_decay_follows_its_schedule_where_there_is_any() -> None:
     objective = made()
     settings = Optim(steps=12, lr=0.1, weight_decay=0.04, weight_decay_end=0.4)
-    optimizer, _ = optim.build(objective, settings)
+    optimizer, _ = optim.build_optimizer(objective, settings)
     optim.set_weight_decay(optimizer, settings, 6)
     decays = [group["weight_decay"] for group in optimizer.param_groups]
     assert decays == pytest.approx([0.22, 0.22, 0])  # the second is the prototypes'

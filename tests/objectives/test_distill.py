@@ -30,7 +30,7 @@ from helpers.view_batches import image_batch
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.models import interop
-from ssl_vit.objectives.distill.network import Distillation, resized
+from ssl_vit.objectives.distill.network import Distillation, resize
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model, without_private
@@ -120,7 +120,9 @@ def test_the_teacher_stays_as_it_is_and_out_of_the_export() -> None:
     objective = made(*CASES[0]).train()
     assert not objective.teacher.encoder.training
     assert not any(p.requires_grad for p in objective.teacher.parameters())
-    trained = {id(p) for group in optim.groups(objective, 0.1, 1.0) for p in group["params"]}
+    trained = {
+        id(p) for group in optim.parameter_groups(objective, 0.1, 1.0) for p in group["params"]
+    }
     assert trained.isdisjoint(map(id, objective.teacher.parameters()))
     assert objective.exported is objective.encoder
     parts = {name.partition(".")[0] for name in objective.heads()}
@@ -130,7 +132,10 @@ def test_the_teacher_stays_as_it_is_and_out_of_the_export() -> None:
 def test_a_deeper_teacher_leaves_learning_rates_of_layers_as_they_are() -> None:
     """Layers were counted from the teacher's last."""
     shallow, deep = (
-        {group["lr"] for group in optim.groups(made(*CASES[0], depth=depth), 0.1, 1.0, 0.5)}
+        {
+            group["lr"]
+            for group in optim.parameter_groups(made(*CASES[0], depth=depth), 0.1, 1.0, 0.5)
+        }
         for depth in (1, 5)
     )
     assert shallow == deep == {1.0, 0.5, 0.25, 0.125}
@@ -139,7 +144,7 @@ def test_a_deeper_teacher_leaves_learning_rates_of_layers_as_they_are() -> None:
 @pytest.mark.parametrize("size", [12, 16, 28])
 def test_images_are_resized_as_pillow_does(size: int) -> None:
     images = pixels(2)
-    found = resized(images, size)
+    found = resize(images, size)
     assert found.dtype == torch.uint8 and found.shape == (2, 3, size, size)
     for image, one in zip(images, found, strict=True):
         picture = Image.fromarray(image.permute(1, 2, 0).numpy())

@@ -108,5 +108,5 @@ def test_patches_are_whole_cells() -> None:
     with pytest.raises(UserError, match=r"^target=hog: .* multiple of 8 "):
         resolve(altered(TINY, "target=hog", "name=x"))
     recipe = resolve(altered(TINY, "target=hog", "model.patch=8", "name=x"))
-    built = Settings.of(recipe).build_target(SimpleNamespace(patch_size=8))
+    built = Settings.from_recipe(recipe).build_target(SimpleNamespace(patch_size=8))
     assert built.num_outputs == 27

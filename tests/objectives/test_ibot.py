@@ -117,7 +117,7 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(
     objective, given = made(**own), view_batch(6, local)
     assert (objective.head.mlp_of_patches is None) != own.get("own_head", False)
     objective.start_step(progress)
-    masks = list(objective.masks(given.key).chunk(2))
+    masks = list(objective.sample_masks(given.key).chunk(2))
     assert 0 < sum(mask.any(1).sum().item() for mask in masks) < 12
     metrics = assert_is_plain(
         objective, given, lambda plain: plain_loss(plain, given, masks, temperature)
@@ -163,7 +163,7 @@ def test_masks_are_of_as_many_patches_as_said() -> None:
     drawn on its own, and by its key alone."""
     objective = made()
     key = torch.from_numpy(rng.key(0, 0, np.arange(3000)))
-    found = objective.masks(key)
+    found = objective.sample_masks(key)
     count = found.sum(1)
     assert binomtest(int((count == 0).sum()), 6000, 0.5).pvalue > 1e-4
     seen = np.bincount(count[count > 0].numpy(), minlength=9)
@@ -172,7 +172,7 @@ def test_masks_are_of_as_many_patches_as_said() -> None:
         assert binomtest(int(seen[number]), int(seen.sum()), 1 / 7).pvalue > 1e-4
     first, second = found.chunk(2)
     assert not torch.equal(first, second)
-    assert torch.equal(objective.masks(key[5:7]), torch.cat([first[5:7], second[5:7]]))
+    assert torch.equal(objective.sample_masks(key[5:7]), torch.cat([first[5:7], second[5:7]]))
 
 
 @pytest.fixture(scope="module")

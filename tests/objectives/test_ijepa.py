@@ -74,7 +74,7 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation() -> None:
 def test_the_spread_of_features_by_hand() -> None:
     """Of all patches, after the norm of channels; 0 where all are the same."""
     objective, given = made(), image_batch(5)
-    taught = objective._teach(given.image)
+    taught = objective._teacher_features(given.image)
     by_hand = sum(one.double().numpy().std(0).mean() for one in taught)
     total, count = objective(given).metrics["feature_spread"]
     assert count == 5 and float(total) == pytest.approx(by_hand, rel=1e-5)
@@ -97,7 +97,7 @@ def test_the_picture_shows_where_predictions_are_near_the_teachers() -> None:
     objective.head.weight.data.zero_()
     for sign, level in ((1, 255), (-1, 0)):
         feature_BND = torch.full((len(given.key), GRID**2, 32), 1.0)
-        objective._teach = lambda image, feature_BND=feature_BND: feature_BND
+        objective._teacher_features = lambda image, feature_BND=feature_BND: feature_BND
         objective.head.bias.data.fill_(float(sign))
         found = objective.panels(given)
         assert torch.equal(found["original"], given.image)

@@ -74,8 +74,8 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
 def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list[str]) -> None:
     """DDP fails where one does not."""
     recipe = resolve(altered(tiny, *own, "name=x"))
-    objective = building.build(
-        building.Settings.of(recipe),
+    objective = building.build_objective(
+        building.Settings.from_recipe(recipe),
         encoder.build_backbone(recipe.model, recipe.data, 0, recipe.optim.drop_path),
         5,
     )

@@ -96,7 +96,7 @@ def built(words: list[str]) -> Objective:
     recipe = resolve(altered(words, "name=x"))
     torch.manual_seed(0)
     net = encoder.build_backbone(recipe.model, recipe.data, 0, 0)
-    return building.build(building.Settings.of(recipe), net, 0)
+    return building.build_objective(building.Settings.from_recipe(recipe), net, 0)
 
 
 def batch(count: int = 3) -> Batch:

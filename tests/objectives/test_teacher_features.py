@@ -168,7 +168,7 @@ def test_nothing_is_chosen_by_its_loss(best: str) -> None:
 def test_joint_training_moves_the_teacher() -> None:
     recipe = resolve(altered(TEACHER, "recipe=joint", "data2vec.momentum=[0.5,0.5]", "name=x"))
     net = encoder.build_encoder(recipe.model, recipe.data)
-    joint = building.build(building.Settings.of(recipe), net, 5)
+    joint = building.build_objective(building.Settings.from_recipe(recipe), net, 5)
     momentum, pairs = joint.averages(0.3)
     assert momentum == 0.5 and len([*pairs]) == len([*net.parameters()])
     assert joint.baselines_move

@@ -16,8 +16,8 @@ from ssl_vit.lab.runs import index as index_page
 from ssl_vit.pages import metric_tables, run_page
 from ssl_vit.recipe import load
 from ssl_vit.recipe.records.run import Measured
-from ssl_vit.recipe.schema import more_held_out
-from ssl_vit.stats import proportion
+from ssl_vit.recipe.schema import option_for_more_held_out
+from ssl_vit.stats import wilson_interval
 
 CAUTION = "An accuracy on fewer than 100 images is uncertain by 10 points or more"
 
@@ -39,7 +39,7 @@ def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None:
-    interval = proportion(0.5, FEW_IMAGES)
+    interval = wilson_interval(0.5, FEW_IMAGES)
     assert 0.09 < (interval.high - interval.low) / 2 < 0.1
     assert few_images({"validation": 100, "test": 5_000}) == []
     (text,) = few_images({"test": 5_000}, group="patient")
@@ -65,7 +65,7 @@ def test_more_images_are_held_out_where_a_share_limits_them(
     options: list[str], remedy: str
 ) -> None:
     recipe = load.resolve(options)
-    assert more_held_out(recipe) == remedy
+    assert option_for_more_held_out(recipe) == remedy
     (text,) = few_images({"validation": 12}, (), remedy)
     assert ("use data.validation=0.2" in text) == bool(remedy)
 
@@ -143,7 +143,7 @@ def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
 def test_n_is_of_images_where_a_metric_counts_patches() -> None:
     entry = Measured(value=0.5, split="validation", n=134)
     for measured_on, images in (({"validation": 5}, 5), ({}, 134)):
-        (one,) = metric_tables.readings({"accuracy_masked": entry}, measured_on)
+        (one,) = metric_tables.read_metrics({"accuracy_masked": entry}, measured_on)
         assert one.images == images
 
 
@@ -156,8 +156,8 @@ def test_a_model_card_is_as_careful(runs: Path) -> None:
 
 def verbs(entries: dict[str, Measured], measured_on: dict[str, int]) -> list[str]:
     """Whether the model beats each of its baselines."""
-    found = metric_tables.readings(entries, measured_on)
-    return [other.verb for one in found for other in one.beside]
+    found = metric_tables.read_metrics(entries, measured_on)
+    return [other.verb for one in found for other in one.comparisons]
 
 
 def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None:
@@ -168,7 +168,7 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
         "top1": Measured(value=0.5272, split="test", n=239),
         "majority_top1": Measured(value=0.25, split="test", n=239),
     }
-    found = metric_tables.readings(entries, {"validation": 9, "test": 239})
+    found = metric_tables.read_metrics(entries, {"validation": 9, "test": 239})
     assert metric_tables.verdict(found) == (
         "At the training task, the model beats the commonest class (52.72% against 25.00% on 239 test"
         " images), and is measured on too few images to be compared with the loss of guessing (1.357"
@@ -215,7 +215,7 @@ def test_a_network_whose_loss_is_not_finite_beats_nothing() -> None:
     }
     broken = entries | {"loss": Measured(value=float("nan"), split="validation", n=900)}
     said = [
-        metric_tables.verdict(metric_tables.readings(one, {"validation": 900}))
+        metric_tables.verdict(metric_tables.read_metrics(one, {"validation": 900}))
         for one in (entries, broken)
     ]
     assert "beats" in said[0] and "beats" not in said[1]
@@ -234,7 +234,7 @@ def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
 def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
     """Wilson's of 80 of 239, by hand: centre 0.33734, half of it 0.05941."""
     entries = {"knn": Measured(value=80 / 239, split="test", n=239)}
-    (row,) = metric_tables.results(metric_tables.readings(entries)).rows
+    (row,) = metric_tables.results_table(metric_tables.read_metrics(entries)).rows
     assert row == ["k-NN", "33.47%", "27.79% to 39.68%", "test", "239"]
 
 

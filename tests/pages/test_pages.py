@@ -28,7 +28,7 @@ from ssl_vit.lab.runs import index as index_page
 from ssl_vit.lab.runs import listed
 from ssl_vit.pages import blocks, curves, figure_blocks, figure_style, run_page
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
-from ssl_vit.pages.curves import Curve, thinned
+from ssl_vit.pages.curves import Curve, thin_curve
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import load, schema, tools
 from ssl_vit.runs import lock
@@ -130,16 +130,16 @@ def test_thinning_keeps_ends_and_peaks():
     values = np.zeros(100_000)
     values[0], values[-1], values[50_001], values[70_003] = 5.0, 6.0, 9.0, -9.0
     values[20_000] = float("nan")
-    few = thinned(Curve(np.arange(100_000), values), 600)
+    few = thin_curve(Curve(np.arange(100_000), values), 600)
     assert len(few.values) <= 600
     kept = dict(zip(few.steps.tolist(), few.values.tolist(), strict=True))
     assert (kept[0], kept[99_999], kept[50_001], kept[70_003]) == (5, 6, 9, -9)
     assert 20_000 in kept, "a gap is not drawn over"
     assert list(kept) == sorted(kept)
     short = Curve(np.array([1, 2]), np.array([3.0, 4.0]))
-    assert thinned(short, 600) is short
+    assert thin_curve(short, 600) is short
     for count in (600, 601, 602, 650, 1201):
-        steps = thinned(Curve(np.arange(count), np.zeros(count)), 600).steps
+        steps = thin_curve(Curve(np.arange(count), np.zeros(count)), 600).steps
         assert steps[0] == 0 and steps[-1] == count - 1 and len(steps) <= 600
 
 
@@ -277,7 +277,7 @@ def test_warnings_and_skipped_updates(tmp_path):
 
 
 def test_figures_are_inside_up_to_a_size(tmp_path, monkeypatch):
-    captioned = {*figure_blocks.SHOWN, *figure_blocks.DECLARED_FIGURES}
+    captioned = {*figure_blocks.DESCRIPTIONS, *figure_blocks.DECLARED_FIGURES}
     assert {*tools.FIGURES, "predictions"} == captioned
     folder = make_run(tmp_path / "made")
     record = {"figures": {"predictions": {"images": "cifar10, split test", "count": 9}}}
@@ -487,7 +487,7 @@ def test_a_warning_that_was_repeated_is_one_line_with_its_count(tmp_path):
     line = "2026-01-01 00:00:00 warning: an image was replaced by the next: {}.png: cut off\n"
     (folder / "log.txt").write_text(3 * line.format("a") + line.format("b"))
     record = read_run(folder)
-    (listing,) = [b for b in run_page.warnings(record) if isinstance(b, blocks.Listing)]
+    (listing,) = [b for b in run_page.warning_blocks(record) if isinstance(b, blocks.Listing)]
     assert [text.partition(": ")[2] for text in listing.lines] == [
         "a.png: cut off (3 times)",
         "b.png: cut off",

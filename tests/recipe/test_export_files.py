@@ -33,7 +33,7 @@ def test_pixels_are_normalised_as_transformers_does_it(options: dict, tmp_path: 
     processor = ViTImageProcessor.from_pretrained(tmp_path)
     image_CHW = torch.randint(0, 256, (3, 224, 224), dtype=torch.uint8)
     theirs = torch.as_tensor(processor(image_CHW, return_tensors="pt")["pixel_values"])[0]
-    found = export_files.normalisation(tmp_path)
+    found = export_files.read_normalisation(tmp_path)
     mean, std = (torch.tensor(found[key])[:, None, None] for key in ("mean", "std"))
     torch.testing.assert_close((image_CHW / 255 - mean) / std, theirs.float(), rtol=1e-5, atol=1e-4)
 

@@ -45,7 +45,7 @@ def test_each_tool_has_help(tool: str) -> None:
     if tool in ("pretrain", "finetune", "evaluate"):
         every = tool_help(TOOLS[tool], ["all"])
         assert all(f"  {key}=" in every for key in schema.all_keys())
-        turned = TOOLS[tool].most
+        turned = TOOLS[tool].common_keys
         assert len(turned) == 10 and all(f"  {key}=" in shown for key in turned)
 
 

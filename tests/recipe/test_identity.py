@@ -35,8 +35,10 @@ def test_a_key_that_lacks_is_at_its_default_and_a_hash_that_lacks_does_not_count
     found = differences(there, here, undecided)
     keys = [one.key for one in found]
     assert len(keys) == len({*keys}) and {*keys} == by_hand(there, here) - undecided
-    turned = {one.key: (str(one.here), str(one.there)) for one in differences(here, there)}
-    assert {one.key: (str(one.there), str(one.here)) for one in differences(there, here)} == turned
+    turned = {one.key: (str(one.wanted), str(one.recorded)) for one in differences(here, there)}
+    assert {
+        one.key: (str(one.recorded), str(one.wanted)) for one in differences(there, here)
+    } == turned
     assert all((one.kind, one.name) == _parts(one.key) for one in found)
 
 

@@ -26,7 +26,7 @@ from ssl_vit.pages import run_page
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration, plugins, recipe_files, schema
 from ssl_vit.recipe.help import meaning
-from ssl_vit.recipe.identity import computed_values, counts, differences
+from ssl_vit.recipe.identity import changes_experiment, computed_values, differences
 from ssl_vit.recipe.load import recipe_file, resolve
 from ssl_vit.runs.folder import Run, open_run
 from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
@@ -96,7 +96,7 @@ def test_a_target_of_ones_own(plugin: Path, tiny: list[str], capsys: pytest.Capt
     for name, more, drawn in (("same", "", True), ("changed", "# changed", False)):
         file = plugin.with_name(f"{name}_{plugin.name}")
         file.write_text(plugin.read_text() + more)
-        for one in [*filter(declaration.is_plugins, map(type, declaration.all_declared()))]:
+        for one in [*filter(declaration.is_from_plugin, map(type, declaration.all_declared()))]:
             declaration.withdraw(one.name)
         words = [f"init={run.folder}", "figures=[filters,reconstruction]", "images=2"]
         draw_figures.main([*words, f"plugin={file}"])
@@ -136,7 +136,7 @@ def test_the_guides_loss_is_that_of_a_plain_implementation(
     assert "views found 9.1% (guessing)" in out and "encoder.feature" not in out  # 1 of 11
     assert {"loss", "found"} <= run.rows()[0].keys()
     network = build_encoder(run.recipe.model, run.recipe.data)
-    objective = building.build(building.Settings.of(run.recipe), network, 0)
+    objective = building.build_objective(building.Settings.from_recipe(run.recipe), network, 0)
     view_BV3HW = torch.randint(256, (3, 2, 3, 16, 16), dtype=torch.uint8)
     number_B = torch.arange(3)
     step = objective(Batch(view_BV3HW[:, 0], number_B, number_B, number_B, views=view_BV3HW))
@@ -384,7 +384,9 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
     declaration.withdraw("turned")
     other = written | {"turned.turns": 1}
     assert written_hash(written, free) == known != written_hash(other, free)
-    assert counts("turned.note"), "what a run recorded of its keys holds for that run alone"
+    assert changes_experiment("turned.note"), (
+        "what a run recorded of its keys holds for that run alone"
+    )
 
 
 def test_a_fine_tuning_of_ones_own_is_finetune_s(plugin: Path, tiny: list[str]) -> None:
@@ -581,7 +583,7 @@ def test_metrics_of_a_plugin_may_have_any_name(
     assert "spread of views, held-out" in index and "errors, held-out" in index
     for folder, label in zip(folders, ("spread of views", "errors"), strict=True):
         assert f"guessing {label}" in card.write(open_run(folder), folder / "export")
-    with metrics.own_rows(read_run(folders[0]).environment.own_rows):
+    with metrics.use_plugin_rows(read_run(folders[0]).environment.plugin_rows):
         assert metrics.find_metric("probe_knn").unit == metrics.NUMBER
     assert metrics.find_metric("knn").words == "k-NN"
     baseline = metrics.find_baseline("variance")

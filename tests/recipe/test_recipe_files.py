@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssl_vit.errors import UserError
-from ssl_vit.lab.study.request import requested
+from ssl_vit.lab.study.request import parse_request
 from ssl_vit.recipe import recipe_files
 from ssl_vit.recipe.load import resolve
 
@@ -15,7 +15,7 @@ from ssl_vit.recipe.load import resolve
 def test_the_study_that_no_document_names_can_be_run() -> None:
     """The others are in commands of the documents, each of which tests/house resolves; tests/freeze
     has the tasks of all."""
-    assert requested(["recipe=study/figure5"], stand_ins=True).tasks
+    assert parse_request(["recipe=study/figure5"], stand_ins=True).tasks
 
 
 PARTS = st.sampled_from(

@@ -184,7 +184,9 @@ def test_objectives_train_every_weight_of_it(
             started(folders[shape], *words)
         return
     recipe, net = started(folders[shape], *words)
-    network = building.build(building.Settings.of(recipe), net, classes=0).train()
+    network = building.build_objective(
+        building.Settings.from_recipe(recipe), net, classes=0
+    ).train()
     network(view_batch(4, local=2 if has_local else 0)).loss.backward()
     left = [name for name, one in net.named_parameters() if one.requires_grad and one.grad is None]
     assert not left and all(one.isfinite().all() for one in network.parameters())

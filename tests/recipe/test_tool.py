@@ -113,7 +113,7 @@ def test_a_mistake_is_one_line(arguments: list[str], says: str) -> None:
 
 
 def test_keys_can_be_left_to_others() -> None:
-    own, rest = split(CutOptions, ["x", "size=2", "form=a", "k=1"], leave=["form"])
+    own, rest = split(CutOptions, ["x", "size=2", "form=a", "k=1"], ignored=["form"])
     assert own == {"folder": "x", "size": "2"} and rest == ["form=a", "k=1"]
 
 

@@ -203,7 +203,7 @@ def test_a_run_of_a_study_without_images_is_planned_on_those_of_the_run_it_start
         for name, own in options.items()
     }
     study = read.build({"title": "t", "runs": runs}, "study")
-    planned = check.recipes(study, tasks.plan(study, {}, {}))
+    planned = check.recipes(study, tasks.plan_tasks(study, {}, {}))
     data = {name.split("-")[0]: recipe.data for name, recipe in planned.items()}
     assert (data["probe"].path, data["probe"].size) == (str(images), 32)
     assert (data["other"].path, data["other"].name, data["other"].size) == (None, "shapes", 64)

@@ -16,7 +16,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.options import PlanOptions, ReportOptions
 from ssl_vit.lab.study.options import StudyOptions
-from ssl_vit.lab.study.request import requested
+from ssl_vit.lab.study.request import parse_request
 from ssl_vit.recipe import words as word_module
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.parsing import nested
@@ -218,7 +218,7 @@ def test_what_is_for_the_command_line_is_refused(kind: type, key: str, word: str
 def test_a_flag_without_dashes_starts_no_study() -> None:
     """check=true was taken for an option, and the study ran."""
     with pytest.raises(UserError, match=r"^unknown key check; did you mean --check\?"):
-        requested(["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
+        parse_request(["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
 
 
 # Sweeps
@@ -227,11 +227,11 @@ def test_a_flag_without_dashes_starts_no_study() -> None:
 def test_a_sweep_is_the_one_of_the_command_line(tmp_path: Path) -> None:
     swept = {"corruption": {"rate": [0.3, 0.5]}, "optim.lr": [1e-3, 0.01]}
     options = {"recipe": "mpp", "seeds": [0, 2], "out": tmp_path, "sweep": swept}
-    found = requested(words({}, options, StudyOptions))
+    found = parse_request(words({}, options, StudyOptions))
     typed = ["recipe=mpp", "seeds=0,2", f"out={tmp_path}"]
-    other = requested([*typed, "sweep", "corruption.rate=0.3,0.5", "optim.lr=0.001,0.01"])
+    other = parse_request([*typed, "sweep", "corruption.rate=0.3,0.5", "optim.lr=0.001,0.01"])
     assert found.tasks == other.tasks and len(found.tasks) == 16
-    one = requested(words({}, options | {"seeds": [5]}, StudyOptions))
+    one = parse_request(words({}, options | {"seeds": [5]}, StudyOptions))
     assert {task.seed for task in one.tasks.values()} == {5}
 
 

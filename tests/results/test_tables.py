@@ -168,7 +168,7 @@ def test_the_table_of_warnings_is_that_of_its_file() -> None:
     for line, (names, by) in zip(shown.splitlines()[2:], wanted.items(), strict=True):
         runs = [one for name in names for one in found[name]]
         warned, n = sum(bool(one["says"]) for one in runs), len(runs)
-        low, high = stats.proportion(warned / n, n)
+        low, high = stats.wilson_interval(warned / n, n)
         cells = [cell.strip() for cell in line.split("|")][3:5]
         assert cells == [f"{warned} of {n}", f"{low:.0%} to {high:.0%}"]
         assert by == tuple(

@@ -75,7 +75,7 @@ def test_a_line_says_how_it_goes_and_how_long_it_takes(
 
 
 def test_what_is_measured_is_told_as_training_is(clock: Clock, capsys) -> None:
-    for _ in console.told(range(3), 3, "batches"):
+    for _ in console.with_progress(range(3), 3, "batches"):
         clock.now += 30
     assert printed(capsys)[0] == "measured      1/3  batches  left 1 min 00 s"
 

@@ -15,7 +15,7 @@ from ssl_vit.data import fingerprints
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, evaluate, reuse
 from ssl_vit.jobs import train as train_job
-from ssl_vit.lab.study.request import requested
+from ssl_vit.lab.study.request import parse_request
 from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.records.run import Result
 from ssl_vit.runs import lock
@@ -203,7 +203,7 @@ def test_a_finished_run_is_told_for_its_own_images_only(
 def test_what_is_not_here_is_said_not_to_have_been_checked(place: Path, tmp_path: Path) -> None:
     run, _ = found(options_of(place))
     run.recipe.init, run.recipe.data.path, run.recipe.data.hub = f"{tmp_path}/gone", None, "me/pics"
-    lines = reuse.check(run)
+    lines = reuse.check_finished(run)
     assert [line.partition(":")[0] for line in lines] == [
         f"init={tmp_path}/gone",
         "data.hub=me/pics",
@@ -324,10 +324,10 @@ def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
     plugin, ran = plugin_that_tells(tmp_path)
     study, own = tmp_path / "theirs.yaml", f", plugin: {plugin}"
     study.write_text(f"title: t\nruns: {{a: {{tool: pretrain, options: {{recipe: mpp{own}}}}}}}\n")
-    line = refused(requested, [f"recipe={study}"])
+    line = refused(parse_request, [f"recipe={study}"])
     assert f"plugin: {plugin}: " in line and not ran.exists()
     study.write_text(study.read_text().replace(own, ""))
-    assert requested([f"recipe={study}", f"plugin={plugin}"]).tasks and ran.exists()
+    assert parse_request([f"recipe={study}", f"plugin={plugin}"]).tasks and ran.exists()
 
 
 def test_images_are_hashed_once_for_all_runs_that_share_them(

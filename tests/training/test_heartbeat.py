@@ -318,5 +318,5 @@ def test_only_intervals_without_a_change_count() -> None:
     peer = heartbeat.Peer(first)
     for read in (first, first, beat):
         peer = peer.after_interval(read)
-    assert (peer.silent, peer.stood) == (0, 3 * heartbeat.INTERVAL)
+    assert (peer.silent, peer.idle) == (0, 3 * heartbeat.INTERVAL)
     assert peer.after_interval(heartbeat.Heartbeat(3, 8)) == (heartbeat.Heartbeat(3, 8), 0, 0)

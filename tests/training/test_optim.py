@@ -35,13 +35,13 @@ DECAYED = {
 @pytest.fixture
 def objective() -> nn.Module:
     net = encoder.build_encoder(RECIPE.model, RECIPE.data)
-    return building.build(building.Settings.of(RECIPE), net, classes=0)
+    return building.build_objective(building.Settings.from_recipe(RECIPE), net, classes=0)
 
 
 def learning_rates(**settings) -> list[float]:
     """The learning rates of step 0 to the last, from the real thing."""
     how = Optim(**settings)
-    optimizer, schedule = optim.build(nn.Linear(1, 1), how)
+    optimizer, schedule = optim.build_optimizer(nn.Linear(1, 1), how)
     found = []
     for _ in range(how.steps + 1):
         (rate,) = {group["lr"] for group in optimizer.param_groups}
@@ -53,7 +53,7 @@ def learning_rates(**settings) -> list[float]:
 
 def test_the_weights_of_layers_decay_and_nothing_else(objective: nn.Module) -> None:
     names = {id(parameter): name for name, parameter in objective.named_parameters()}
-    decayed, free = optim.groups(objective, 0.3, lr=1.0)
+    decayed, free = optim.parameter_groups(objective, 0.3, lr=1.0)
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
     assert {names[id(p)] for p in decayed["params"]} == DECAYED
     grouped = [names[id(p)] for group in (decayed, free) for p in group["params"]]
@@ -68,7 +68,7 @@ def test_frozen_parameters_are_left_out_and_convolutions_of_any_dimension_decay(
     others = nn.BatchNorm1d(2), nn.Embedding(3, 2), nn.Linear(2, 2)
     module = nn.Sequential(nn.Conv1d(2, 2, 1), nn.Conv3d(2, 2, 1), *others)
     module[4].weight.requires_grad_(False)
-    decayed, free = optim.groups(module, 0.1, lr=1.0)
+    decayed, free = optim.parameter_groups(module, 0.1, lr=1.0)
     assert {id(p) for p in decayed["params"]} == {id(module[0].weight), id(module[1].weight)}
     assert len(free["params"]) == 6 and not any(p is module[4].weight for p in free["params"])
 
@@ -122,7 +122,7 @@ def test_steps_are_adam_with_the_decay_beside_it():
     module = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)).double()
     mine = {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
     moments = {name: (np.zeros_like(p), np.zeros_like(p)) for name, p in mine.items()}
-    optimizer, schedule = optim.build(module, how)
+    optimizer, schedule = optim.build_optimizer(module, how)
     for step in range(7):
         optimizer.zero_grad()
         (module(torch.randn(5, 4, dtype=torch.float64)) ** 3).sum().backward()
@@ -156,7 +156,7 @@ def test_the_norm_is_that_before_clipping(limit, left):
 def test_layers_learn_as_slowly_as_in_beit_and_mae(objective: nn.Module, decay: float) -> None:
     """Their numbers of layers: 0 the embeddings, 1 to L the blocks, L + 1 all else; the rate is lr
     decay^(L + 1 - number)."""
-    groups = optim.groups(objective, 0.1, lr=2.0, layer_decay=decay)
+    groups = optim.parameter_groups(objective, 0.1, lr=2.0, layer_decay=decay)
     rates = {
         id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]
     }
@@ -178,7 +178,7 @@ def test_two_steps_of_sgd_by_hand():
     module = nn.Linear(1, 1, bias=False)
     nn.init.ones_(module.weight)
     how = Optim(name="sgd", lr=0.5, momentum=0.8, weight_decay=0.1, steps=10**9, warmup=0)
-    optimizer, _ = optim.build(module, how)
+    optimizer, _ = optim.build_optimizer(module, how)
     w, v = 1.0, 0.0
     for gradient in (0.3, -0.2):
         module.weight.grad = torch.tensor([[gradient]])
@@ -192,7 +192,7 @@ def test_the_running_mean_by_hand():
     """And that of batch norms' statistics: with those of the last weights averages lost their
     accuracy."""
     module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1), GlobalBatchNorm(1))
-    mean = optim.averaged(module, 0.9)
+    mean = optim.build_average(module, 0.9)
     wanted = 1.0  # it starts at the first step's
     for value in (1.0, 3.0, -2.0):
         for one in (module[0].weight, module[1].running_mean, module[2].running_var):
@@ -201,7 +201,7 @@ def test_the_running_mean_by_hand():
         wanted = 0.9 * wanted + 0.1 * value
     found = (mean.module[0].weight, mean.module[1].running_mean, mean.module[2].running_var)
     assert [one.item() for one in found] == pytest.approx([wanted] * 3)
-    assert optim.averaged(module, None) is None
+    assert optim.build_average(module, None) is None
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
@@ -210,7 +210,7 @@ def test_the_table_of_optimisers_says_what_torch_keeps(name: str, momentum: floa
     """Names and shapes of each weight's state after an update, which memory plans count."""
     how = Optim(name=name, momentum=momentum)
     layer = nn.Linear(3, 2)
-    optimizer, _ = optim.build(layer, how)
+    optimizer, _ = optim.build_optimizer(layer, how)
     layer(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     for weight in layer.parameters():
@@ -229,7 +229,7 @@ def test_an_optimiser_is_one_entry_of_a_table(monkeypatch) -> None:
     entry = OPTIMISERS["adamw"]._replace(label="Adam", made_by="torch.optim:Adam")
     monkeypatch.setitem(OPTIMISERS, "adam", entry)
     recipe = resolve(["recipe=mpp", "optim.name=adam"])
-    optimizer, _ = optim.build(nn.Linear(1, 1), recipe.optim)
+    optimizer, _ = optim.build_optimizer(nn.Linear(1, 1), recipe.optim)
     assert type(optimizer) is torch.optim.Adam
     adamw = resolve(["recipe=mpp", "optim.name=adamw"])
     plans = [costs.memory_bytes(one, 1, 0, 8, True)["moments"] for one in (recipe, adamw)]

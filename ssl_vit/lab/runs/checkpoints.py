@@ -15,7 +15,7 @@ from ...runs.folder import open_run
 from .listed import ListedRun, disk_use
 
 
-class Cleaned(NamedTuple):
+class CleanedRun(NamedTuple):
     """Result of cleaning a run's folder.
 
     Attributes:
@@ -31,13 +31,13 @@ class Cleaned(NamedTuple):
     kept: str = ""
 
 
-def clean(run: ListedRun) -> Cleaned | None:
+def clean(run: ListedRun) -> CleanedRun | None:
     """Remove a run's checkpoints, unless still needed. Return None if the run has none."""
     folder = run.record.folder
     paths = list_checkpoints(folder / "checkpoints")
     if not paths:
         return None
-    cleaned = Cleaned(run.name, len(paths), sum(map(disk_use, paths)))
+    cleaned = CleanedRun(run.name, len(paths), sum(map(disk_use, paths)))
     # do not lock a run that may continue, because the lock would refuse to start the run
     if run.record.result is None:
         return cleaned._replace(kept=why_kept(run))

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...formatting import count_of
-from ...metrics import FRESH, in_order, label
+from ...formatting import format_count
+from ...metrics import FRESH, in_order, metric_label
 from ...pages import blocks, curves, run_page
 from ...pages.blocks import Block, Cell, Chart, Section, Table, Text
 from ...pages.run_page import INDEX, PAGE, REFRESH
@@ -19,7 +19,7 @@ from ...runs.files import write_atomically
 from ...runs.shared import is_task
 from ..study.record import StudyRecord
 from . import listed, search
-from .listed import CAUTION, COLUMNS, COMPARES, ListedRun, counted, named, of_page
+from .listed import CAUTION, COLUMNS, COMPARES, ListedRun, count_states, list_run, page_columns
 
 CHARTED = 8  # most runs in one chart (the newest runs): a chart has eight colours
 POINTS = 120_000  # points of all curves in a page, about 1 MB
@@ -40,7 +40,7 @@ def write(folder: Path) -> list[RunRecord]:
         UserError: The folder has no runs.
         OSError: The folder cannot be written.
     """
-    listing = search.find(folder)
+    listing = search.find_runs(folder)
     records = [read_run(path) for path in listing.runs]
     write_atomically(folder / INDEX, render(folder, records, listing.studies))
     for place in listing.studies.keys() - {folder}:
@@ -67,12 +67,14 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
         for place, study in studies.items()
         if place != folder and place.is_relative_to(folder)
     }
-    all_runs = [named(folder, record) for record in records if record.folder.is_relative_to(folder)]
+    all_runs = [
+        list_run(folder, record) for record in records if record.folder.is_relative_to(folder)
+    ]
     runs = [run for run in all_runs if not any(map(run.record.folder.is_relative_to, below))]
     results = [run.record.result for run in all_runs]
     hours = sum(result.device_hours or 0 for result in results if result)
-    number = count_of(len(all_runs), "runs")
-    text = f"{number}: {counted(all_runs)}. {hours:.3g} device-hours in total."
+    number = format_count(len(all_runs), "runs")
+    text = f"{number}: {count_states(all_runs)}. {hours:.3g} device-hours in total."
     sections = [Section("", [Text(text), Text(f"{COMPARES} {CAUTION}")])]
     if below:
         head = ["study", "title", "finished", "report"]
@@ -118,7 +120,13 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
     for measure in in_order(measures):
         measured_runs = [run for run in runs if run.frozen_measure == measure]
         for facts, same in listed.rank(measured_runs, measure):
-            head = ["run", "objective", label(measure), "95% interval", "minus fresh weights"]
+            head = [
+                "run",
+                "objective",
+                metric_label(measure),
+                "95% interval",
+                "minus fresh weights",
+            ]
             rows = [_frozen_row(folder, run, measure) for run in same]
             shared = ("data", "data.size", "split", "n", "training images")
             texts = [f"{key}: {facts[key]}" for key in shared if key in facts]
@@ -129,7 +137,9 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
 def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
     """Return the row of a run: name, objective, value, interval, difference from fresh weights."""
     reading = run.measured[measure]
-    differences = [baseline.difference for baseline in reading.beside if baseline.place == FRESH]
+    differences = [
+        baseline.difference for baseline in reading.comparisons if baseline.place == FRESH
+    ]
     difference = next(filter(None, differences), None)
     interval = difference_mean = difference_interval = listed.NONE
     if reading.interval:
@@ -166,7 +176,7 @@ def _title(run: ListedRun) -> str:
 
 def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
     """Return the table of a group of runs, below a line with all that the runs share."""
-    columns, shared = of_page(runs)
+    columns, shared = page_columns(runs)
     rows: list[list[str | Cell]] = []
     for run in runs:
         rows.append([_run_cell(folder, run), *(column.text(run) for column in columns)])
@@ -184,13 +194,13 @@ def _charts(runs: Sequence[ListedRun], most: int) -> list[Block]:
     """
     charts: list[Block] = []
     curves_of_runs = [(run, run.record.rows.curves) for run in runs]
-    for metric in curves.of_table({name for _, by_name in curves_of_runs for name in by_name}):
+    for metric in curves.table_metrics({name for _, by_name in curves_of_runs for name in by_name}):
         having = [(run, by_name[metric]) for run, by_name in curves_of_runs if metric in by_name]
         lines = [
-            curves.line(run.name, curves.thinned(curve, most)) for run, curve in having[:CHARTED]
+            curves.line(run.name, curves.thin_curve(curve, most)) for run, curve in having[:CHARTED]
         ]
         if any(len(line.steps) > 1 for line in lines):
-            charts.append(Chart(curves.written(metric), lines))
+            charts.append(Chart(curves.metric_title(metric), lines))
     if charts and len(runs) > CHARTED:
         charts.append(Text(f"The charts show the newest {CHARTED} runs that have a curve."))
     return charts

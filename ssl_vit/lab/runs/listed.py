@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from ...errors import UserError
-from ...formatting import SPLIT_NAMES, duration, format_bytes, format_value, text_line
+from ...formatting import SPLIT_NAMES, format_bytes, format_duration, format_value, text_line
 from ...metrics import (
     FRESH,
     PROBED,
@@ -26,13 +26,19 @@ from ...metrics import (
     Row,
     has_direction,
     in_order,
-    is_of_frozen,
-    is_split,
-    label,
-    own_rows,
+    is_frozen_metric,
+    is_shown_otherwise,
+    metric_label,
     rows_of_run,
+    use_plugin_rows,
 )
-from ...pages.metric_tables import NO_BETTER, Reading, beside_text, is_no_better, readings
+from ...pages.metric_tables import (
+    NO_BETTER,
+    MetricReading,
+    comparison_text,
+    is_no_better,
+    read_metrics,
+)
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, identity
 from ...recipe.images import PART
@@ -134,18 +140,18 @@ class ListedRun:
     @property
     def rows(self) -> list[Row]:
         """Definitions of the run's metrics and baselines (`metrics.rows_of_run`)."""
-        return rows_of_run(self.record.environment.own_rows, self.record.metrics())
+        return rows_of_run(self.record.environment.plugin_rows, self.record.metrics())
 
     @cached_property
-    def measured(self) -> dict[str, Reading]:
+    def measured(self) -> dict[str, MetricReading]:
         """Finite metrics with baselines, by name."""
-        with own_rows(self.record.environment.own_rows):
-            with_baselines = readings(self.record.metrics(), self.record.measured_on)
+        with use_plugin_rows(self.record.environment.plugin_rows):
+            with_baselines = read_metrics(self.record.metrics(), self.record.measured_on)
         return {reading.name: reading for reading in with_baselines if math.isfinite(reading.value)}
 
     def has_direction(self, metric: str) -> bool:
         """Return whether the better direction of a metric is known, higher or lower."""
-        with own_rows(self.rows):
+        with use_plugin_rows(self.rows):
             return has_direction(metric)
 
     def value(self, metric: str) -> float | None:
@@ -156,21 +162,21 @@ class ListedRun:
         """Return the number of images that a metric was measured on, or None if unknown."""
         return self.measured[metric].images or None
 
-    def fresh(self, metric: str) -> float | None:
+    def fresh_value(self, metric: str) -> float | None:
         """Return the value of fresh weights on the same images, or None without a measurement."""
-        beside = self.measured[metric].beside if metric in self.measured else []
+        beside = self.measured[metric].comparisons if metric in self.measured else []
         return next((baseline.value for baseline in beside if baseline.place == FRESH), None)
 
-    def to_beat(self, metric: str) -> float | None:
+    def best_baseline(self, metric: str) -> float | None:
         """Return the best baseline on the same images except fresh weights, or None."""
         reading = self.measured.get(metric)
         if reading is None:
             return None
-        values = [baseline.value for baseline in reading.beside if baseline.place != FRESH]
+        values = [baseline.value for baseline in reading.comparisons if baseline.place != FRESH]
         best = max if reading.row.higher else min
         return best(values, default=None)
 
-    def learned(self, split: str) -> int:
+    def count_learned(self, split: str) -> int:
         """Return the number of images of a split whose labels the initial weights had learned.
 
         The number is 0 if it is not recorded.
@@ -183,8 +189,8 @@ class ListedRun:
 
         Metrics of test images come before other metrics.
         """
-        with own_rows(self.rows):
-            measures = [name for name in in_order(self.measured) if is_of_frozen(name)]
+        with use_plugin_rows(self.rows):
+            measures = [name for name in in_order(self.measured) if is_frozen_metric(name)]
         tested = [name for name in measures if self.measured[name].split == "test"]
         return next(iter([*tested, *measures]), None)
 
@@ -196,9 +202,9 @@ class ListedRun:
         if (name := self.frozen_measure) is None:
             return None
         reading = self.measured[name]
-        fresh = [baseline for baseline in reading.beside if baseline.place == FRESH]
-        with own_rows(self.rows):
-            text = f"{label(name)} {beside_text(reading._replace(beside=fresh))}"
+        fresh = [baseline for baseline in reading.comparisons if baseline.place == FRESH]
+        with use_plugin_rows(self.rows):
+            text = f"{metric_label(name)} {comparison_text(reading._replace(comparisons=fresh))}"
         return f"{text}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
@@ -207,10 +213,10 @@ class ListedRun:
         Args:
             test: Whether the metric is of the test split (True) or of other images (False).
         """
-        with own_rows(self.rows):
+        with use_plugin_rows(self.rows):
             for name in in_order(self.measured):
                 reading = self.measured[name]
-                if (reading.split == "test") == test and not is_of_frozen(name):
+                if (reading.split == "test") == test and not is_frozen_metric(name):
                     return f"{name} {metric_text(self, name)}"
         return None
 
@@ -228,7 +234,7 @@ class ListedRun:
         }
 
 
-def named(folder: Path, record: RunRecord) -> ListedRun:
+def list_run(folder: Path, record: RunRecord) -> ListedRun:
     """Return a run of a list, named by the path from the listed folder.
 
     If the listed folder is the run itself, the run keeps its name.
@@ -238,13 +244,13 @@ def named(folder: Path, record: RunRecord) -> ListedRun:
     return ListedRun(str(record.folder.relative_to(folder)), record)
 
 
-def counted(runs: Sequence[ListedRun]) -> str:
+def count_states(runs: Sequence[ListedRun]) -> str:
     """Return the number of runs in each state: "3 finished, 1 running"."""
     states = [run.state.split()[0].strip(":,") for run in runs]
     return ", ".join(f"{states.count(state):,} {state}" for state in sorted(set(states)))
 
 
-def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
+def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     """Return the keys that change the computation and differ between runs.
 
     Runs whose recipe has no such group of keys, and runs whose recipe cannot be read, make no
@@ -260,7 +266,7 @@ def differing(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
         # a key of a plugin has no default: a run without the plugin differs
         using = [values for values in recipes if key in values or key not in default]
         texts = {format_value(values.get(key, NONE)) for values in using}
-        if len(texts) > 1 and identity.counts(key, free):
+        if len(texts) > 1 and identity.changes_experiment(key, free):
             by_key[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
     return by_key
 
@@ -322,7 +328,7 @@ class Column(NamedTuple):
         return with_value + [run for run in runs if self.value(run) is None]
 
 
-def of_recipe(*keys: str) -> Callable[[ListedRun], Any]:
+def recipe_column(*keys: str) -> Callable[[ListedRun], Any]:
     """Return a function from a run to the value of the first of these recipe keys that is set."""
 
     def value(run: ListedRun) -> str | None:
@@ -332,7 +338,7 @@ def of_recipe(*keys: str) -> Callable[[ListedRun], Any]:
     return value
 
 
-def of_result(name: str) -> Callable[[ListedRun], float | None]:
+def result_column(name: str) -> Callable[[ListedRun], float | None]:
     """Return a function from a run to a number in result.json, or None for an unfinished run."""
     return lambda run: getattr(run.record.result, name, None)
 
@@ -340,9 +346,9 @@ def of_result(name: str) -> Callable[[ListedRun], float | None]:
 # {value of sort=: column} of the terminal, the notebook and the page
 COLUMNS = {
     "name": Column("run", lambda run: run.name),
-    "objective": Column("objective", of_recipe("objective")),
-    "data": Column("data", of_recipe("data.name")),
-    "model": Column("model", of_recipe("model.name", "model.timm")),
+    "objective": Column("objective", recipe_column("objective")),
+    "data": Column("data", recipe_column("data.name")),
+    "model": Column("model", recipe_column("model.name", "model.timm")),
     "state": Column("state", lambda run: run.state),
     "step": Column("steps", lambda run: run.step, "{:,}".format),
     "frozen": Column("frozen encoder", ListedRun.frozen),
@@ -350,12 +356,12 @@ COLUMNS = {
     "test": Column("test", partial(ListedRun.first_metric, test=True)),
     "test images": Column("test images", lambda run: run.record.environment.data.get("test")),
     "learned": Column(
-        LEARNED, lambda run: run.learned("test") or None, "of {:,} test images".format
+        LEARNED, lambda run: run.count_learned("test") or None, "of {:,} test images".format
     ),
     "total_exaflop": Column(
-        "exaFLOP with pre-training", of_result("total_exaflop"), "{:.3g}".format
+        "exaFLOP with pre-training", result_column("total_exaflop"), "{:.3g}".format
     ),
-    "time": Column("time", of_result("seconds"), duration),
+    "time": Column("time", result_column("seconds"), format_duration),
     "disk": Column("disk", lambda run: run.disk, format_bytes),
     "ended": Column("ended, UTC", lambda run: run.ended, "{:%Y-%m-%d %H:%M}".format),
     "warnings": Column("warnings", lambda run: run.record.warning_count, str),
@@ -374,7 +380,7 @@ def metric_text(run: ListedRun, metric: str) -> str:
     baseline, and the reason if the metric does not measure new images.
     """
     reading = run.measured[metric]
-    fresh, baseline = run.fresh(metric), run.to_beat(metric)
+    fresh, baseline = run.fresh_value(metric), run.best_baseline(metric)
     text = reading.row.text(reading.value, page=True)
     if reading.images:
         text += f" (n = {reading.count_text})"
@@ -385,21 +391,21 @@ def metric_text(run: ListedRun, metric: str) -> str:
     return f"{text}{_caveats(run, reading)}"
 
 
-def _caveats(run: ListedRun, reading: Reading) -> str:
+def _caveats(run: ListedRun, reading: MetricReading) -> str:
     """Return a text that ends the description of a metric with its limits, or an empty text.
 
     The limits are that the metric is no better than always naming the commonest class, or that the
     encoder may have seen the measured images before.
     """
     text = f"; {NO_BETTER}" if is_no_better(reading) else ""
-    if run.learned(reading.split):
+    if run.count_learned(reading.split):
         return f"{text} (do not compare: {LEARNED})"
     if any(seen.unknown for seen in run.record.seen):
         text = f"{text} (unknown whether these images were seen before)"
     return f"{text} (on training images)" if reading.split == "train" else text
 
 
-def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
+def page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     """Return the columns of a table in index.html, for runs of one objective and data set.
 
     Columns of metrics come first, one for each metric and split. Metrics by kind of patch are the
@@ -409,11 +415,11 @@ def of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
         The columns after the run's name, and `{heading: text}` of values that all runs share, which
             have no column.
     """
-    with own_rows(*(run.rows for run in runs)):
-        return _of_page(runs)
+    with use_plugin_rows(*(run.rows for run in runs)):
+        return _page_columns(runs)
 
 
-def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
+def _page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     measured = {(name, reading.split) for run in runs for name, reading in run.measured.items()}
     names = {name for name, _ in measured}
     shares = {
@@ -421,14 +427,14 @@ def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     }
     shown = [name for name in dict.fromkeys((*in_order(names), *sorted(shares))) if "/" not in name]
     order = [pair for pair in itertools.product(shown, SPLIT_NAMES) if pair in measured]
-    order.sort(key=lambda pair: is_split(pair[0], names))  # by kind of patch last
+    order.sort(key=lambda pair: is_shown_otherwise(pair[0], names))  # by kind of patch last
     metrics: list[Column] = []
     for name, split in order:
         # a name with different meanings in these runs gets separate columns
         meanings = dict.fromkeys(run.measured[name].row for run in runs if name in run.measured)
         for row in meanings:
-            metrics += _of_metric(name, split, row, runs)
-    if differing_values := differing(runs):
+            metrics += _metric_columns(name, split, row, runs)
+    if differing_values := differing_keys(runs):
         lines = [
             "; ".join(f"{key}={values[number]}" for key, values in differing_values.items())
             for number in range(len(runs))
@@ -442,7 +448,9 @@ def _of_page(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     return metrics + columns, {head: text for head, text in shared.items() if text != NONE}
 
 
-def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) -> list[Column]:
+def _metric_columns(
+    metric: str, split: str, row: Metric, runs: Sequence[ListedRun]
+) -> list[Column]:
     """Return the columns of a metric on one split: the metric, fresh weights, the best baseline.
 
     Baselines that were not measured have no column. The heading has the number of images if all
@@ -468,10 +476,10 @@ def _of_metric(metric: str, split: str, row: Metric, runs: Sequence[ListedRun]) 
         return entry.value if entry and entry.row == row and entry.split == split else None
 
     def fresh(run: ListedRun) -> float | None:
-        return None if value(run) is None else run.fresh(metric)
+        return None if value(run) is None else run.fresh_value(metric)
 
     def to_beat(run: ListedRun) -> float | None:
-        return None if value(run) is None else run.to_beat(metric)
+        return None if value(run) is None else run.best_baseline(metric)
 
     number = partial(row.text, page=True)
     columns = [Column(head, value, number)]
@@ -507,7 +515,7 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
     ranked_runs = [
         run
         for run in runs
-        if metric in run.measured and run.state == "finished" and not tells_nothing(run, metric)
+        if metric in run.measured and run.state == "finished" and not may_be_collapsed(run, metric)
     ]
 
     def badness(run: ListedRun) -> float:
@@ -573,11 +581,11 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     metrics. The number of labelled training images is: probes in a training run may use fewer.
     """
     split, environment = run.measured[metric].split, run.record.environment
-    values, learned = run.record.values, run.learned(split)
+    values, learned = run.record.values, run.count_learned(split)
     facts = {"split": split, **_comparable(run, split, run.count(metric))}
     facts.setdefault("images", f"unknown images of {run.name}")
     facts[LEARNED] = f"{learned:,}" if learned else NONE
-    if is_of_frozen(metric):
+    if is_frozen_metric(metric):
         result, learned_from = run.record.result, environment.images.get("train")
         if metric.startswith(PROBED):
             learned_from = result.learned_from if result else None
@@ -586,13 +594,15 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
     if split == "test":
         return facts
     keys = [*engine.keys_of_task(values), *(PART if split == "train" else ())]
-    counting = identity.counted({key: run.settings.get(key) for key in keys}, environment.free)
+    counting = identity.experiment_values(
+        {key: run.settings.get(key) for key in keys}, environment.free
+    )
     return facts | {key: format_value(counting[key]) for key in sorted(counting)}
 
 
-def tells_nothing(run: ListedRun, metric: str) -> bool:
+def may_be_collapsed(run: ListedRun, metric: str) -> bool:
     """Return whether collapsed features could give the best value of a metric."""
     values = run.record.values
-    return declaration.tells_nothing(
+    return declaration.may_reward_collapse(
         metric, str(values.get("objective")), str(values.get("target"))
     )

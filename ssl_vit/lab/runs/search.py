@@ -13,14 +13,14 @@ from ..study.record import FILE, StudyRecord
 DEEPEST = 8  # levels of folders that are searched
 
 
-class Found(NamedTuple):
+class FoundRuns(NamedTuple):
     """Folders of runs, each once and sorted by name, and `{folder: study}`."""
 
     runs: list[Path]
     studies: dict[Path, StudyRecord]
 
 
-def find(folder: Path) -> Found:
+def find_runs(folder: Path) -> FoundRuns:
     """Find the runs and studies in and below a folder. If the folder is a run, find the run.
 
     Hidden folders and folders inside a run are not searched. Links are followed last, so that a run
@@ -29,7 +29,7 @@ def find(folder: Path) -> Found:
     Raises:
         UserError: There is no run.
     """
-    listing = Found([], {})
+    listing = FoundRuns([], {})
     seen = set()
     waiting = [(folder, DEEPEST)]
     links: list[tuple[Path, int]] = []
@@ -50,7 +50,7 @@ def find(folder: Path) -> Found:
     if not listing.runs:
         text = f"no run found in this folder or in {DEEPEST} levels of folders below"
         raise UserError(f"{folder}: {text}. Name the folder of a run, a study or several runs.")
-    return Found(sorted(listing.runs), dict(sorted(listing.studies.items())))
+    return FoundRuns(sorted(listing.runs), dict(sorted(listing.studies.items())))
 
 
 def _folders(folder: Path) -> list[Path]:

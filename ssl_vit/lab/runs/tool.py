@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, suggest
-from ...formatting import count_of, format_bytes, plain_table, some, text_line
-from ...metrics import is_of_model
+from ...formatting import format_bytes, format_count, list_names, plain_table, text_line
+from ...metrics import is_model_metric
 from ...pages.run_record import read_run
 from ...recipe.tool import parse
 from ...runs import notebook
 from ...stats import as_json
 from ..options import RunsOptions, show
 from . import checkpoints, listed, search
-from .checkpoints import Cleaned
+from .checkpoints import CleanedRun
 from .listed import ListedRun, RankedGroup
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class RunTable:
         """
         from pandas import DataFrame
 
-        keys, rows = listed.differing(self.runs), []
+        keys, rows = listed.differing_keys(self.runs), []
         for run in self.runs:
             settings = {key: run.settings.get(key) for key in keys}
             rows.append(
@@ -98,7 +98,7 @@ def table(options: RunsOptions) -> RunTable:
     folder = options.folder
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder. Name a folder that contains runs.")
-    runs = [listed.named(folder, read_run(path)) for path in search.find(folder).runs]
+    runs = [listed.list_run(folder, read_run(path)) for path in search.find_runs(folder).runs]
     if options.clean is not None:
         return _clean(runs)
     if options.best is not None:
@@ -120,11 +120,11 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
     columns = [listed.COLUMNS[name] for name in listed.IN_TERMINAL]
     rows = [[column.text(run) for column in columns] for run in runs]
     total = format_bytes(sum(run.disk for run in runs))
-    lines = ["", f"{count_of(len(runs), 'runs')}, {total}: {listed.counted(runs)}"]
+    lines = ["", f"{format_count(len(runs), 'runs')}, {total}: {listed.count_states(runs)}"]
     if len({run.record.values.get("objective") for run in runs} - {"probe"}) > 1:
         lines.append(listed.COMPARES)
-    for name, texts in listed.differing(runs).items():
-        lines.append(f"differs     {name}: {some([*map(text_line, dict.fromkeys(texts))])}")
+    for name, texts in listed.differing_keys(runs).items():
+        lines.append(f"differs     {name}: {list_names([*map(text_line, dict.fromkeys(texts))])}")
     return RunTable(runs, lines, [[column.head for column in columns], *rows])
 
 
@@ -136,7 +136,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
             unknown.
     """
     metrics = dict.fromkeys(name for run in runs for name in run.measured)
-    if metric not in metrics and not is_of_model(metric):
+    if metric not in metrics and not is_model_metric(metric):
         raise UserError(f"best={metric}: a baseline cannot be ranked. Name a metric of the model.")
     if metric not in metrics:
         raise UserError(
@@ -150,7 +150,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
         {
             "facts": group.facts,
             "runs": [{"name": run.name, "value": run.value(metric)} for run in group.runs],
-            "differs": listed.differing(group.runs),
+            "differs": listed.differing_keys(group.runs),
         }
         for group in groups
     ]
@@ -173,7 +173,7 @@ def _ranking_lines(
     for group in groups:
         shared = ", ".join(f"{name}={text_line(value)}" for name, value in group.facts.items())
         yield from ("", f"{shared}:")
-        settings = listed.differing(group.runs)
+        settings = listed.differing_keys(group.runs)
         rows = []
         for index, run in enumerate(group.runs):
             words = " ".join(
@@ -186,7 +186,7 @@ def _ranking_lines(
     for run in runs:
         if metric in run.measured and run not in ranked:
             why = run.state
-            if listed.tells_nothing(run, metric):
+            if listed.may_be_collapsed(run, metric):
                 why = f"even useless features can have the best {metric}"
             yield f"left out    {text_line(run.name)}: {text_line(why)}"
     if any(len(group.runs) > 1 for group in groups):
@@ -198,13 +198,13 @@ def _clean(runs: list[ListedRun]) -> RunTable:
     cleaned = [result for result in map(checkpoints.clean, runs) if result]
     removed = [result for result in cleaned if not result.kept]
     freed = sum(result.bytes for result in removed)
-    text = f"freed       {format_bytes(freed)} from {count_of(len(removed), 'runs')}"
+    text = f"freed       {format_bytes(freed)} from {format_count(len(removed), 'runs')}"
     record = {"bytes": freed, "clean": [result._asdict() for result in cleaned]}
     return RunTable(runs, [*map(_cleaned_line, cleaned), text], record=record)
 
 
-def _cleaned_line(cleaned: Cleaned) -> str:
-    what = count_of(cleaned.checkpoints, "checkpoints")
+def _cleaned_line(cleaned: CleanedRun) -> str:
+    what = format_count(cleaned.checkpoints, "checkpoints")
     text = f"{text_line(cleaned.name)}: {what}, {format_bytes(cleaned.bytes)}"
     if cleaned.kept:
         return f"kept        {text}: {text_line(cleaned.kept)}"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import UserError, suggest
-from ...formatting import option_text, some
+from ...formatting import list_names, option_text
 from ...metrics import (
     PIXEL_SHARE,
     PROBED,
@@ -18,20 +18,20 @@ from ...metrics import (
     all_metrics,
     find_metric,
     has_direction,
-    own_rows,
+    use_plugin_rows,
 )
 from ...recipe.schema import Recipe, sources
 from .. import engine
-from .read import REFERENCE, Best, Study
+from .read import REFERENCE, BestChoice, Study
 from .record import rule_of
-from .tasks import Task, Tasks, plain_options, where, words_of
+from .tasks import Task, Tasks, option_words, place_text, plain_options
 
 Recipes = dict[str, Recipe]  # {task: recipe}
 # keys that differ between tasks without changing a result
 OWN_KEYS = {"name": "", "hub.repo": None, "resume": True}
 
 
-def _origin(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
+def _source_task(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
     """Return the task whose weights a task starts from, or None.
 
     If the task chooses among several tasks, the first of them is returned.
@@ -46,7 +46,7 @@ def _origin(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
     return next((tasks[name] for name in REFERENCE.findall(text) if name in tasks), None)
 
 
-def _judged(tasks: Tasks) -> set[str]:
+def _tried_task_names(tasks: Tasks) -> set[str]:
     """Return the names of all tasks whose tried values another task chooses from."""
     return {name for task in tasks.values() if task.best for name in task.best[0]}
 
@@ -71,9 +71,9 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
     by_task: Recipes = {}
     first_tasks: dict[str, Task] = {}  # {options and recipe: first task with both}
     resolved: dict[str, Recipe] = {}  # shared by tasks that differ only in their seed
-    judged = _judged(tasks)
+    judged = _tried_task_names(tasks)
     for task in tasks.values():
-        place = where(task.run, task.at)
+        place = place_text(task.run, task.at)
         words = _words(task, tasks, by_task)
         key = " ".join(words)
         if key not in resolved:
@@ -86,10 +86,10 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         identity = [task.tool, task.seed, task.best, task.tried, with_braces]
         first_task = first_tasks.setdefault(str([*identity, recipe.values() | OWN_KEYS]), task)
         if first_task is not task and task.run == first_task.run:
-            text = f"this run has the same options as {where(first_task.run, first_task.at)}"
+            text = f"this run has the same options as {place_text(first_task.run, first_task.at)}"
             remedy = "Change an option, or leave a name out with `only`."
             raise UserError(f"{place}: {text}. {remedy}")
-        if trunk := _origin(task, tasks, "resume"):
+        if trunk := _source_task(task, tasks, "resume"):
             _check_trunk(task, trunk, by_task)
         if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
             text = "the report compares predictions of test images. Use eval.test=true."
@@ -99,7 +99,7 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         best = study.runs[task.run].best
         if best and task.best:
             first = task.best[0][0]
-            _chooses(place, best, tasks[first].tool, by_task[first])
+            _check_choice(place, best, tasks[first].tool, by_task[first])
         if task.name in judged and recipe.data.validation == 0:
             text = "the best values are chosen on held-out images. Use data.validation=0.1"
             raise UserError(f"{place}: data.validation=0: {text}, or name a split.")
@@ -114,7 +114,7 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
     """
     recipe, trunk_recipe = resolved[task.name], resolved[trunk.name]
     assert recipe.trunk is not None
-    place, step = where(task.run, task.at), recipe.trunk.step
+    place, step = place_text(task.run, task.at), recipe.trunk.step
     if task.seed != trunk.seed:
         text = f"run {trunk.run} has no seed {task.seed}. Give both runs the same seeds."
         raise UserError(f"{place}: resume={recipe.resume}: {text}")
@@ -122,13 +122,13 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
         engine.check_trunk(recipe, trunk_recipe)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
-    keys = engine.keeping(trunk_recipe, step)
+    keys = engine.options_to_keep(trunk_recipe, step)
     if keys:
         text = f"run {trunk.run} does not keep this checkpoint. Write into run {trunk.run}: {keys}."
         raise UserError(f"{place}: resume={recipe.resume}: {text}")
 
 
-def _chooses(place: str, best: Best, tool: str, recipe: Recipe) -> None:
+def _check_choice(place: str, best: BestChoice, tool: str, recipe: Recipe) -> None:
     """Check that the measure of tried values tells which value is better.
 
     Tries of pre-training need an explicit measure, because the accuracy and loss of a pre-training
@@ -163,7 +163,7 @@ def _check_measured(key: str, measure: str, run: str, tool: str, recipe: Recipe)
     Raises:
         UserError: The run does not measure the metric, or its better direction is not known.
     """
-    with own_rows(recipe.own_rows):
+    with use_plugin_rows(recipe.plugin_rows):
         _check_known(key, measure, run, tool, recipe)
 
 
@@ -214,7 +214,7 @@ def _online(recipe: Recipe) -> list[str]:
     return [f"{PROBED}knn"] if has_knn else []
 
 
-def with_values(tasks: Tasks, resolved: Recipes) -> Tasks:
+def add_recipe_values(tasks: Tasks, resolved: Recipes) -> Tasks:
     """Return the tasks with the recipes' values that are known before the study starts.
 
     Unknown are the best tried values and the values that the weights of another task decide.
@@ -226,7 +226,7 @@ def with_values(tasks: Tasks, resolved: Recipes) -> Tasks:
         unknown = {key for try_name in (task.best or [()])[0] for key in tasks[try_name].tried}
         weights = sources(task.options).values()
         unknown |= {source.network_key for source in weights if REFERENCE.search(source.place)}
-        if _origin(task, tasks) or "init" in unknown:
+        if _source_task(task, tasks) or "init" in unknown:
             unknown |= {*engine.from_init()} - task.options.keys()
         recipe = resolved[name]
         if id(recipe) not in computed:
@@ -240,15 +240,15 @@ def with_values(tasks: Tasks, resolved: Recipes) -> Tasks:
 def _words(task: Task, tasks: Tasks, resolved: Recipes) -> list[str]:
     """Return the options of a task as words that can be resolved before the needed runs exist."""
     options = plain_options(task.options)
-    origin = _origin(task, tasks)
+    origin = _source_task(task, tasks)
     if origin:
         options = engine.with_origin(options, resolved[origin.name])
     tried = tasks[task.best[0][0]].tried if task.best else {}
     options |= plain_options({key: option_text(value) for key, value in tried.items()})
     options.pop("hub.repo", None)  # the repository differs between tasks
-    if _origin(task, tasks, "resume"):  # use the other task's name as its path
+    if _source_task(task, tasks, "resume"):  # use the other task's name as its path
         options["resume"] = REFERENCE.sub(r"\1", task.options["resume"])
-    return words_of(options)
+    return option_words(options)
 
 
 def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
@@ -262,13 +262,13 @@ def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
     """
     read: dict[str, Any] = {}
     lines: dict[str, str] = {}
-    judged = _judged(tasks)
+    judged = _tried_task_names(tasks)
     for name, recipe in resolved.items():
         task = tasks[name]
-        place = where(task.run, task.at)
+        place = place_text(task.run, task.at)
         chosen = ["the best tried values"] if name in judged else []
         try:
-            texts = engine.images(recipe, chosen, task.run == study.report.test, read)
+            texts = engine.few_image_lines(recipe, chosen, task.run == study.report.test, read)
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
         for text in texts:
@@ -276,7 +276,7 @@ def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
     return list(lines.values())
 
 
-def not_here(resolved: Recipes) -> list[str]:
+def describe_absent_data(resolved: Recipes) -> list[str]:
     """Return a line about data sets that were not read because they are not on this machine.
 
     Raises:
@@ -289,12 +289,12 @@ def not_here(resolved: Recipes) -> list[str]:
         else:
             engine.check_place(data)
     text = "splits, labels and numbers of images were not checked, because this machine has no"
-    return [f"{text} {some([*away])}"] if away else []
+    return [f"{text} {list_names([*away])}"] if away else []
 
 
 def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
     """Return how an evaluation pools features, or an empty text without pooling or if unknown."""
-    probe, origin = resolved[task.name].probe, _origin(task, tasks)
+    probe, origin = resolved[task.name].probe, _source_task(task, tasks)
     if task.tool != "evaluate" or probe.feature == "hidden" or {*probe.measures} <= engine.TOKENS:
         return ""
     if probe.pool:

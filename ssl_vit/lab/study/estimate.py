@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...formatting import count_of, format_bytes, plain_table, some
+from ...formatting import format_bytes, format_count, list_names, plain_table
 from .. import engine, estimate
-from ..compare import FEWEST, scope
+from ..compare import FEWEST, list_limits
 from ..options import PlanOptions
-from .read import references
+from .read import find_references
 from .record import rule_of
-from .request import Request
-from .tasks import Task, origins
+from .request import StudyRequest
+from .tasks import Task, weight_sources
 
 if TYPE_CHECKING:
     from ...jobs.step_time import StepTime
@@ -76,15 +76,15 @@ class StudyEstimate:
         elif not self.opening:  # the opening already gives measured hours
             yield "time", estimate.no_time()
         if timed and (untimed := self.in_all["untimed"]):
-            yield "left out", f"the unknown time of {count_of(untimed, 'tasks')}"
+            yield "left out", f"the unknown time of {format_count(untimed, 'tasks')}"
         if uncounted:
             yield (
                 "left out",
-                f"the exaFLOP of {count_of(uncounted, 'tasks')}, which ssl_vit cannot count",
+                f"the exaFLOP of {format_count(uncounted, 'tasks')}, which ssl_vit cannot count",
             )
 
 
-def of_request(request: Request, options: PlanOptions) -> StudyEstimate:
+def estimate_request(request: StudyRequest, options: PlanOptions) -> StudyEstimate:
     """Estimate the cost of a study.
 
     With `options.probe`, the step time is measured once for all tasks whose steps are alike.
@@ -119,7 +119,7 @@ def of_request(request: Request, options: PlanOptions) -> StudyEstimate:
     )
 
 
-def _compared(request: Request, estimates: Mapping[str, estimate.RunEstimate]) -> list[str]:
+def _compared(request: StudyRequest, estimates: Mapping[str, estimate.RunEstimate]) -> list[str]:
     """Return lines about what the report will compare, for `StudyEstimate.compared`."""
     from pandas import DataFrame  # pandas is slow to import and only needed here
 
@@ -127,7 +127,7 @@ def _compared(request: Request, estimates: Mapping[str, estimate.RunEstimate]) -
     if rule is None or not rule.asked:
         return []
     measure = rule.measure or "the first measured metric (report.measures=)"
-    asked = f"{some([str(comparison) for comparison in rule.asked])}, in run {rule.test}"
+    asked = f"{list_names([str(comparison) for comparison in rule.asked])}, in run {rule.test}"
     asked += f" by {measure}"
     tested = [task for task in tasks.values() if task.run == rule.test]
     seeds = len({task.seed for task in tested})
@@ -136,26 +136,28 @@ def _compared(request: Request, estimates: Mapping[str, estimate.RunEstimate]) -
     rows = [
         {"run": task.run, **task.at, "exaflop": _spent(task, request, estimates)} for task in tested
     ]
-    return [asked, *scope(DataFrame(rows), rule)]
+    return [asked, *list_limits(DataFrame(rows), rule)]
 
 
-def _spent(task: Task, request: Request, estimates: Mapping[str, estimate.RunEstimate]) -> float:
+def _spent(
+    task: Task, request: StudyRequest, estimates: Mapping[str, estimate.RunEstimate]
+) -> float:
     """Return the exaFLOP of a task and of all earlier runs that its weights come from.
 
     Tasks of the study count with their estimates, and weights from outside the study with their
     recorded cost. A run that resumes from a step of another run counts with its whole length, and
     then the other run does not count. The result is NaN if the exaFLOP of any run are not counted.
     """
-    names = [task.name, *origins(request.tasks, task.name)]
+    names = [task.name, *weight_sources(request.tasks, task.name)]
     options = {name: request.tasks[name].options for name in names}
-    trunks = references({name: texts.get("resume", "") for name, texts in options.items()})
+    trunks = find_references({name: texts.get("resume", "") for name, texts in options.items()})
     spent = 0.0
     for name in names:
         if name not in trunks:
             cost = estimates[name]
             whole_length = 1 + cost.begins_at / max(1, cost.steps)  # includes the trunk's steps
             spent += math.nan if cost.exaflop is None else cost.exaflop * whole_length
-        if not references({"init": options[name].get("init", "")}):
+        if not find_references({"init": options[name].get("init", "")}):
             upstream = request.recipes[name].init_source.upstream_cost()["exaflop"]
             spent += math.nan if upstream is None else upstream
     return spent

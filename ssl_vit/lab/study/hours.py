@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from ...formatting import some
+from ...formatting import list_names
 from ...recipe import records
 from ...recipe.records import Number, Record, Whole
 from ...runs.files import write_atomically
@@ -42,7 +42,7 @@ class Group(Record):
     tasks: list[str]
 
 
-class Plan(NamedTuple):
+class HoursPlan(NamedTuple):
     """Planned hours of a study.
 
     Attributes:
@@ -76,7 +76,7 @@ class Decision(Record):
     at: str
 
 
-class Ledger(Record):
+class HoursRecord(Record):
     """Content of hours.json.
 
     Attributes:
@@ -99,7 +99,7 @@ class Ledger(Record):
     lengthened: Whole = 0
 
 
-def kind_of(task: Task) -> str:
+def task_kind(task: Task) -> str:
     """Return the kind of a task. All tasks of a kind take equally long.
 
     The kind is the first part of the run's name. A released encoder is a kind of its own, because
@@ -182,7 +182,7 @@ class Hours:
     def __init__(
         self,
         folder: Path,
-        plan: Plan,
+        plan: HoursPlan,
         order: Sequence[Group],
         needs: Needs,
         kinds: Mapping[str, str],
@@ -191,12 +191,12 @@ class Hours:
     ) -> None:
         self.path, self.plan, self.order = folder / FILE, plan, order
         self.needs, self.kinds, self.parallel, self.clock = needs, kinds, parallel, clock
-        self.ledger = Ledger(
+        self.ledger = HoursRecord(
             hours=plan.hours, used=plan.spent / 3600, took={}, decisions=[], left_out={}
         )
         if self.path.exists():
             self.ledger = records.require(
-                self.path, Ledger, "remove the file to count the hours from zero"
+                self.path, HoursRecord, "remove the file to count the hours from zero"
             )
             if self.ledger.hours != plan.hours:
                 self.ledger.hours = plan.hours
@@ -312,10 +312,10 @@ class Hours:
         self.ledger.ended = HOURS if refused else PLANNED
         self.save(took)
         used = f"{self.used:.2g} of {self.ledger.hours:g} hours were used"
-        return f"{used}. There was no time for {some(refused)}" if refused else used
+        return f"{used}. There was no time for {list_names(refused)}" if refused else used
 
 
-def read(folder: Path) -> Ledger | None:
+def read(folder: Path) -> HoursRecord | None:
     """Read the hours.json of a study's folder. Return None if there is no such file.
 
     Raises:
@@ -324,4 +324,6 @@ def read(folder: Path) -> Ledger | None:
     path = folder / FILE
     if not path.exists():
         return None
-    return records.require(path, Ledger, "remove the file and type the command of the study again")
+    return records.require(
+        path, HoursRecord, "remove the file and type the command of the study again"
+    )

@@ -14,18 +14,18 @@ from ...metrics import (
     Row,
     find_metric,
     in_order,
-    is_of_model,
-    label,
-    own_rows,
+    is_model_metric,
+    metric_label,
     score,
+    use_plugin_rows,
 )
 from ...recipe import records
 from ...recipe.records import Record
 from ...recipe.records.run import Environment, Measured
 from ...recipe.schema import Recipe
 from ..run_folder import HINT
-from .hours import Group, Plan
-from .read import REFERENCE, references
+from .hours import Group, HoursPlan
+from .read import REFERENCE, find_references
 from .tasks import Task, Tasks
 
 RESULT = "result.json"
@@ -39,7 +39,7 @@ class TaskResult(Record):
 
 
 @dataclass(frozen=True)
-class Job:
+class StudyJob:
     """Study that is ready to start.
 
     Attributes:
@@ -64,18 +64,18 @@ class Job:
     parallel: int | None = None
     slurm: str = ""
     measures: tuple[str, ...] = ()
-    hours: Plan | None = None
+    hours: HoursPlan | None = None
     order: tuple[Group, ...] = ()
     page_of: str = ""
 
     @property
     def finished(self) -> list[str]:
         """Names of the tasks that have a result by now."""
-        return [name for name in self.tasks if finished(self.folder, name)]
+        return [name for name in self.tasks if has_result(self.folder, name)]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LaunchOutcome:
     """Outcome of a study's tasks.
 
     Attributes:
@@ -95,17 +95,17 @@ class Launcher(Protocol):
     """Interface of a launcher.
 
     A new launcher implements these three methods and is named in `LAUNCHERS` of options.py. The
-    launcher prints events as they happen. The study tool prints the returned `Outcome`.
+    launcher prints events as they happen. The study tool prints the returned `LaunchOutcome`.
     """
 
-    def check(self, job: Job) -> None:
+    def check(self, job: StudyJob) -> None:
         """Check a job before the start.
 
         Raises:
             UserError: The job cannot be started here. Nothing has been written.
         """
 
-    def preview(self, job: Job) -> list[str]:
+    def preview(self, job: StudyJob) -> list[str]:
         """Return lines about what `start` would start.
 
         The method starts and writes nothing, and works on machines where `start` could not run.
@@ -114,7 +114,7 @@ class Launcher(Protocol):
             UserError: An option is wrong.
         """
 
-    def start(self, job: Job) -> Outcome:
+    def start(self, job: StudyJob) -> LaunchOutcome:
         """Start the unfinished tasks, each after the needed tasks.
 
         A call after an interrupted call continues from it.
@@ -124,12 +124,12 @@ class Launcher(Protocol):
         """
 
 
-def finished(folder: Path, name: str) -> bool:
+def has_result(folder: Path, name: str) -> bool:
     """Return whether the run of a task has a result."""
     return (folder / name / RESULT).exists()
 
 
-def result(folder: Path, name: str) -> TaskResult:
+def read_result(folder: Path, name: str) -> TaskResult:
     """Read the result of a finished task.
 
     Raises:
@@ -138,24 +138,27 @@ def result(folder: Path, name: str) -> TaskResult:
     return records.require(folder / name / RESULT, TaskResult, HINT)
 
 
-def measured(job: Job, name: str) -> str:
+def describe_result(job: StudyJob, name: str) -> str:
     """Describe the most important measurement of a finished task, such as "top-1 78.4% (test)".
 
     This is the measure by which other tasks choose among this task's values, else the report's
     first measure that the task or its probes have measured, else the first metric in lists of runs.
     """
-    with own_rows(*_declared(job.folder, [name])):
-        return _measured(job, name)
+    with use_plugin_rows(*_declared(job.folder, [name])):
+        return _describe_result(job, name)
 
 
-def _measured(job: Job, name: str) -> str:
-    metrics = result(job.folder, name).metrics
+def _describe_result(job: StudyJob, name: str) -> str:
+    metrics = read_result(job.folder, name).metrics
     choices = (task.best for task in job.tasks.values() if task.best and name in task.best[0])
-    shown = in_order(filter(is_of_model, metrics))
+    shown = in_order(filter(is_model_metric, metrics))
     for measure in (*(by for _, by in choices), *job.measures, *shown):
         for metric in (measure, PROBED + measure):
             if entry := metrics.get(metric):
-                return f"{label(metric)} {find_metric(metric).text(entry.value)} ({entry.split})"
+                return (
+                    f"{metric_label(metric)} {find_metric(metric).text(entry.value)}"
+                    f" ({entry.split})"
+                )
     return "nothing measured"
 
 
@@ -163,7 +166,7 @@ def _declared(folder: Path, names: Iterable[str]) -> Iterator[list[Row]]:
     """Yield the metrics and baselines that the plugin of each finished task declares."""
     for name in names:
         with suppress(OSError, ValueError):
-            yield records.read(folder / name / "environment.json", Environment).own_rows
+            yield records.read(folder / name / "environment.json", Environment).plugin_rows
 
 
 def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any], int, list[str]]:
@@ -201,7 +204,7 @@ def tried_values(task: Task, tasks: Tasks, folder: Path) -> list[str]:
         UserError: `best_values` cannot choose.
     """
     assert task.best is not None
-    with own_rows(*_declared(folder, task.best[0])):
+    with use_plugin_rows(*_declared(folder, task.best[0])):
         metric = find_metric(task.best[1])
     means = sorted(_mean_scores(task, tasks, folder).values(), reverse=True)
     return [metric.text(mean if metric.higher else -mean) for mean in means]
@@ -220,11 +223,11 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
     tries, measure = task.best
     where = f"run {task.run}: best: by={measure}"
     scores: dict[str, list[float]] = {str(tasks[name].tried): [] for name in tries}
-    with own_rows(*_declared(folder, tries)):
+    with use_plugin_rows(*_declared(folder, tries)):
         for name in tries:
-            if not finished(folder, name):
+            if not has_result(folder, name):
                 continue
-            metrics = result(folder, name).metrics
+            metrics = read_result(folder, name).metrics
             if measure not in metrics:
                 raise UserError(f"{where}: task {name} measured only {', '.join(metrics)}")
             split = metrics[measure].split
@@ -243,7 +246,7 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
     return means
 
 
-def alternatives(task: Task, tasks: Tasks) -> set[str]:
+def tuned_needs(task: Task, tasks: Tasks) -> set[str]:
     """Return the tasks that a task may use, depending on the values that tuning chooses.
 
     For example, `init` may be tried with the encoders of several pre-trainings. The tries
@@ -251,30 +254,30 @@ def alternatives(task: Task, tasks: Tasks) -> set[str]:
     """
     if task.best is None:
         return set()
-    return {*task.needs} - {*task.best[0]} - references(task.options)
+    return {*task.needs} - {*task.best[0]} - find_references(task.options)
 
 
-def chosen_alternatives(task: Task, tasks: Tasks, folder: Path) -> set[str]:
-    """Return the tasks among the `alternatives` that a task uses, once its tries have ended.
+def chosen_needs(task: Task, tasks: Tasks, folder: Path) -> set[str]:
+    """Return the tasks among the `tuned_needs` that a task uses, once its tries have ended.
 
     Raises:
         UserError: `best_values` cannot choose.
     """
     values = best_values(task, tasks, folder)[0]
-    runs = references({key: option_text(value) for key, value in values.items()})
-    return {name for name in alternatives(task, tasks) if tasks[name].run in runs}
+    runs = find_references({key: option_text(value) for key, value in values.items()})
+    return {name for name in tuned_needs(task, tasks) if tasks[name].run in runs}
 
 
-def command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
+def task_command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
     """Return the tool and the options that run a task, once the needed tasks have finished."""
     chosen = best_values(task, tasks, folder)[0] if task.best else {}
     return [task.tool, *_words(task, tasks, folder, chosen)]
 
 
-def planned(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
+def planned_options(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
     """Return the options that run a task, before all needed tasks have finished.
 
-    If some tries have finished, the options hold the best values so far, as in `command`.
+    If some tries have finished, the options hold the best values so far, as in `task_command`.
 
     Returns:
         The options as words KEY=VALUE, and the keys whose values are not chosen yet, because no try

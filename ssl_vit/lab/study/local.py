@@ -1,6 +1,6 @@
 """Launch tasks as processes on this machine, each as soon as the needed tasks have finished.
 
-`run` launches tasks at any `Place`. The place of this launcher is `Here`.
+`run` launches tasks with any `Executor`. The executor of this launcher is `LocalExecutor`.
 """
 
 import os
@@ -21,26 +21,26 @@ import psutil
 from ...errors import LostError, UserError
 from ...formatting import (
     PROGRAM,
-    duration,
+    format_duration,
     process_command,
     process_environment,
     shell_command,
 )
 from ...runs import files, shared
 from .. import engine
-from .hours import SAVED_EVERY, Hours, kind_of
+from .hours import SAVED_EVERY, Hours, task_kind
 from .launch import (
-    Job,
-    Outcome,
-    alternatives,
-    chosen_alternatives,
-    command,
-    finished,
-    measured,
-    planned,
-    result,
+    LaunchOutcome,
+    StudyJob,
+    chosen_needs,
+    describe_result,
+    has_result,
+    planned_options,
+    read_result,
+    task_command,
+    tuned_needs,
 )
-from .tasks import Task, Tasks, unreachable
+from .tasks import Task, Tasks, failed_need
 from .warm import LOST, WarmProcess, dies_with_us, is_possible
 
 QUIET = 15.0  # fewest seconds between two reports about running tasks
@@ -56,7 +56,7 @@ GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 class Local:
     """Launcher that runs tasks on this machine."""
 
-    def check(self, job: Job) -> None:
+    def check(self, job: StudyJob) -> None:
         """Check the options of the job.
 
         Raises:
@@ -66,12 +66,12 @@ class Local:
             text = "has no effect without launcher=slurm. Leave slurm= out."
             raise UserError(f"slurm={job.slurm}: {text}")
 
-    def preview(self, job: Job) -> list[str]:
+    def preview(self, job: StudyJob) -> list[str]:
         """Return a line for each unfinished task, with `?` for values that are not chosen yet."""
         self.check(job)
-        return preview(job, f", at most {Here(job).parallel} at once")
+        return preview(job, f", at most {LocalExecutor(job).parallel} at once")
 
-    def start(self, job: Job) -> Outcome:
+    def start(self, job: StudyJob) -> LaunchOutcome:
         """Run the unfinished tasks.
 
         If this call ends early for any reason, the running tasks have two minutes to save and end
@@ -80,11 +80,11 @@ class Local:
         Raises:
             KeyboardInterrupt: SIGINT or SIGTERM. The signals are handled only in the main thread.
         """
-        with closing(Here(job)) as here:
+        with closing(LocalExecutor(job)) as here:
             return run(job, here)
 
 
-class Child(Protocol):
+class TaskProcess(Protocol):
     """Process of a task, with methods of `subprocess.Popen`. Call `kill` until the process ends."""
 
     def poll(self) -> int | None: ...
@@ -92,7 +92,7 @@ class Child(Protocol):
     def kill(self) -> None: ...
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Place where the processes of tasks run.
 
     Attributes:
@@ -105,30 +105,32 @@ class Place(Protocol):
     cores: int
     gpus: bool
 
-    def start(self, line: Sequence[str], folder: Path, log: Path) -> Child:
+    def start(self, line: Sequence[str], folder: Path, log: Path) -> TaskProcess:
         """Start the command of a task, which writes a folder and appends to a log."""
 
 
-class Here:
-    """This machine as a `Place`.
+class LocalExecutor:
+    """This machine as an `Executor`.
 
     The number of tasks at once is `parallel`, or by default the number of GPUs or cores, limited by
     memory if every task needed as much as the largest task. If there are several tasks, a warm
     process forks them (see warm.py). Otherwise each task starts as a process of its own.
     """
 
-    def __init__(self, job: Job) -> None:
-        self.names: list[str] = gpus()
+    def __init__(self, job: StudyJob) -> None:
+        self.names: list[str] = usable_gpus()
         self.gpus = bool(self.names)
         most = len(self.names) or min(engine.cores(), len(job.tasks))
-        self.parallel = job.parallel or max(1, min(most, memory() // largest_need(job, self.gpus)))
+        self.parallel = job.parallel or max(
+            1, min(most, usable_memory() // largest_need(job, self.gpus))
+        )
         self.cores = max(1, engine.cores() // self.parallel)
-        self.begun: list[tuple[Child, str]] = []  # each child with its GPU
+        self.begun: list[tuple[TaskProcess, str]] = []  # each child with its GPU
         several = len(job.tasks) - len(job.finished) > 1
         self.attempts = WARM_ATTEMPTS if several and is_possible() else 0
         self.warm: WarmProcess | None = None
 
-    def start(self, line: Sequence[str], folder: Path, log: Path) -> Child:
+    def start(self, line: Sequence[str], folder: Path, log: Path) -> TaskProcess:
         environment, gpu = process_environment(), ""
         if self.gpus:
             taken = [gpu for process, gpu in self.begun if process.poll() is None]
@@ -136,9 +138,9 @@ class Here:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         warm = self._warm_process(line)
         if warm is not None and warm.suits(environment):
-            child: Child = warm.start(line[len(PROGRAM) :], environment, log)
+            child: TaskProcess = warm.start(line[len(PROGRAM) :], environment, log)
         else:
-            child = begin(line, environment, log)
+            child = start_process(line, environment, log)
         self.begun.append((child, gpu))
         return child
 
@@ -169,28 +171,28 @@ class Here:
         return self.warm
 
 
-def run(job: Job, place: Place) -> Outcome:
-    """Run the unfinished tasks of a job at a place, as `Local.start` does."""
+def run(job: StudyJob, executor: Executor) -> LaunchOutcome:
+    """Run the unfinished tasks of a job with an executor, as `Local.start` does."""
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
     files.sweep(job.folder / shared.FOLDER, shared.OWN)  # what killed tasks have left
-    print(_opening(job, f", at most {place.parallel} at once"), flush=True)
-    processes = _Processes(job, place)
+    print(_opening(job, f", at most {executor.parallel} at once"), flush=True)
+    processes = _Processes(job, executor)
     processes.run()
-    return Outcome(job.finished, processes.failed, left_out=processes.left_out)
+    return LaunchOutcome(job.finished, processes.failed, left_out=processes.left_out)
 
 
-def preview(job: Job, how: str = "") -> list[str]:
+def preview(job: StudyJob, how: str = "") -> list[str]:
     """Return the lines of `Local.preview`. `how` ends the first line."""
     lines = [_opening(job, how)]
     for name, task in job.tasks.items():
-        if not finished(job.folder, name):
-            words, chosen = planned(task, job.tasks, job.folder)
+        if not has_result(job.folder, name):
+            words, chosen = planned_options(task, job.tasks, job.folder)
             words = [task.tool, *words, *(f"{key}=?" for key in chosen)]
             lines.append(f"would run   {name}: {' '.join(words)}")
     return lines
 
 
-def begin(
+def start_process(
     line: Sequence[str], environment: dict[str, str], log: Path, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a process that appends to a log and ends when this process ends."""
@@ -208,12 +210,12 @@ def begin(
         )
 
 
-def largest_need(job: Job, gpu: bool) -> int:
+def largest_need(job: StudyJob, gpu: bool) -> int:
     """Return the bytes of memory that the largest task needs."""
     return max(engine.memory_need(recipe, gpu) for recipe in job.recipes.values())
 
 
-def gpus() -> list[str]:
+def usable_gpus() -> list[str]:
     """Return the names of the usable GPUs as in CUDA_VISIBLE_DEVICES, without initialising CUDA."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -222,7 +224,7 @@ def gpus() -> list[str]:
     return [str(number) for number in range(len(folders))]
 
 
-def memory() -> int:
+def usable_memory() -> int:
     """Return the bytes of memory that all tasks may take together.
 
     The result is the free memory of the machine or, if it is lower, the limit of this process's
@@ -253,7 +255,7 @@ def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
     return next((line.strip() for line in text.splitlines()[::-1] if line.strip()), without)
 
 
-def _opening(job: Job, how: str) -> str:
+def _opening(job: StudyJob, how: str) -> str:
     return f"tasks       {len(job.tasks)}, {len(job.finished)} finished{how}"
 
 
@@ -261,7 +263,7 @@ def _say(what: str, text: str) -> None:
     print(f"{what:<11} {text}", flush=True)
 
 
-def _needing(name: str, tasks: Tasks) -> list[str]:
+def _dependent_tasks(name: str, tasks: Tasks) -> list[str]:
     """Return the names of the tasks that need a task."""
     return [task.name for task in tasks.values() if name in task.needs]
 
@@ -270,7 +272,7 @@ def _needing(name: str, tasks: Tasks) -> list[str]:
 class _Running:
     """Running task. The output of the process begins at byte `start` of the log."""
 
-    process: Child
+    process: TaskProcess
     log: Path
     start: int
     begun: float = field(default_factory=lambda: time.monotonic())
@@ -279,19 +281,19 @@ class _Running:
 class _Processes:
     """Processes of a call of `run`."""
 
-    def __init__(self, job: Job, place: Place) -> None:
+    def __init__(self, job: StudyJob, executor: Executor) -> None:
         self.job, self.tasks, self.folder = job, job.tasks, job.folder
-        self.place, self.parallel = place, place.parallel
+        self.executor, self.parallel = executor, executor.parallel
         self.begun = self.reported = self.lost = time.monotonic()
         self.running: dict[str, _Running] = {}
-        self.took = {name: result(self.folder, name).seconds for name in job.finished}
+        self.took = {name: read_result(self.folder, name).seconds for name in job.finished}
         self.failed: dict[str, str] = {}  # {task: reason}, including tasks that are left out
         self.retried: set[str] = set()
         self.signals = 0  # number of signals received
         self.page: subprocess.Popen[bytes] | None = None  # the process that writes the study's page
         self.page_is_old = False  # whether a compared task has finished since the page was started
         self.hours = self._hours()
-        self.dependents = {name: _needing(name, self.tasks) for name in self.tasks}
+        self.dependents = {name: _dependent_tasks(name, self.tasks) for name in self.tasks}
         self.chosen: dict[str, set[str]] = {}  # {task: tasks that tuning has chosen for it}
         self.compared: set[str] = set()  # required groups whose time was compared with the plan
 
@@ -305,7 +307,7 @@ class _Processes:
         if self.job.hours is None:
             return None
         needs = {name: task.needs for name, task in self.tasks.items()}
-        kinds = {name: kind_of(task) for name, task in self.tasks.items()}
+        kinds = {name: task_kind(task) for name, task in self.tasks.items()}
         order = self.job.order
         clock = time.monotonic
         hours = Hours(self.folder, self.job.hours, order, needs, kinds, self.parallel, clock)
@@ -326,10 +328,12 @@ class _Processes:
                     stack.callback(
                         signal.signal, signal_number, signal.signal(signal_number, self._stop)
                     )
-            stack.callback(self._finish_page)  # runs after `_end`, because callbacks run last first
-            stack.callback(self._end)
-            while not self.signals and (self.running or self._more()):
-                self._reap()
+            stack.callback(
+                self._finish_page
+            )  # runs after `_terminate_all`, because callbacks run last first
+            stack.callback(self._terminate_all)
+            while not self.signals and (self.running or self._has_more()):
+                self._handle_ended()
                 self._start()
                 self._write_page()
                 self._report()
@@ -350,7 +354,7 @@ class _Processes:
         """
         self.signals += 1
 
-    def _end(self) -> None:
+    def _terminate_all(self) -> None:
         """Terminate the running tasks, which then save, and kill tasks that do not end in time."""
         children = [child.process for child in self.running.values()]
         until = time.monotonic() + SAVES
@@ -377,13 +381,13 @@ class _Processes:
         names = self.tasks if self.hours is None else self.hours.runs
         return [self.tasks[name] for name in names if name not in started]
 
-    def _more(self) -> bool:
+    def _has_more(self) -> bool:
         """Return whether a used task is waiting or another optional group fits into the hours."""
         if any(self._is_used(task.name) is not False for task in self._waiting()):
             return True
         return self._start_group()
 
-    def _over(self) -> set[str]:
+    def _ended_or_skipped(self) -> set[str]:
         """Return the tasks that have ended or will not run."""
         ended = self.took.keys() | self.failed.keys() | self.left_out.keys()
         if self.hours is None:
@@ -395,11 +399,11 @@ class _Processes:
 
         If tuning has ended and there is room for more tasks, the next optional group starts.
         """
-        ended = self._over()
+        ended = self._ended_or_skipped()
         # a task killed together with the warm process may still write its folder
         is_recent_loss = time.monotonic() - self.lost < PATIENCE
         for task in self._waiting():
-            if missing := unreachable(task, self.tasks, [*self.failed]):
+            if missing := failed_need(task, self.tasks, [*self.failed]):
                 self._fail(task.name, f"needs {missing}", "left out")
             if self.signals or len(self.running) >= self.parallel or not {*task.needs} <= ended:
                 continue
@@ -428,14 +432,14 @@ class _Processes:
 
     def _uses(self, task: Task, name: str) -> bool | None:
         """Return whether a task uses a needed task, or None until tuning has chosen."""
-        if name not in alternatives(task, self.tasks):
+        if name not in tuned_needs(task, self.tasks):
             return True
         if task.name not in self.chosen:
             if not {*(task.best or [()])[0]} <= self.took.keys() | self.failed.keys():
                 return None
             self.chosen[task.name] = set()
             with suppress(UserError):  # no try has a result, which the task itself will report
-                chosen_tasks = chosen_alternatives(task, self.tasks, self.folder)
+                chosen_tasks = chosen_needs(task, self.tasks, self.folder)
                 self.chosen[task.name] = chosen_tasks
         return name in self.chosen[task.name]
 
@@ -446,7 +450,7 @@ class _Processes:
         self._compare_with_plan()
         now = time.monotonic()
         running = {name: now - child.begun for name, child in self.running.items()}
-        without_result = self._over() - self.took.keys()
+        without_result = self._ended_or_skipped() - self.took.keys()
         while decision := self.hours.decide(self.took, running, without_result):
             what = f"{decision.group} {'starts' if decision.starts else 'is left out'}"
             ends = f"would end after {decision.expected:.2g} of {self.hours.ledger.hours:g} hours"
@@ -461,7 +465,7 @@ class _Processes:
         If the required seeds need more than the study's hours, the line says when they will end.
         """
         assert self.hours is not None
-        ended = self._over()
+        ended = self._ended_or_skipped()
         groups = [group for group in self.hours.order if not group.kind]
         required = [name for group in groups for name in group.tasks]
         for group in groups:
@@ -491,24 +495,24 @@ class _Processes:
 
     def _launch(self, task: Task) -> None:
         try:
-            options = command(task, self.tasks, self.folder)
+            options = task_command(task, self.tasks, self.folder)
         except UserError as error:
             self._fail(task.name, str(error))
             return
-        extra = {"compute.threads": engine.requested_threads() or self.place.cores}
-        if self.place.gpus:  # the other cores load the data
-            extra["compute.workers"] = max(1, self.place.cores - 1)
+        extra = {"compute.threads": engine.requested_threads() or self.executor.cores}
+        if self.executor.gpus:  # the other cores load the data
+            extra["compute.workers"] = max(1, self.executor.cores - 1)
         options += [f"{key}={value}" for key, value in extra.items() if key not in task.options]
         line = process_command(*options)
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:
             file.write(f"$ {shell_command(*line)}\n".encode(errors="surrogateescape"))
             start = file.tell()
-        process = self.place.start(line, self.folder / task.name, log)
+        process = self.executor.start(line, self.folder / task.name, log)
         self.running[task.name] = _Running(process, log, start)
         _say("started", task.name)
 
-    def _reap(self) -> None:
+    def _handle_ended(self) -> None:
         """Handle processes that have ended.
 
         A task that a signal killed, or that lost a process that it depends on, starts again once.
@@ -520,10 +524,10 @@ class _Processes:
             if status == LOST:
                 self.lost = time.monotonic()
                 _say("again", f"{name}: the process that started this task has ended")
-            elif status == 0 and finished(self.folder, name):
+            elif status == 0 and has_result(self.folder, name):
                 self.took[name] = time.monotonic() - child.begun
-                text = f"{name} in {duration(self.took[name])}"
-                _say("finished", f"{text}: {measured(self.job, name)}")
+                text = f"{name} in {format_duration(self.took[name])}"
+                _say("finished", f"{text}: {describe_result(self.job, name)}")
                 if self.hours is not None:
                     self.hours.save(self.took)
                     self._compare_with_plan()
@@ -552,7 +556,7 @@ class _Processes:
             self.page_is_old = False
             line = process_command("report", str(self.folder))
             log = self.folder / "logs" / "report.txt"
-            self.page = begin(line, process_environment(), log)
+            self.page = start_process(line, process_environment(), log)
 
     def _finish_page(self) -> None:
         """Wait for the page, and write it once more if a stopped study's page is old.
@@ -587,9 +591,9 @@ class _Processes:
             _say("running", f"{name}: {line}")
         failed = f", {len(self.failed)} failed or left out" if self.failed else ""
         wanted = len(self.tasks) if self.hours is None else len(self.hours.runs)
-        _say("so far", f"{len(self.took)} of {wanted} finished{failed}{self._left(now)}")
+        _say("so far", f"{len(self.took)} of {wanted} finished{failed}{self._remaining_time(now)}")
 
-    def _left(self, now: float) -> str:
+    def _remaining_time(self, now: float) -> str:
         """Describe the time for the remaining tasks, estimated from finished tasks of their runs.
 
         The text is empty if no task remains, or if a remaining task's run has no finished task.
@@ -608,4 +612,4 @@ class _Processes:
                 remaining.append(max(0.0, mean - elapsed.get(name, 0.0)))
         if not remaining:
             return ""
-        return f", about {duration(max(*remaining, sum(remaining) / self.parallel))} left"
+        return f", about {format_duration(max(*remaining, sum(remaining) / self.parallel))} left"

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from ...recipe.keys import OneOf, key
+from ...recipe.keys import NamedChoice, key
 from ...recipe.names import NewFolder
-from ...recipe.tool import ALSO, RecipeKeys, ToolOptions
+from ...recipe.tool import TAKES_ALL_KEYS, RecipeKeys, ToolOptions
 from ...recipe.tools import Number, flag, out
 
 # the package worth/ builds this study; all other studies are files in recipes/study/
@@ -57,7 +57,7 @@ class StudyOptions(ToolOptions):
 
     summary = "run and compare many runs"
     command = "lab.study.tool:main"
-    recipes = ALSO
+    recipes = TAKES_ALL_KEYS
     command_line_only = ("only", "index")
     uses = (RecipeKeys(("PLACE",), "Path for each name under `places` of the study's file."),)
     recipe: str | None = key(None, metavar="NAME")
@@ -67,7 +67,7 @@ class StudyOptions(ToolOptions):
     parallel: Number | None = key(None, metavar="N")
     measures: list[str] | None = key(None, alias="report.measures", metavar="[NAME,...]")
     match: Literal["exaflop"] | None = key(None, metavar="NAME")
-    launcher: Annotated[str, OneOf(lambda: LAUNCHERS)] = key("local")
+    launcher: Annotated[str, NamedChoice(lambda: LAUNCHERS)] = key("local")
     slurm: str = key("", metavar='"--NAME=VALUE ..."')
     dry: bool = key(False)
     device: str | None = key(None, metavar="NAME")

@@ -17,14 +17,14 @@ from typing import Any
 from ...errors import LostError, UserError, one_line
 from ...formatting import PACKAGE, process_environment
 from .. import engine
-from .launch import Job, Outcome
-from .local import Child, Local, begin, largest_need, preview, run
+from .launch import LaunchOutcome, StudyJob
+from .local import Local, TaskProcess, largest_need, preview, run, start_process
 
 
 class Ray:
     """Launcher that runs tasks on the nodes of a Ray cluster."""
 
-    def check(self, job: Job) -> None:
+    def check(self, job: StudyJob) -> None:
         """Check the study as `Local` does, and that Ray is installed.
 
         Raises:
@@ -33,12 +33,12 @@ class Ray:
         Local().check(job)
         _ray()
 
-    def preview(self, job: Job) -> list[str]:
+    def preview(self, job: StudyJob) -> list[str]:
         """Return what `Local` would print, without using Ray."""
         Local().check(job)
         return preview(job)
 
-    def start(self, job: Job) -> Outcome:
+    def start(self, job: StudyJob) -> LaunchOutcome:
         """Run the tasks on a cluster.
 
         The cluster is the one of RAY_ADDRESS, else a cluster that runs on this machine, else a new
@@ -52,12 +52,12 @@ class Ray:
         try:
             which = _connect(ray)
             print(f"cluster     {which}, nodes: {len(ray.nodes())}", flush=True)
-            return run(job, Nodes(job, ray))
+            return run(job, RayExecutor(job, ray))
         finally:
             ray.shutdown()
 
 
-class Nodes:
+class RayExecutor:
     """Place that runs tasks on the nodes of a cluster.
 
     The number of tasks at once is `parallel`, or by default the number of GPUs or cores, limited by
@@ -65,7 +65,7 @@ class Nodes:
     allows.
     """
 
-    def __init__(self, job: Job, ray: Any) -> None:
+    def __init__(self, job: StudyJob, ray: Any) -> None:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.gpus = any("GPU" in node for node in nodes)
         gpu = {"GPU": 1} if self.gpus else {}
@@ -81,13 +81,13 @@ class Nodes:
         asked = {"num_cpus": self.cores, "num_gpus": len(gpu), "max_retries": 3}
         self.ray, self.task = ray, ray.remote(**asked)(run_task)
 
-    def start(self, line: Sequence[str], folder: Path, log: Path) -> Child:
+    def start(self, line: Sequence[str], folder: Path, log: Path) -> TaskProcess:
         places = folder.resolve(), log.resolve(), Path.cwd()
-        return _Remote(self.ray, self.task.remote(line, process_environment(), *places), log)
+        return _RemoteProcess(self.ray, self.task.remote(line, process_environment(), *places), log)
 
 
-class _Remote:
-    """Process on a node, as a `Child`."""
+class _RemoteProcess:
+    """Process on a node, as a `TaskProcess`."""
 
     def __init__(self, ray: Any, reference: Any, log: Path) -> None:
         self.ray, self.reference, self.log = ray, reference, log
@@ -149,7 +149,7 @@ def run_task(
         file.write(f"on {socket.gethostname()}: {doing}\n")
     engine.wait_until_free(folder)
     devices = {key: text for key, text in os.environ.items() if key.endswith("_VISIBLE_DEVICES")}
-    process = begin(line, environment | devices, log, cwd)
+    process = start_process(line, environment | devices, log, cwd)
     try:
         while process.poll() is None:
             time.sleep(0.05)

@@ -180,14 +180,14 @@ Seeds = Annotated[tuple[int, ...], PlainValidator(seeds_of)]
 Settings = Annotated[dict[str, Annotated[Setting, PlainValidator(_setting)]], Keyed]
 
 
-class Part(BaseModel):
+class StudySection(BaseModel):
     """Mapping of the study file that has fixed keys."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, node: Any) -> dict[str, Any]:
+    def _check_keys(cls, node: Any) -> dict[str, Any]:
         mapping = _keyed(node)
         keys = [str(field.validation_alias or name) for name, field in cls.model_fields.items()]
         unknown = [
@@ -198,7 +198,7 @@ class Part(BaseModel):
         return mapping
 
 
-class Best(Part):
+class BestChoice(StudySection):
     """Choice of the best tried values.
 
     Attributes:
@@ -212,13 +212,13 @@ class Best(Part):
     despite: Annotated[Names, Field(exclude=True)] = ()  # changes no result
 
 
-class Match(Part):
+class Match(StudySection):
     """Axis whose names cost the same exaFLOP."""
 
     exaflop: str
 
 
-class Run(Part):
+class StudyRun(StudySection):
     """Run of the study, repeated over names of axes, tried values and seeds.
 
     Attributes:
@@ -239,12 +239,14 @@ class Run(Part):
     seeds: Seeds | None = None
     tries: Tries = Field({}, validation_alias="try")
     best: (
-        Annotated[Best, BeforeValidator(lambda node: {"of": node} if type(node) is str else node)]
+        Annotated[
+            BestChoice, BeforeValidator(lambda node: {"of": node} if type(node) is str else node)
+        ]
         | None
     ) = None
 
 
-class Report(Part):
+class ReportSection(StudySection):
     """Comparisons in a study's report.
 
     Attributes:
@@ -275,7 +277,7 @@ class Report(Part):
     question: Annotated[dict[str, str], Keyed] = {}
 
 
-class Study(Part):
+class Study(StudySection):
     """Study from a file, with each run after the needed runs.
 
     Attributes:
@@ -295,8 +297,8 @@ class Study(Part):
     match: Match | None = None
     axes: Annotated[dict[str, Annotated[dict[str, Settings], Keyed]], Keyed] = {}
     options: Options = {}
-    runs: Annotated[dict[str, Run], Keyed]
-    report: Report = Report()
+    runs: Annotated[dict[str, StudyRun], Keyed]
+    report: ReportSection = ReportSection()
 
     def names(self, run: str, axis: str) -> tuple[str, ...]:
         """Return the names of an axis that a run uses."""
@@ -336,7 +338,7 @@ def build(content: Mapping[str, Any], where: str) -> Study:
         for run in study.runs.values():
             run.over = tuple(axis for axis in study.axes if axis in run.over)
         _check_references(study)
-        graph = {name: sorted(needs(study, name)) for name in study.runs}
+        graph = {name: sorted(needed_runs(study, name)) for name in study.runs}
         order = graphlib.TopologicalSorter(graph).static_order()
         study.runs = {name: study.runs[name] for name in order}
         if study.report.model_fields_set:
@@ -352,7 +354,7 @@ def build(content: Mapping[str, Any], where: str) -> Study:
     return study
 
 
-def references(options: Mapping[str, str]) -> set[str]:
+def find_references(options: Mapping[str, str]) -> set[str]:
     """Return the names in braces in the values of options."""
     return {name for value in options.values() for name in REFERENCE.findall(value)}
 
@@ -408,7 +410,7 @@ def settings_of(study: Study, run: str) -> Iterator[Setting]:
                     yield setting
 
 
-def needs(study: Study, run: str) -> set[str]:
+def needed_runs(study: Study, run: str) -> set[str]:
     """Return the runs that must finish before a run can start.
 
     These are the runs that its options name in braces. If the run takes the best values of another
@@ -426,7 +428,7 @@ def _named_in(study: Study, run: str) -> set[str]:
     names: set[str] = set()
     for setting in settings_of(study, run):
         tried = {option_text(value) for values in setting.tries.values() for value in values}
-        names |= references(setting.options | {text: text for text in tried})
+        names |= find_references(setting.options | {text: text for text in tried})
     return names
 
 
@@ -444,7 +446,7 @@ def _require(condition: object, text: str) -> None:
         raise ValueError(text)
 
 
-def _known(place: str, names: Collection[str], choices: Collection[str], what: str) -> None:
+def _check_known(place: str, names: Collection[str], choices: Collection[str], what: str) -> None:
     """Check that names are among the choices.
 
     Args:
@@ -487,14 +489,14 @@ def _check_names(study: Study) -> None:
     text = f"places: {shared_name}: a run has the same name. Rename the place or the run."
     _require(shared_name is None, text)
     if study.match:
-        _known("match.exaflop", [study.match.exaflop], study.axes, "an axis")
+        _check_known("match.exaflop", [study.match.exaflop], study.axes, "an axis")
     for name, declared in study.runs.items():
-        _known(f"runs.{name}.over", declared.over, study.axes, "an axis")
-        _known(f"runs.{name}.only", declared.only, declared.over, f"an axis of run {name}")
+        _check_known(f"runs.{name}.over", declared.over, study.axes, "an axis")
+        _check_known(f"runs.{name}.only", declared.only, declared.over, f"an axis of run {name}")
         for axis, only in declared.only.items():
             place = f"runs.{name}.only.{axis}"
             _require(only, f"{place}: the list is empty. Write names of axis {axis}.")
-            _known(place, only, study.axes[axis], f"a name of axis {axis}")
+            _check_known(place, only, study.axes[axis], f"a name of axis {axis}")
     for axis, names in study.axes.items():
         tools = {run.tool for run in study.runs.values() if axis in run.over}
         _require(tools, f"axes.{axis}: no run uses this axis. Add {axis} to `over` of a run.")
@@ -509,7 +511,7 @@ def _check_names(study: Study) -> None:
             for key in settings:  # a run, RUN@NAME or `all`
                 run_name, at, other_name = key.partition("@")
                 place = f"axes.{axis}.{name}"
-                _known(place, [run_name], study.runs if at else (*study.runs, ALL), "a run")
+                _check_known(place, [run_name], study.runs if at else (*study.runs, ALL), "a run")
                 over = study.runs[run_name].over if run_name != ALL else (axis,)
                 text = f"{place}.{key}: {axis} is missing in `over` of run {run_name}."
                 _require(axis in over, f"{text} Add {axis} there.")
@@ -517,7 +519,7 @@ def _check_names(study: Study) -> None:
                     other_axes = [study.axes[other] for other in over if other != axis]
                     choices = {choice for names_of_axis in other_axes for choice in names_of_axis}
                     what = f"a name of another axis of run {run_name}"
-                    _known(f"{place}.{key}", [other_name], choices, what)
+                    _check_known(f"{place}.{key}", [other_name], choices, what)
 
 
 def _check_references(study: Study) -> None:
@@ -534,13 +536,13 @@ def _check_references(study: Study) -> None:
     }
     for name, run in study.runs.items():
         place, needed = f"runs.{name}", _named_in(study, name)
-        _known(place, sorted(needed), (*study.runs, *study.places, SEED), "a run or a place")
+        _check_known(place, sorted(needed), (*study.runs, *study.places, SEED), "a run or a place")
         for needed_run in sorted(needed & study.runs.keys()):
             text = f"{place}: {{{needed_run}}}: run {needed_run} tries several values."
             text += f" Name a run with `best: {needed_run}` instead."
             _require(needed_run not in trying, text)
         if run.best:
-            _known(f"{place}.best", [run.best.of], study.runs, "a run")
+            _check_known(f"{place}.best", [run.best.of], study.runs, "a run")
             text = f"{place}.best: {run.best.of}: this run tries no values. Name a run with `try`."
             _require(run.best.of in trying, text)
             text = f"{place}.best.by: {run.best.by}: test images must not choose values."
@@ -554,7 +556,7 @@ def _check_references(study: Study) -> None:
             _require(not further, text)
 
 
-def _check_report(study: Study, report: Report) -> None:
+def _check_report(study: Study, report: ReportSection) -> None:
     """Check that the runs and names that the report compares exist.
 
     Raises:
@@ -562,19 +564,19 @@ def _check_report(study: Study, report: Report) -> None:
     """
     if report.test is None:
         raise ValueError("report.test: this key is missing. Name the run to compare.")
-    _known("report.test", [report.test], study.runs, "a run")
+    _check_known("report.test", [report.test], study.runs, "a run")
     text = f"report.test: {report.test}: this run tries several values. Name a run with `best`."
     _require(not any(setting.tries for setting in settings_of(study, report.test)), text)
-    _known("report.beside", report.beside, study.runs, "a run")
+    _check_known("report.beside", report.beside, study.runs, "a run")
     for key, names in (
         ("baseline", [report.baseline] if report.baseline else []),
         ("pairs", [name for pair in report.pairs for name in pair]),
         ("paper", report.paper),
     ):
-        _known(f"report.{key}", names, study.compared, "a compared name")
+        _check_known(f"report.{key}", names, study.compared, "a compared name")
     over = study.runs[report.test].over
-    _known("report.mean_over", report.mean_over, over, f"an axis of run {report.test}")
+    _check_known("report.mean_over", report.mean_over, over, f"an axis of run {report.test}")
     for axis, groups in report.mean_over.items():
         for group, members in groups.items():
             place = f"report.mean_over.{axis}.{group}"
-            _known(place, members, study.axes[axis], f"a name of axis {axis}")
+            _check_known(place, members, study.axes[axis], f"a name of axis {axis}")

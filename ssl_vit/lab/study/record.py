@@ -16,16 +16,16 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, TypeAdapter
 
 from ...errors import UserError
-from ...formatting import some
+from ...formatting import list_names
 from ...recipe import records
 from ...recipe.names import is_name
 from ...recipe.records import MayLack, Record, Whole
 from ...runs.files import write_atomically
 from ...runs.shared import STUDY
 from .. import run_folder
-from ..compare import Comparison, Rule, comparisons
+from ..compare import Comparison, Rule, list_comparisons
 from .hours import Group
-from .launch import RESULT, planned
+from .launch import RESULT, planned_options
 from .read import REFERENCE, Study
 from .tasks import Task, Tasks
 
@@ -72,12 +72,12 @@ def rule_of(study: Study) -> Rule | None:
     asked: tuple[Comparison, ...] = ()
     # a study that only averages over an axis compares nothing unless its file says so
     if report.pairs or report.baseline or not report.mean_over:
-        asked = comparisons(arms, places, report.pairs, report.baseline)
+        asked = list_comparisons(arms, places, report.pairs, report.baseline)
     measure = report.measures[0] if report.measures else None
     return Rule(report.test, compared_axis, arms, places, asked, measure)
 
 
-def decides(study: Study) -> dict[str, Any]:
+def deciding_values(study: Study) -> dict[str, Any]:
     """Return `{dotted key: JSON value}` of every study key that can change a result or a claim."""
     excluded: Any = {"title": True, "places": True, "report": FOR_READERS}
     sections = json.loads(json.dumps(study.model_dump(exclude=excluded)))
@@ -116,11 +116,11 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
     Args:
         folder: Folder of the study, with or without a study.json.
         study: Study as planned now.
-        tasks: Tasks of the study, as `settle` names the tasks.
+        tasks: Tasks of the study, as `assign_folders` names the tasks.
     """
     if not (folder / FILE).exists():
         return History()
-    before, after = read(folder), decides(study)
+    before, after = read(folder), deciding_values(study)
     finished = {task.name for task in before.tasks if (folder / task.name / RESULT).exists()}
     all_keys = {**before.decides, **after}
     changed = [key for key in all_keys if before.decides.get(key) != after.get(key)]
@@ -129,7 +129,7 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
     changes, ends = before.changes, before.ends
     if finished and changed:
         count = f"{len(finished)} of {len(before.tasks)} runs had finished"
-        changes = [*changes, f"The study was changed after {count}: {some(changed)}."]
+        changes = [*changes, f"The study was changed after {count}: {list_names(changed)}."]
         ends += 1
     return History(tuple(changes), ends, tuple(dropped) if finished else ())
 
@@ -153,7 +153,7 @@ def content(
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],
         **({"order": [group.model_dump() for group in order]} if order else {}),
-        "decides": decides(study),
+        "decides": deciding_values(study),
         **asdict(history or History()),
     }
 
@@ -183,7 +183,7 @@ def write(folder: Path, content: dict[str, Any]) -> None:
         write_atomically(path, text)
 
 
-def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
+def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
     """Give each task a folder: the folder that already holds the task's run, or a free folder.
 
     Args:
@@ -202,8 +202,8 @@ def settle(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
         place = renamed.name
         for number in itertools.count(2):
             placed = replace(renamed, name=place)
-            words, undecided = planned(placed, settled, folder)
-            why = run_folder.not_planned(folder / place, placed.values, words, undecided)
+            words, undecided = planned_options(placed, settled, folder)
+            why = run_folder.why_not_planned(folder / place, placed.values, words, undecided)
             if not why and place not in settled:
                 break
             foreign[place] = why

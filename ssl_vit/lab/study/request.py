@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, suggest
-from ...formatting import count_of
+from ...formatting import format_count
 from ...recipe.parsing import parse_path
 from ...recipe.schema import build as build_recipe
 from ...recipe.tool import build, option_name, split
 from ...recipe.words import check_keys
 from .. import engine
 from . import check, read, sweep, worth
-from .hours import Plan
+from .hours import HoursPlan
 from .options import StudyOptions
-from .tasks import Tasks, plan, tried_otherwise, without_missing
+from .tasks import Tasks, plan_tasks, warn_about_other_tries, without_missing
 
 PRESETS = ("data", "model")  # presets, whose place a file may have
 NULLS = ("null", "none")
 
 
 @dataclass(frozen=True)
-class Request:
+class StudyRequest:
     """Study that the user asked for, with everything checked.
 
     Attributes:
@@ -31,7 +31,7 @@ class Request:
         recipes: `{task: resolved recipe}`.
         name: Name of the study.
         folder: Folder of the study.
-        own: Options of the study tool.
+        tool_options: Options of the study tool.
         plugin: Plugin file from the command line, or None.
         cautions: Warnings to print before the study starts.
         opening: Lines to print before the warnings.
@@ -43,19 +43,19 @@ class Request:
     recipes: check.Recipes
     name: str
     folder: Path
-    own: StudyOptions
+    tool_options: StudyOptions
     plugin: str | None
     cautions: list[str]
     opening: list[str]
-    hours: Plan | None = None
+    hours: HoursPlan | None = None
 
 
-def requested(
+def parse_request(
     words: Sequence[str],
     content: Mapping[str, Any] | None = None,
     stand_ins: bool = False,
     look: bool = True,
-) -> Request:
+) -> StudyRequest:
     """Plan a study from the words of a command line, and check everything before a task starts.
 
     The images may be on another machine if `stand_ins` is set or the words contain `--check`.
@@ -80,7 +80,7 @@ def requested(
         engine.run_plugin(recipe_texts["plugin"])  # the plugin's keys are known from here on
     planned = None
     if study_options.recipe == worth.NAME:
-        study_options, planned = _worth(
+        study_options, planned = _plan_worth(
             study_options, recipe_texts, may_time=not (stand_ins or study_options.dry)
         )
         content = planned.study
@@ -88,33 +88,33 @@ def requested(
     elif study_options.hours is not None:
         text = f"only recipe={worth.NAME} takes hours=. Leave hours= out."
         raise UserError(f"hours={study_options.hours:g}: {text}")
-    study, default_name = _study(study_options, recipe_texts, content, swept)
+    study, default_name = _find_study(study_options, recipe_texts, content, swept)
     if swept is not None:  # the runs of the sweep hold all other options
         recipe_texts = {key: text for key, text in recipe_texts.items() if key == "plugin"}
     name = study_options.name or default_name
     build_recipe({"name": name})  # checks the name
-    places, options = _sorted(study, recipe_texts)
+    places, options = _split_places(study, recipe_texts)
     lines: list[str] = []
     if stand_ins:
         places = {place: _stand_in(study, place) for place in study.places} | places
     else:
         study, lines = without_missing(study, places)
-    tasks = plan(study, places, options)
+    tasks = plan_tasks(study, places, options)
     recipes = check.recipes(study, tasks, here=not (stand_ins or study_options.check))
-    tasks = check.with_values(tasks, recipes)
+    tasks = check.add_recipe_values(tasks, recipes)
     if look:
         lines += check.images(study, tasks, recipes)
-        lines += check.not_here(recipes)
+        lines += check.describe_absent_data(recipes)
     lines += check.architectures(study, tasks, recipes)
-    lines += tried_otherwise(tasks)
+    lines += warn_about_other_tries(tasks)
     folder = Path(study_options.out) / name
-    return Request(
+    return StudyRequest(
         study=study,
         tasks=tasks,
         recipes=recipes,
         name=name,
         folder=folder,
-        own=study_options,
+        tool_options=study_options,
         plugin=recipe_texts.get("plugin"),
         cautions=lines,
         opening=planned.lines if planned else [],
@@ -122,7 +122,7 @@ def requested(
     )
 
 
-def _study(
+def _find_study(
     options: StudyOptions,
     texts: Mapping[str, str],
     content: Mapping[str, Any] | None,
@@ -147,11 +147,15 @@ def _study(
         study, stem = read.build(content, "the study"), options.name
     elif swept is not None:
         _check_options(texts, ())
-        keys = [key for key in swept if key in texts and ("," in texts[key] or engine.counts(key))]
+        keys = [
+            key
+            for key in swept
+            if key in texts and ("," in texts[key] or engine.changes_experiment(key))
+        ]
         content, stem = sweep.content(options.recipe, texts, keys, options.match)
         study = read.build(content, sweep.SWEEP)
     else:
-        path = _find(options.recipe)
+        path = _find_study_file(options.recipe)
         study, stem = read.read(path), path.stem
     if options.match is not None and swept is None:
         text = "only a sweep takes match=. Write match: {exaflop: AXIS} into the study's file."
@@ -164,14 +168,16 @@ def _study(
     return study, stem
 
 
-def _sorted(study: read.Study, texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _split_places(
+    study: read.Study, texts: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Split command-line options into paths of the study's places and options of its tasks.
 
     Raises:
         UserError: A place has the name of an option, or an option is wrong.
     """
     for place in study.places:
-        is_option = place in StudyOptions.options() or place in engine.own_keys()
+        is_option = place in StudyOptions.options() or place in engine.study_keys()
         if is_option and place not in PRESETS:
             raise UserError(f"places: {place}: ssl_vit has an option {place}=. Rename the place.")
     options = {key: text for key, text in texts.items() if key not in study.places}
@@ -181,9 +187,9 @@ def _sorted(study: read.Study, texts: Mapping[str, str]) -> tuple[dict[str, str]
     return places, options
 
 
-def _worth(
+def _plan_worth(
     options: StudyOptions, texts: Mapping[str, str], may_time: bool
-) -> tuple[StudyOptions, worth.Worth]:
+) -> tuple[StudyOptions, worth.WorthPlan]:
     """Plan `study/worth` and return the options that run the planned study.
 
     Raises:
@@ -198,7 +204,7 @@ def _worth(
     if options.launcher != "local":
         planned.lines.append(
             "planned     with the speed of this machine and"
-            f" {count_of(planned.parallel, 'tasks')} at once. The machines of"
+            f" {format_count(planned.parallel, 'tasks')} at once. The machines of"
             f" launcher={options.launcher} may be slower or faster, and the plan does not include"
             " waiting in a queue."
         )
@@ -211,7 +217,7 @@ def _worth(
     return options.model_copy(update=changed), planned
 
 
-def _find(name: str | None) -> Path:
+def _find_study_file(name: str | None) -> Path:
     """Return the path of a study file from a name under recipes/ or from a path.
 
     Raises:
@@ -246,7 +252,7 @@ def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
         text = f"a study takes seeds=. Use `seeds={seeds}` for this seed, or `seeds=N` for N seeds."
         raise UserError(f"seed={seed}: {text}")
     known_options = [*map(option_name, StudyOptions.options().values()), *places]
-    check_keys(options, known=engine.own_keys(), others=known_options)
+    check_keys(options, known=engine.study_keys(), others=known_options)
     for key, text in options.items():
         if read.REFERENCE.search(text):
             raise UserError(

@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import UserError
-from ...formatting import count_of, process_command, process_environment, shell_command
+from ...formatting import format_count, process_command, process_environment, shell_command
 from ...runs.files import write_atomically
 from .. import engine
-from .launch import Job, Outcome, finished
+from .launch import LaunchOutcome, StudyJob, has_result
 from .tasks import Task
 
 SCRIPT = Path(__file__).with_name("slurm_array.sh")
@@ -42,7 +42,7 @@ PROCESSES = {"ntasks-per-node": NUMBER, "gpus-per-node": GPUS, "gres": f"gpu:{GP
 class Slurm:
     """Launcher that submits tasks to SLURM without waiting."""
 
-    def check(self, job: Job) -> None:
+    def check(self, job: StudyJob) -> None:
         """Check the SLURM options, the number of processes, and that SLURM is installed.
 
         Raises:
@@ -55,7 +55,7 @@ class Slurm:
                 remedy = "Use launcher=local, or dry=true to see the commands."
                 raise UserError(f"launcher=slurm: {name} is not installed here. {remedy}")
 
-    def preview(self, job: Job) -> list[str]:
+    def preview(self, job: StudyJob) -> list[str]:
         """Return the commands that would submit all unfinished tasks if the queue were empty.
 
         `{RUN}` stands for the job number of a run. SLURM need not be installed.
@@ -71,7 +71,7 @@ class Slurm:
             lines += [f"would run   {shell_command(*words)}"] if words else []
         return lines
 
-    def start(self, job: Job) -> Outcome:
+    def start(self, job: StudyJob) -> LaunchOutcome:
         """Submit an array for each run that has tasks neither finished nor in the queue.
 
         Raises:
@@ -82,20 +82,22 @@ class Slurm:
         numbers = {run: [*dict.fromkeys(jobs.values())] for run, jobs in queue.items()}
         submitted: dict[str, str] = {}
         for run in _runs(job):
-            write_atomically(_list(job, run), "\n".join(_elements(job, run)))
+            write_atomically(_list(job, run), "\n".join(_task_names_by_index(job, run)))
             if queue[run]:
-                text = f"{count_of(len(queue[run]), 'tasks')} in job {', '.join(numbers[run])}"
+                text = f"{format_count(len(queue[run]), 'tasks')} in job {', '.join(numbers[run])}"
                 print(f"in queue    {run}: {text}", flush=True)
             if words := _command(job, run, numbers, queue[run]):
                 # with several clusters sbatch prints NUMBER;CLUSTER
                 number = _output(words, f"run {run}").strip().partition(";")[0]
-                submitted |= {task.name: number for _, task in _left(job, run, queue[run])}
+                submitted |= {
+                    task.name: number for _, task in _unfinished_tasks(job, run, queue[run])
+                }
                 numbers[run].append(number)
                 print(f"submitted   {run}: job {number}", flush=True)
-        return Outcome(job.finished, submitted=submitted)
+        return LaunchOutcome(job.finished, submitted=submitted)
 
 
-def _elements(job: Job, run: str) -> list[str]:
+def _task_names_by_index(job: StudyJob, run: str) -> list[str]:
     """Return the names of a run's tasks, in the order of the indices in job arrays.
 
     A task keeps its index when the user starts the study again, because the task may be in the
@@ -107,20 +109,20 @@ def _elements(job: Job, run: str) -> list[str]:
     return [*before, *(name for name in names if name not in before)]
 
 
-def _list(job: Job, run: str) -> Path:
+def _list(job: StudyJob, run: str) -> Path:
     return _logs(job) / f"{run}.tasks"
 
 
-def _runs(job: Job) -> list[str]:
+def _runs(job: StudyJob) -> list[str]:
     """Return the names of the runs, each after the needed runs."""
     return [*dict.fromkeys(task.run for task in job.tasks.values())]
 
 
-def _logs(job: Job) -> Path:
+def _logs(job: StudyJob) -> Path:
     return job.folder.resolve() / "slurm"
 
 
-def _job_name(job: Job, run: str) -> str:
+def _job_name(job: StudyJob, run: str) -> str:
     """Return the name of an array, which identifies the array in the queue.
 
     The hash of the folder distinguishes the array from arrays of studies in other folders.
@@ -128,7 +130,7 @@ def _job_name(job: Job, run: str) -> str:
     return f"{job.name}-{run}-{hashlib.sha256(bytes(_logs(job))).hexdigest()[:8]}"
 
 
-def _queue(job: Job) -> dict[str, dict[int, str]]:
+def _queue(job: StudyJob) -> dict[str, dict[int, str]]:
     """Return `{run: {index: job number}}` of the study's tasks that wait or run.
 
     Raises:
@@ -159,17 +161,17 @@ def _output(words: Sequence[str], what: str) -> str:
     return done.stdout
 
 
-def _left(job: Job, run: str, queued: Collection[int]) -> list[tuple[str, Task]]:
+def _unfinished_tasks(job: StudyJob, run: str, queued: Collection[int]) -> list[tuple[str, Task]]:
     """Return the index and task of each task of a run that is neither finished nor in the queue."""
     return [
         (str(index), job.tasks[name])
-        for index, name in enumerate(_elements(job, run))
-        if name in job.tasks and index not in queued and not finished(job.folder, name)
+        for index, name in enumerate(_task_names_by_index(job, run))
+        if name in job.tasks and index not in queued and not has_result(job.folder, name)
     ]
 
 
 def _command(
-    job: Job, run: str, numbers: Mapping[str, Sequence[str]], queued: Collection[int]
+    job: StudyJob, run: str, numbers: Mapping[str, Sequence[str]], queued: Collection[int]
 ) -> list[str]:
     """Return the command that submits the remaining tasks of a run, or an empty list without any.
 
@@ -181,7 +183,7 @@ def _command(
             tasks. Each task checks its own needs instead.
         queued: Indices of the run's tasks that are in the queue.
     """
-    unfinished = _left(job, run, queued)
+    unfinished = _unfinished_tasks(job, run, queued)
     if not unfinished:
         return []
     indices = ",".join(index for index, _ in unfinished)
@@ -199,11 +201,11 @@ def _command(
         f"--output={str(logs).replace('%', '%%')}/{run}-%a.txt",
         *(str(SCRIPT), str(logs / run)),
         *("env", f"PYTHONPATH={process_environment().get('PYTHONPATH', '')}"),
-        *process_command("study", *job.words, f"only={'/'.join(_elements(job, run))}"),
+        *process_command("study", *job.words, f"only={'/'.join(_task_names_by_index(job, run))}"),
     ]
 
 
-def _options(job: Job) -> list[str]:
+def _options(job: StudyJob) -> list[str]:
     """Return sbatch's options for every run of the study: the options of `slurm=`, then our own.
 
     Raises:

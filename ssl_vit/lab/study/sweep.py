@@ -70,7 +70,7 @@ def content(
         pretrain_options["data.path"] = base.data.path
     runs = {"pretrain": {"tool": "pretrain", "over": [*axes], "options": pretrain_options}}
     report: dict[str, Any] = {"test": "pretrain", "measures": ["loss"]}
-    if engine.labelled(base):
+    if engine.has_labels(base):
         images = engine.evaluated_images(base)
         options = {"recipe": "evaluate", "init": "{pretrain}"} | images | probe_options
         runs["probe"] = {"tool": "evaluate", "over": [*axes], "options": options}

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ...formatting import option_text, some
+from ...formatting import list_names, option_text
 from ...recipe.schema import build, sources
 from .. import engine
-from .read import REFERENCE, SEED, Study, needs, references, settings_at
+from .read import REFERENCE, SEED, Study, find_references, needed_runs, settings_at
 
 # matches the characters that a run folder's name must not hold
 PLAIN = re.compile(r"[^A-Za-z0-9_.%=,+-]")
@@ -58,7 +58,7 @@ class Task:
 Tasks = dict[str, Task]  # {name: task}, each task after the tasks that it needs
 
 
-def where(run: str, at: Mapping[str, str]) -> str:
+def place_text(run: str, at: Mapping[str, str]) -> str:
     """Name a run and its names on the axes for error messages, such as `run final, arm mpp`."""
     return ", ".join([f"run {run}", *(f"{axis} {name}" for axis, name in at.items())])
 
@@ -68,7 +68,7 @@ def plain_options(options: Mapping[str, str]) -> dict[str, str]:
     return {key: text for key, text in options.items() if not REFERENCE.search(text)}
 
 
-def words_of(options: Mapping[str, str]) -> list[str]:
+def option_words(options: Mapping[str, str]) -> list[str]:
     """Return options as words of a command line."""
     return [f"{key}={text}" for key, text in options.items()]
 
@@ -91,17 +91,19 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     for axis, names in study.axes.items():
         dropped: dict[str, str] = {}  # {name: reason}
         for name, settings in names.items():
-            reasons = (_lacks(setting.options, places, missing) for setting in settings.values())
+            reasons = (
+                _why_missing(setting.options, places, missing) for setting in settings.values()
+            )
             reason = next(filter(None, reasons), "")
             if reason:
                 dropped[name] = reason
         axes[axis] = {name: settings for name, settings in names.items() if name not in dropped}
         if not axes[axis]:
-            text = some([*dict.fromkeys(dropped.values())])
+            text = list_names([*dict.fromkeys(dropped.values())])
             raise UserError(f"axis {axis}: none of the names can run: {text}")
         lines += [f"{axis} {name} is left out: {why}" for name, why in dropped.items()]
     for name, run in study.runs.items():
-        for place in sorted(references(study.options | run.options) & missing):
+        for place in sorted(find_references(study.options | run.options) & missing):
             raise UserError(f"{place}= is missing. Run {name} needs {place}=VALUE.")
     report, reduced = study.report, study.model_copy(update={"axes": axes})
     compared = {
@@ -111,7 +113,7 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     return reduced.model_copy(update={"report": report.model_copy(update=compared)}), lines
 
 
-def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: set[str]) -> str:
+def _why_missing(options: Mapping[str, str], places: Mapping[str, str], missing: set[str]) -> str:
     """Return why options cannot be used, or an empty text.
 
     Args:
@@ -119,7 +121,7 @@ def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: set[s
         places: `{place: path}` from the command line.
         missing: Places that the command line does not set.
     """
-    for place in sorted(references(options) & missing):
+    for place in sorted(find_references(options) & missing):
         return f"{place}= is missing"
     for text in options.values():
         before, _, below = text.partition("}/")
@@ -131,7 +133,7 @@ def _lacks(options: Mapping[str, str], places: Mapping[str, str], missing: set[s
     return ""
 
 
-def plan(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> Tasks:
+def plan_tasks(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> Tasks:
     """Plan the tasks of a study: each run at each name of its axes, tried value and seed.
 
     Args:
@@ -150,10 +152,12 @@ def plan(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> T
         axes = [[(axis, name) for name in study.names(run, axis)] for axis in declared.over]
         for at in map(dict, itertools.product(*axes)):
             options, tries = settings_at(study, run, at)
-            options = _filled(options, places)
+            options = _fill_places(options, places)
             merged = {**options, **texts}
             used = {
-                key: text for key, text in texts.items() if engine.uses(declared.tool, key, merged)
+                key: text
+                for key, text in texts.items()
+                if engine.tool_uses(declared.tool, key, merged)
             }
             unused = {key: text for key, text in unused.items() if key not in used}
             for key in tries.keys() & used.keys():
@@ -162,8 +166,8 @@ def plan(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> T
             options |= used
             if study.match and study.match.exaflop in declared.over and declared.tool == "pretrain":
                 other_axes = {axis: at[axis] for axis in at if axis != study.match.exaflop}
-                base = _filled(settings_at(study, run, other_axes).options, places) | used
-                options |= _matched(base, options, f"match: {where(run, at)}")
+                base = _fill_places(settings_at(study, run, other_axes).options, places) | used
+                options |= _match_steps(base, options, f"match: {place_text(run, at)}")
             for seed, *values in itertools.product(seeds[run], *tries.values()):
                 tried = dict(zip(tries, values, strict=True))
                 task = _task(study, run, at, seed, tried, options, tasks)
@@ -177,7 +181,7 @@ def plan(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> T
     return tasks
 
 
-def _filled(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
+def _fill_places(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
     """Replace `{PLACE}` in options and keep all other names in braces."""
     return {
         key: REFERENCE.sub(lambda match: places.get(match[1], match[0]), text)
@@ -193,13 +197,13 @@ def _seeds(study: Study) -> dict[str, list[int]]:
     """
     seeds_of_runs = {name: {*(run.seeds or study.seeds)} for name, run in study.runs.items()}
     for name in reversed(study.runs):
-        for needed in needs(study, name):
+        for needed in needed_runs(study, name):
             if study.runs[needed].seeds is None:
                 seeds_of_runs[needed] |= seeds_of_runs[name]
     return {name: sorted(seeds) for name, seeds in seeds_of_runs.items()}
 
 
-def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) -> dict[str, str]:
+def _match_steps(base: Mapping[str, str], options: Mapping[str, str], place: str) -> dict[str, str]:
     """Return the steps and warm-up that give a name of an axis the same exaFLOP as the base run.
 
     Args:
@@ -215,8 +219,8 @@ def _matched(base: Mapping[str, str], options: Mapping[str, str], place: str) ->
         if options.get(key) != base.get(key):
             text = f"`match` chooses this value. Leave {key} out."
             raise UserError(f"{place}: {key}={options.get(key)}: {text}")
-    base_cost = engine.cost(words_of(plain_options(base)), f"{place}, without the axis")
-    cost = engine.cost(words_of(plain_options(options)), place)
+    base_cost = engine.cost(option_words(plain_options(base)), f"{place}, without the axis")
+    cost = engine.cost(option_words(plain_options(options)), place)
     exact_steps = base_cost.steps * base_cost.exaflop_a_step / cost.exaflop_a_step
     steps = max(1, round(exact_steps))
     ratio = steps / exact_steps
@@ -253,13 +257,13 @@ def _task(
     tried_texts = {key: option_text(value) for key, value in tried.items()}
     options = {**options, **tried_texts}
     best, tool = study.runs[run].best, study.runs[run].tool
-    needed_runs = references(options)
+    needed_runs = find_references(options)
     tries: tuple[str, ...] = ()
     if best:
         tries = tuple(task.name for task in _runs_of(run, best.of, at, tasks))
     for name in tries:  # a tried value may name a run
         texts = {key: option_text(value) for key, value in tasks[name].tried.items()}
-        needed_runs |= references(texts)
+        needed_runs |= find_references(texts)
     filled, needed = {SEED: str(seed)}, [*tries]
     # a place without a path stays in braces
     for needed_run in sorted(needed_runs - {SEED, *study.places}):
@@ -271,9 +275,9 @@ def _task(
     # in the folder's name each tried value has the last word of the key: lr=0.1
     values = [f"{key.rpartition('.')[2]}={text}" for key, text in tried_texts.items()]
     name = PLAIN.sub("_", "-".join([run, *at.values(), str(seed), *values]))
-    options = _filled(options, filled)
+    options = _fill_places(options, filled)
     if "hub.repo" in options:  # a repository for each run
-        options["hub.repo"] = engine.repository_beside(options["hub.repo"], name)
+        options["hub.repo"] = engine.repository_for_run(options["hub.repo"], name)
     choice = (tries, best.by or "accuracy") if best else None
     despite = best.despite if best else ()
     return Task(name, run, tool, at, seed, options, tried, tuple(needed), choice, despite)
@@ -298,22 +302,22 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
     ]
     if not matching:
         text = f"this run needs run {needed}, which does not exist for these names"
-        raise UserError(f"{where(run, at)}: {text}. Check `only` of run {needed}.")
+        raise UserError(f"{place_text(run, at)}: {text}. Check `only` of run {needed}.")
     return matching
 
 
-def origins(tasks: Tasks, name: str) -> list[str]:
+def weight_sources(tasks: Tasks, name: str) -> list[str]:
     """Return the tasks whose weights the task continues from, directly or through further tasks.
 
     Tasks that only serve to choose the best tried values are not included.
     """
     tries = (tasks[name].best or [()])[0]
     direct = [need for need in tasks[name].needs if need not in tries]
-    indirect = [origin for need in direct for origin in origins(tasks, need)]
+    indirect = [origin for need in direct for origin in weight_sources(tasks, need)]
     return list(dict.fromkeys([*direct, *indirect]))
 
 
-def tried_otherwise(tasks: Tasks) -> list[str]:
+def warn_about_other_tries(tasks: Tasks) -> list[str]:
     """Warn about tasks that take the best values from tries of a different experiment.
 
     The best value of another experiment need not be the best here. Differences in the tried keys,
@@ -329,11 +333,15 @@ def tried_otherwise(tasks: Tasks) -> list[str]:
         in_one_only = values_tried.keys() ^ values.keys()
         ignored = {*tried.tried, *NOT_CHOSEN_FOR, *task.despite, *in_one_only}
         differences = engine.differences(values_tried, values, ignored)
-        counting = [str(difference) for difference in differences if engine.counts(difference.key)]
+        counting = [
+            str(difference)
+            for difference in differences
+            if engine.changes_experiment(difference.key)
+        ]
         if counting:
             text = f"takes the best {' and '.join(tried.tried)} from run {tried.run}, which differs"
             text += f" in {', '.join(counting)}. For this run, another value may be better."
-            texts.setdefault(text, where(task.run, task.at))
+            texts.setdefault(text, place_text(task.run, task.at))
     return [f"{place}: {text}" for text, place in texts.items()]
 
 
@@ -343,7 +351,7 @@ def _weights(task: Task) -> dict[str, str]:
     return {key: OF_RUN.sub(r"\1", source.place) for key, source in named.items()}
 
 
-def unreachable(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
+def failed_need(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
     """Return a failed task that prevents this task, or None if the task can run.
 
     Tasks that try values prevent this task only if all of them have failed, because some tries may

@@ -13,8 +13,8 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import (
-    count_of,
-    duration,
+    format_count,
+    format_duration,
     process_command,
     process_environment,
     typed_command,
@@ -23,10 +23,10 @@ from ...recipe.tool import build, split
 from .. import engine
 from ..options import PlanOptions
 from . import launch, record, worth
-from .estimate import StudyEstimate, of_request
+from .estimate import StudyEstimate, estimate_request
 from .options import LAUNCHERS, StudyOptions
-from .request import Request, requested
-from .tasks import Tasks, unreachable
+from .request import StudyRequest, parse_request
+from .tasks import Tasks, failed_need
 from .warm import dies_with_us
 
 CHECK = "--check"
@@ -34,7 +34,7 @@ ARRAY_OPTIONS = ("only=", "index=")  # the options of an element of a job array
 
 
 @dataclass(frozen=True)
-class StudyOutcome(launch.Outcome):
+class StudyOutcome(launch.LaunchOutcome):
     """Outcome of a study.
 
     Attributes:
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
             print(*check(words), sep="\n")
             return 0
         if any(word.startswith(ARRAY_OPTIONS) for word in words):
-            _become_one(words)
+            _exec_task(words)
         return 1 if study(words).failed else 0
     except KeyboardInterrupt:
         print(f"next        {typed_command('study', *words)}", flush=True)
@@ -83,14 +83,14 @@ def check(
     Raises:
         UserError: An option or the study's file is wrong.
     """
-    request = requested(words, content)
-    estimate = of_request(request, PlanOptions(device=request.own.device))
-    job = _job(request, record.settle(request.tasks, request.folder)[0])
+    request = parse_request(words, content)
+    estimate = estimate_request(request, PlanOptions(device=request.tool_options.device))
+    job = _job(request, record.assign_folders(request.tasks, request.folder)[0])
     done, every = len(job.finished), len(job.tasks)
-    kept = f"kept        finished: {done} of {count_of(every, 'tasks')}"
+    kept = f"kept        finished: {done} of {format_count(every, 'tasks')}"
     if request.hours:
         optional = sum(len(group.tasks) for group in job.order if group.kind)
-        kept += f". {count_of(optional, 'tasks')} will run only if the hours allow."
+        kept += f". {format_count(optional, 'tasks')} will run only if the hours allow."
     return estimate, kept
 
 
@@ -105,19 +105,19 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
         UserError: An option or the study's file is wrong. Nothing was started.
         KeyboardInterrupt: The study was stopped. Every task that it ran has ended.
     """
-    request = requested(words, content)
-    module, kind = LAUNCHERS[request.own.launcher].split(":")
+    request = parse_request(words, content)
+    module, kind = LAUNCHERS[request.tool_options.launcher].split(":")
     launcher: launch.Launcher = getattr(import_module(module, __package__), kind)()
-    dry = request.own.dry
+    dry = request.tool_options.dry
     if not dry:
         launcher.check(_job(request, request.tasks))
-    with nullcontext() if dry else engine.locked(request.folder):
-        tasks, others = record.settle(request.tasks, request.folder)
+    with nullcontext() if dry else engine.lock_study(request.folder):
+        tasks, others = record.assign_folders(request.tasks, request.folder)
         job = _job(request, tasks)
         for line in request.opening:
             print(line)
         history = record.update_history(job.folder, request.study, job.tasks)
-        for line in [*request.cautions, *_unchecked(job), *history.changes]:
+        for line in [*request.cautions, *_describe_unchecked(job), *history.changes]:
             print(f"warning: {line}")
         for name, why in others.items():
             print(f"kept        {name}: {why}")
@@ -132,17 +132,19 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
             planned = record.content(request.study, job.tasks, history, job.order)
             record.write(job.folder, planned)
             outcome = launcher.start(job)
-            tasks, _ = record.settle(request.tasks, request.folder)
+            tasks, _ = record.assign_folders(request.tasks, request.folder)
             before, job = job, _job(request, tasks)
             # added tries may have changed which values are best
             if job.tasks == before.tasks or outcome.submitted:
                 break
-    done, took = job.finished, duration(time.monotonic() - started)
+    done, took = job.finished, format_duration(time.monotonic() - started)
     wanted = len(job.tasks) - len(outcome.left_out)
-    ended = f"{len(done)} of {count_of(wanted, 'tasks')}"
+    ended = f"{len(done)} of {format_count(wanted, 'tasks')}"
     if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for its tasks
         jobs = len({*outcome.submitted.values()})
-        submitted = f"{count_of(len(outcome.submitted), 'tasks')} in {count_of(jobs, 'jobs')}"
+        submitted = (
+            f"{format_count(len(outcome.submitted), 'tasks')} in {format_count(jobs, 'jobs')}"
+        )
         print(f"submitted   {submitted}. Finished: {ended}.")
         print("later       type the same command again to submit missing tasks or write the report")
     else:
@@ -158,14 +160,14 @@ def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> Stu
     )
 
 
-def _job(request: Request, tasks: Tasks) -> launch.Job:
+def _job(request: StudyRequest, tasks: Tasks) -> launch.StudyJob:
     """Return the request as a job for a launcher, under the current names of the tasks."""
     recipes = dict(zip(tasks, (request.recipes[name] for name in request.tasks), strict=True))
-    options = request.own
+    options = request.tool_options
     words = [f"name={request.name}", f"out={request.folder.parent.resolve()}"]
     words += [f"plugin={request.plugin}"] if request.plugin else []
-    order = tuple(worth.order(tasks, request.hours.frozen_first)) if request.hours else ()
-    return launch.Job(
+    order = tuple(worth.order_groups(tasks, request.hours.frozen_first)) if request.hours else ()
+    return launch.StudyJob(
         name=request.name,
         folder=request.folder,
         tasks=tasks,
@@ -200,7 +202,7 @@ def _print_report(folder: Path) -> None:
     print(text, flush=True)
 
 
-def _unchecked(job: launch.Job) -> list[str]:
+def _describe_unchecked(job: launch.StudyJob) -> list[str]:
     """Return lines about what could not be checked in finished runs.
 
     Raises:
@@ -208,12 +210,12 @@ def _unchecked(job: launch.Job) -> list[str]:
     """
     lines: dict[str, None] = {}
     for name in job.finished:
-        options, _ = launch.planned(job.tasks[name], job.tasks, job.folder)
+        options, _ = launch.planned_options(job.tasks[name], job.tasks, job.folder)
         lines |= dict.fromkeys(engine.changed_since(job.folder / name, options))
     return list(lines)
 
 
-def _become_one(words: Sequence[str]) -> None:
+def _exec_task(words: Sequence[str]) -> None:
     """Replace this process by the tool of a single task, as an element of a job array.
 
     The command names the tasks of the array, so a study that the user starts again while the array
@@ -239,10 +241,10 @@ def _become_one(words: Sequence[str]) -> None:
     tasks, name = record.read(folder).by_name, names[options.index]
     if name not in tasks:
         raise UserError(f"only={name}: not a task of the study, {suggest(name, tasks)}")
-    unfinished = [need for need in tasks[name].needs if not launch.finished(folder, need)]
-    if missing := unreachable(tasks[name], tasks, unfinished):
+    unfinished = [need for need in tasks[name].needs if not launch.has_result(folder, need)]
+    if missing := failed_need(tasks[name], tasks, unfinished):
         raise UserError(f"only={name}: this task needs {missing}, which has not finished")
-    line = process_command(*launch.command(tasks[name], tasks, folder))
+    line = process_command(*launch.task_command(tasks[name], tasks, folder))
     if os.environ.get("RANK", "0") == "0":  # print once if the task has several processes
         print(f"task        {name}", flush=True)
     os.execve(line[0], line, process_environment())

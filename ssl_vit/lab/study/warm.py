@@ -171,7 +171,7 @@ class WarmProcess:
 
 
 class ForkedTask:
-    """Task that a warm process has forked, as a `Child`."""
+    """Task that a warm process has forked, as a `TaskProcess`."""
 
     def __init__(self, warm: WarmProcess, number: int) -> None:
         self.warm, self.number = warm, number
@@ -239,12 +239,12 @@ def import_all() -> str | None:
     """Import what runs import. Return why a fork is not safe afterwards, or None if it is safe."""
     for name in WITH_OPENBLAS:
         importlib.import_module(name)
-    threads_before = threads()
+    threads_before = count_threads()
     for name in module_names():
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # otherwise garbage collection in a task would copy the memory of all imports
-    started = [name for name in threads() - threads_before if name not in FORK_SAFE_THREADS]
+    started = [name for name in count_threads() - threads_before if name not in FORK_SAFE_THREADS]
     if started:
         return f"an import started the thread {started[0]}"
     if "/libcuda.so" in Path("/proc/self/maps").read_text():
@@ -252,7 +252,7 @@ def import_all() -> str | None:
     return None
 
 
-def threads() -> Counter[str]:
+def count_threads() -> Counter[str]:
     """Count the threads of this process by name."""
     names = Path("/proc/self/task").glob("*/comm")
     return Counter(name.read_text().strip() for name in names)
@@ -310,7 +310,7 @@ def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
             running[os.pidfd_open(process)] = request["start"], process
 
 
-def become(request: Mapping[str, Any]) -> None:
+def prepare_fork(request: Mapping[str, Any]) -> None:
     """Turn this forked process into what `python -P -m ssl_vit OPTIONS` is at the start."""
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(log, sys.stdout.fileno())
@@ -347,7 +347,7 @@ def main(descriptor: int) -> None:
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
-    become(serve(connection, begin))
+    prepare_fork(serve(connection, begin))
     run_tool()
 
 

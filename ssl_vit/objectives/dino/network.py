@@ -83,12 +83,12 @@ class SelfDistillation(Objective):
     def averages(self, progress: float) -> teacher.Averages:
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
         copies = [(self.teacher.encoder, self.encoder), (self.teacher.head, self.head)]
-        return momentum, teacher.pairs(*copies)
+        return momentum, teacher.pair_parameters(*copies)
 
     def forward(self, batch: Batch) -> Output:
         image_X3HW = self.global_views(batch)
         h_XTD = self.encoder.tokens(image_X3HW)
-        loss_B, metrics = self.compare(h_XTD, self.taught(image_X3HW), batch)
+        loss_B, metrics = self.class_token_loss(h_XTD, self.teacher_tokens(image_X3HW), batch)
         return self.output(loss_B, metrics, h_XTD)
 
     def output(self, loss_B: Tensor, metrics: Metrics, h_XTD: Tensor) -> Output:
@@ -115,11 +115,13 @@ class SelfDistillation(Objective):
         return both_views(batch).transpose(0, 1).flatten(0, 1)
 
     @torch.no_grad()
-    def taught(self, image_X3HW: Tensor) -> Tensor:
+    def teacher_tokens(self, image_X3HW: Tensor) -> Tensor:
         """Return the teacher's tokens (X, T, D)."""
         return self.teacher.encoder.tokens(image_X3HW)
 
-    def compare(self, h_XTD: Tensor, taught_XTD: Tensor, batch: Batch) -> tuple[Tensor, Metrics]:
+    def class_token_loss(
+        self, h_XTD: Tensor, taught_XTD: Tensor, batch: Batch
+    ) -> tuple[Tensor, Metrics]:
         """Return DINO's loss of each image (B,), computed from class tokens, and metrics.
 
         Args:
@@ -149,12 +151,14 @@ class SelfDistillation(Objective):
         logits: dict[str, list[Tensor]] = {}
         modules: dict[str, Assignment] = {}
         for batch in batches:
-            for name, (module, logits_BK) in self.measured(self.taught(batch.image)).items():
+            for name, (module, logits_BK) in self.teacher_logits(
+                self.teacher_tokens(batch.image)
+            ).items():
                 modules[name] = module
                 logits.setdefault(name, []).append(logits_BK)
         return {name: modules[name].assign_all(torch.cat(logits[name])) for name in logits}
 
-    def measured(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
+    def teacher_logits(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
         """Return what `assignments` needs of a batch.
 
         Args:

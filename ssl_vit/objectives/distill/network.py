@@ -64,7 +64,7 @@ class Distillation(Objective):
         return {"distill.teacher": self.teacher.encoder}
 
     def forward(self, batch: Batch) -> Output:
-        token_BC, patch_BNC = self.taught(batch.image)
+        token_BC, patch_BNC = self.teacher_features(batch.image)
         h_BTD = self.encoder.tokens(batch.image)
         predicted_BNC = None
         if self.patch_head is not None:
@@ -73,20 +73,20 @@ class Distillation(Objective):
         return Output(losses["loss"].mean(), sums(**losses))
 
     @torch.no_grad()
-    def taught(self, image_BCHW: Tensor) -> tuple[Tensor, Tensor]:
+    def teacher_features(self, image_BCHW: Tensor) -> tuple[Tensor, Tensor]:
         """Return the teacher's features of images (B, C) and of patches (B, N, C), in float32.
 
         The features are already normalised for the loss. On a GPU the teacher runs in bfloat16.
         """
         teacher = self.teacher.encoder
         with _teacher_precision(image_BCHW.device):
-            h_BTC = teacher.tokens(resized(image_BCHW, teacher.data.size))
+            h_BTC = teacher.tokens(resize(image_BCHW, teacher.data.size))
             token_BC = teacher.pooled(h_BTC, self.pool)
         patch_BNC = h_BTC[:, teacher.prefix :]
         with full_precision(image_BCHW.device):
-            return self._standard(token_BC.float()), self._standard(patch_BNC.float())
+            return self._normalize(token_BC.float()), self._normalize(patch_BNC.float())
 
-    def _standard(self, x: Tensor) -> Tensor:
+    def _normalize(self, x: Tensor) -> Tensor:
         if self.loss == "cosine":
             return F.normalize(x, dim=-1)
         return F.layer_norm(x, x.shape[-1:])
@@ -114,7 +114,7 @@ class Distillation(Objective):
 
         Args:
             predicted: The student's features, of any length.
-            taught: The teacher's features, normalised by `_standard`.
+            taught: The teacher's features, normalised by `_normalize`.
         """
         with full_precision(taught.device):
             if self.loss == "cosine":
@@ -130,7 +130,7 @@ class Distillation(Objective):
         """
         images, finite_images = 0, 0
         for batch in batches:
-            token_BC, patch_BNC = self.taught(batch.image)
+            token_BC, patch_BNC = self.teacher_features(batch.image)
             self.mean_token_C += token_BC.sum(0)
             self.mean_patch_C += patch_BNC.mean(1).sum(0)
             images += len(token_BC)
@@ -144,14 +144,14 @@ class Distillation(Objective):
     @torch.no_grad()
     def baselines(self, batch: Batch) -> Metrics:
         """Return the loss of predicting the mean feature of training images for every image."""
-        token_BC, patch_BNC = self.taught(batch.image)
+        token_BC, patch_BNC = self.teacher_features(batch.image)
         mean_BC = self.mean_token_C.expand_as(token_BC)
         mean_BNC = None if self.patch_head is None else self.mean_patch_C.expand_as(patch_BNC)
         losses = self._losses((mean_BC, token_BC), (mean_BNC, patch_BNC))
         return sums(**{f"mean_{name}": loss_B for name, loss_B in losses.items()})
 
 
-def resized(image_BCHW: Tensor, size: int) -> Tensor:
+def resize(image_BCHW: Tensor, size: int) -> Tensor:
     """Return square integer images, resized bilinearly with antialiasing and rounded again.
 
     Args:

@@ -54,7 +54,7 @@ class MaskedSelfDistillation(SelfDistillation):
         assert isinstance(options, IbotOptions)
         return {"patches": not options.shared, "layers": options.own_head}
 
-    def masks(self, key_B: Tensor) -> Tensor:
+    def sample_masks(self, key_B: Tensor) -> Tensor:
         """Choose the masked patches of each global view, bool (X, N).
 
         No patch of a view is masked with probability `whole`. Otherwise, the number of masked
@@ -76,7 +76,7 @@ class MaskedSelfDistillation(SelfDistillation):
         is_whole_X1 = rng.integers(key_X1, slot + 1, 1 << 24) < round(self.whole * 2**24)
         return (rank_XN < count_X1) & ~is_whole_X1
 
-    def measured(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
+    def teacher_logits(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
         """Return DINO's entry and an entry for the patch in the middle of each image.
 
         A single patch is used, because the logits of all patches might not fit into memory. With
@@ -86,16 +86,16 @@ class MaskedSelfDistillation(SelfDistillation):
         middle = self.encoder.prefix + (side + 1) * (side // 2)
         logits_BK = self.teacher.head.patches(taught_BTD[:, middle])
         entry = {"patch_information": (self.assign_patches, logits_BK)}
-        return super().measured(taught_BTD) | entry
+        return super().teacher_logits(taught_BTD) | entry
 
     def forward(self, batch: Batch) -> Output:
         image_X3HW = self.global_views(batch)
-        masked_XN = self.masks(batch.key)
+        masked_XN = self.sample_masks(batch.key)
         x_XND = self.encoder.patch(image_X3HW)
         x_XND = torch.where(masked_XN[..., None], self.mask_D.to(x_XND.dtype), x_XND)
         h_XTD = self.encoder(x_XND)
-        taught_XTD = self.taught(image_X3HW)
-        view_B, metrics = self.compare(h_XTD, taught_XTD, batch)
+        taught_XTD = self.teacher_tokens(image_X3HW)
+        view_B, metrics = self.class_token_loss(h_XTD, taught_XTD, batch)
         patch_B = self._patch_loss(h_XTD, taught_XTD, masked_XN)
         metrics |= sums(view_loss=view_B, patch_loss=patch_B)
         return self.output(view_B + self.weight * patch_B, metrics, h_XTD)

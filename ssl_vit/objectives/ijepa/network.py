@@ -94,11 +94,11 @@ class FeaturePrediction(Objective):
 
     def averages(self, progress: float) -> teacher.Averages:
         momentum = teacher.linear_momentum(self.first_momentum, progress)
-        return momentum, teacher.pairs((self.teacher.encoder, self.encoder))
+        return momentum, teacher.pair_parameters((self.teacher.encoder, self.encoder))
 
     def forward(self, batch: Batch) -> Output:
         blocks = self.masks(batch.key)
-        h_BND = self._teach(batch.image)
+        h_BND = self._teacher_features(batch.image)
         predicted_BMKD = self._predict(batch.image, blocks)
         loss_BMKD = F.smooth_l1_loss(predicted_BMKD, _of_targets(blocks, h_BND), reduction="none")
         loss_B = loss_BMKD.mean((1, 2, 3))
@@ -112,7 +112,7 @@ class FeaturePrediction(Objective):
         return self.head(self.predictor(h_BTD, *blocks)).float()
 
     @torch.no_grad()
-    def _teach(self, image_B3HW: Tensor) -> Tensor:
+    def _teacher_features(self, image_B3HW: Tensor) -> Tensor:
         """Return the teacher's patch features (B, N, D), normalised over channels, in float32."""
         h_BTD = self.teacher.encoder.tokens(image_B3HW).float()
         return F.layer_norm(h_BTD[:, self.encoder.prefix :], h_BTD.shape[-1:])
@@ -124,7 +124,7 @@ class FeaturePrediction(Objective):
         The similarity is black for opposite and white for equal directions.
         """
         blocks = self.masks(batch.key)
-        true_BMKD = _of_targets(blocks, self._teach(batch.image))
+        true_BMKD = _of_targets(blocks, self._teacher_features(batch.image))
         predicted_BMKD = self._predict(batch.image, blocks)
         # From the range [-1, 1] of the cosine to [0, 1]
         similarity_BMK = (1 + F.cosine_similarity(predicted_BMKD, true_BMKD, dim=-1)) / 2

@@ -115,6 +115,6 @@ def build(settings: Settings, encoder: Backbone, classes: int) -> Joint:
         # A plan builds on "meta", perhaps while another thread trains and draws random numbers
         is_real = torch.get_default_device().type != "meta"
         with torch.random.fork_rng(devices=[], enabled=is_real):
-            part = building.build(settings, encoder, classes, name)
+            part = building.build_objective(settings, encoder, classes, name)
         parts[name] = (part, getattr(weights, name))
     return Joint(encoder, parts)

@@ -54,8 +54,8 @@ class MomentumCopy(nn.Module):
 
     def __init__(self, encoder: Backbone, projector: nn.Module) -> None:
         super().__init__()
-        self.encoder = teacher.copy_of(encoder)
-        self.projector = teacher.copy_of(projector)
+        self.encoder = teacher.frozen_copy(encoder)
+        self.projector = teacher.frozen_copy(projector)
 
 
 class MomentumContrast(Objective):
@@ -108,7 +108,7 @@ class MomentumContrast(Objective):
         """
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
         copies = [(self.momentum.encoder, self.encoder), (self.momentum.projector, self.projector)]
-        return momentum, teacher.pairs(*copies)
+        return momentum, teacher.pair_parameters(*copies)
 
     def forward(self, batch: Batch) -> Output:
         views_BV3HW = both_views(batch)

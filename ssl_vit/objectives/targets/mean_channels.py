@@ -37,7 +37,7 @@ class MeanChannels(Classes):
 
     def certainty(self, output_BKA: Tensor) -> Tensor:
         """Return the mean probability of the predicted bins of all channels, (B, K, 1, 1)."""
-        return self.chance(output_BKA).mean(-1)[..., None, None]
+        return self.class_probability(output_BKA).mean(-1)[..., None, None]
 
     def render(self, truth_BN: Tensor) -> Tensor:
         """Draw each patch in a single colour, the middle of the bins of its channels."""

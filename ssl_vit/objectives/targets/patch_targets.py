@@ -18,7 +18,7 @@ from ...data.pixel_values import normalisation, shown_channels
 from ...models.encoder import Encoder
 from ...models.full_precision import full_precision
 from ...recipe.images import BYTES
-from ..base import Complete
+from ..base import RequiresMethods
 from ..teacher import Averages
 from . import BINS
 
@@ -162,12 +162,12 @@ def neighbor_mean(value_BNA: Tensor, near_BNN: Tensor) -> Tensor:
     return near_BNA / near_BNN.sum(-1, keepdim=True).clamp(min=1)
 
 
-def around_grey(value: Tensor) -> Tensor:
+def to_grey_levels(value: Tensor) -> Tensor:
     """Convert values of mean 0 and standard deviation 1 to grey levels around 128, uint8."""
     return (GREY + CONTRAST * value).round().clamp(0, 255).to(torch.uint8)
 
 
-class Target(Complete):
+class Target(RequiresMethods):
     """Ground truth of a patch, loss of a prediction, and baselines that a trained model must beat.
 
     Buffers hold the statistics that `fit_baselines` computes.
@@ -321,7 +321,7 @@ class Classes(Target):
     def predict(self, output_BKA: Tensor) -> Tensor:
         return self._logits(output_BKA).argmax(-1)
 
-    def chance(self, output_BKA: Tensor) -> Tensor:
+    def class_probability(self, output_BKA: Tensor) -> Tensor:
         """Return the probability of the predicted class of each part, (B, K, A)."""
         return self._logits(output_BKA.float()).softmax(-1).amax(-1)
 
@@ -350,7 +350,7 @@ class Colors(Classes):
         return neighbor_color(image_B3HW, self.patch, corrupted_BN)[..., None]
 
     def certainty(self, output_BKA: Tensor) -> Tensor:
-        return rearrange(self.chance(output_BKA), "b k (p q) -> b k p q", p=self.cells)
+        return rearrange(self.class_probability(output_BKA), "b k (p q) -> b k p q", p=self.cells)
 
     def render(self, truth_BN: Tensor) -> Tensor:
         return class_color(rearrange(truth_BN, "b n (p q) -> b n p q", p=self.cells))
@@ -434,7 +434,7 @@ class PixelValues(Regression):
         sides = {"p": self.patch, "q": self.patch}
         return rearrange(value_BCHW, "b c (h p) (w q) -> b (h w) (p q c)", **sides)
 
-    def of_channels(self, value_C: Tensor) -> Tensor:
+    def repeat_for_pixels(self, value_C: Tensor) -> Tensor:
         """Repeat values of channels (..., C) for each pixel of a patch, and return (..., A)."""
         return value_C.repeat(*[1] * (value_C.ndim - 1), self.patch**2)
 
@@ -485,8 +485,8 @@ class Pixels(PixelValues):
         share_BN3 = (sums_BN3 / num_pixels_BN[..., None] - lowest) / (highest - lowest)
         near_BN3 = (share_BN3 - mean) / std
         return {
-            "variance": self.of_channels(self.mean_3),
-            "neighbors_error": self.of_channels(near_BN3),
+            "variance": self.repeat_for_pixels(self.mean_3),
+            "neighbors_error": self.repeat_for_pixels(near_BN3),
         }
 
     def render(self, truth_BN: Tensor) -> Tensor:
@@ -524,8 +524,8 @@ class NormalizedPixels(PixelValues):
         mean_BNC = reduce(truth_BNA, "b n (x c) -> b n c", "mean", c=self.channels)
         near_BNC = neighbor_mean(mean_BNC, neighbors(image_B3HW, self.patch, corrupted_BN))
         zero = truth_BNA.new_zeros(())
-        return {"zero": zero, "neighbors_error": self.of_channels(near_BNC)}
+        return {"zero": zero, "neighbors_error": self.repeat_for_pixels(near_BNC)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
         """Show the normalised values, without the brightness and contrast of the patch."""
-        return shown_channels(around_grey(self.as_images(truth_BN)), -1)
+        return shown_channels(to_grey_levels(self.as_images(truth_BN)), -1)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ...data.pixel_values import shown_channels
 from ...models.encoder import Encoder
 from .. import teacher
-from .patch_targets import Regression, around_grey, neighbor_mean, neighbors
+from .patch_targets import Regression, neighbor_mean, neighbors, to_grey_levels
 
 BETA = 2.0  # difference below which smooth L1 is a square (--l1_beta)
 
@@ -57,7 +57,7 @@ class TeacherFeatures(Regression):
     def averages(self, progress: float, encoder: Encoder) -> teacher.Averages:
         first, last = self.momentum
         momentum = teacher.linear_momentum(first, progress, last)
-        return momentum, teacher.pairs((self.teacher.encoder, encoder))
+        return momentum, teacher.pair_parameters((self.teacher.encoder, encoder))
 
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
@@ -71,4 +71,4 @@ class TeacherFeatures(Regression):
 
     def render(self, truth_BN: Tensor) -> Tensor:
         """Draw each patch in a single colour, made of the first three channels."""
-        return shown_channels(around_grey(truth_BN), -1)[:, :, None, None]
+        return shown_channels(to_grey_levels(truth_BN), -1)[:, :, None, None]

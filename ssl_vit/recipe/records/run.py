@@ -76,12 +76,15 @@ class Measured(Record):
         Args:
             images: Number of independent test images.
         """
-        from ...stats import Interval, proportion  # imports numpy, which would slow down `--help`
+        from ...stats import (  # imports numpy, which would slow down `--help`
+            Interval,
+            wilson_interval,
+        )
 
         if self.draws:
             return Interval(self.draws.low, self.draws.high)
         effective = self.copies.effective if self.copies else images
-        return proportion(self.value, min(images, effective))
+        return wilson_interval(self.value, min(images, effective))
 
 
 class Best(Record):
@@ -233,14 +236,14 @@ class Environment(WithRecipe):
     declared: MayLack[Declared] = None  # only for a run with a plugin
 
     @model_validator(mode="after")
-    def _adopt(self) -> Self:
+    def _remember_recorded(self) -> Self:
         if self.declared:
-            declaration.adopt(self.declared)
-            _ = self.own_rows  # refuses damaged rows
+            declaration.remember_recorded(self.declared)
+            _ = self.plugin_rows  # refuses damaged rows
         return self
 
     @property
-    def own_rows(self) -> list[Row]:
+    def plugin_rows(self) -> list[Row]:
         """Return the metrics and baselines that the run's plugin declares."""
         if not self.declared:
             return []

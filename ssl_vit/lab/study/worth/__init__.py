@@ -6,7 +6,7 @@ primary comparison is continued pre-training and then fine-tuning of an encoder,
 of the same encoder. The plan counts the work of each run (ssl_vit/costs) and times a few steps on
 this machine.
 
-- question.py defines the question.
+- study_setup.py defines the question.
 - network.py chooses the network and the image size.
 - calibration.py measures how fast runs are.
 - plan.py decides what fits into the hours.
@@ -28,21 +28,30 @@ from ....runs.files import write_atomically
 from ... import engine
 from .. import hours as budget
 from ..launch import RESULT
-from ..local import gpus
+from ..local import usable_gpus
 from ..options import StudyOptions
-from ..tasks import words_of
+from ..tasks import option_words
 from .calibration import Timer, calibrate
-from .content import order, study_file
+from .content import order_groups, study_file
 from .network import choose
-from .plan import Extent, Pace, open_ended, plan_lines, power_lines, seconds_of, spend, steps_of
-from .question import NAME, Question, find_images, image_lines, sort_options
+from .plan import (
+    RunSpeed,
+    StudySize,
+    find_largest_size,
+    plan_lines,
+    power_lines,
+    seconds_of,
+    size_with_extras,
+    steps_of,
+)
+from .study_setup import NAME, StudySetup, find_images, image_lines, sort_options
 
-__all__ = ["FILE", "NAME", "Worth", "build", "order"]
+__all__ = ["FILE", "NAME", "WorthPlan", "build", "order_groups"]
 FILE = "worth.json"
 HOURS = 4.0
 
 
-class Worth(Record):
+class WorthPlan(Record):
     """Content of worth.json: the study as planned for a command.
 
     Attributes:
@@ -66,12 +75,14 @@ class Worth(Record):
     frozen_first: bool
 
     @property
-    def plan(self) -> budget.Plan:
+    def plan(self) -> budget.HoursPlan:
         """Hours in the form that `hours.Hours` takes."""
-        return budget.Plan(self.hours, self.spent, self.expected, self.frozen_first)
+        return budget.HoursPlan(self.hours, self.spent, self.expected, self.frozen_first)
 
 
-def build(texts: Mapping[str, str], options: StudyOptions, folder: Path, may_time: bool) -> Worth:
+def build(
+    texts: Mapping[str, str], options: StudyOptions, folder: Path, may_time: bool
+) -> WorthPlan:
     """Plan the study for the options of a command.
 
     An existing plan in the study's folder is used again if the options are the same. If only the
@@ -88,10 +99,10 @@ def build(texts: Mapping[str, str], options: StudyOptions, folder: Path, may_tim
             in the folder, or a new plan needs timed steps although `may_time` is False.
     """
     hours = HOURS if options.hours is None else options.hours
-    path, words = folder / FILE, words_of(texts)
+    path, words = folder / FILE, option_words(texts)
     if options.launcher != "local":
         words.append(f"launcher={options.launcher}")
-    if (before := _planned(path, words, hours)) is not None:
+    if (before := _read_plan(path, words, hours)) is not None:
         return before
     if not may_time:
         text = "to plan this study, a few steps must be timed, which dry=true and `plan` do not do"
@@ -103,22 +114,22 @@ def build(texts: Mapping[str, str], options: StudyOptions, folder: Path, may_tim
         )
     planned, printed = _plan(texts, options, hours, words)
     if not options.check:
-        with engine.locked(folder):  # another command may have planned or started meanwhile
-            if (before := _planned(path, words, hours)) is not None:
+        with engine.lock_study(folder):  # another command may have planned or started meanwhile
+            if (before := _read_plan(path, words, hours)) is not None:
                 return before
             write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
             (folder / budget.FILE).unlink(missing_ok=True)  # written for an earlier plan
     return planned.model_copy(update={"lines": planned.lines[printed:]})
 
 
-def _planned(path: Path, words: Sequence[str], hours: float) -> Worth | None:
+def _read_plan(path: Path, words: Sequence[str], hours: float) -> WorthPlan | None:
     """Return the existing plan for the same words, or None if there is no such plan.
 
     Raises:
         UserError: The file is damaged, or the hours are fewer than planned and a run has finished.
     """
     before = (
-        records.require(path, Worth, "remove the file to plan again") if path.exists() else None
+        records.require(path, WorthPlan, "remove the file to plan again") if path.exists() else None
     )
     if before is None or before.words != [*words]:
         return None
@@ -141,7 +152,7 @@ def _plan(
     options: StudyOptions,
     hours: float,
     words: Sequence[str],
-) -> tuple[Worth, int]:
+) -> tuple[WorthPlan, int]:
     """Plan a study, and print lines about the images and the network as soon as possible.
 
     Returns:
@@ -158,56 +169,58 @@ def _plan(
         images = find_images(sort_options(texts)[0])
         lines = [*image_lines(images)]
         print(*lines, sep="\n", flush=True)
-        timed: list[Pace] = []
+        timed: list[RunSpeed] = []
 
-        def time_question(question: Question) -> Pace:
-            timed.append(calibrate(question, timer, parallel))
+        def time_question(setup: StudySetup) -> RunSpeed:
+            timed.append(calibrate(setup, timer, parallel))
             return timed[-1]
 
         try:
             choice = choose(texts, images, hours, time_question)
         except UserError:  # the measured times show that the hours are too few
             spent = time.perf_counter() - began
-            print(*(_pace_line(pace, spent) for pace in timed[:1]), sep="\n", flush=True)
+            print(*(_pace_line(speed, spent) for speed in timed[:1]), sep="\n", flush=True)
             raise
     # the command that continues the study must be the user's, without the chosen network
-    question, pace = choice.question._replace(given=texts), choice.pace
+    setup, speed = choice.setup._replace(command_options=texts), choice.speed
     print(choice.reason, flush=True)
     spent = time.perf_counter() - began
-    lines += [choice.reason, _pace_line(pace, spent)]
+    lines += [choice.reason, _pace_line(speed, spent)]
     printed = len(lines) - 1
     try:
-        extent = spend(question, hours, pace, spent)
+        size = find_largest_size(setup, hours, speed, spent)
     except UserError:
         print(lines[-1], flush=True)
         raise
-    lines += [*plan_lines(question, extent, hours, pace, spent), *power_lines(images.test)]
-    whole = open_ended(question, extent, hours, pace) if here else extent
-    planned = Worth(
+    lines += [*plan_lines(setup, size, hours, speed, spent), *power_lines(images.test)]
+    whole = size_with_extras(setup, size, hours, speed) if here else size
+    planned = WorthPlan(
         words=[*words],
         hours=hours,
         spent=round(spent, 2),
-        study=study_file(question, whole, hours),
+        study=study_file(setup, whole, hours),
         lines=lines,
-        parallel=pace.parallel,
-        expected=_expected(question, extent, pace),
-        frozen_first=extent.frozen,
+        parallel=speed.parallel,
+        expected=_expected(setup, size, speed),
+        frozen_first=size.frozen,
     )
     return planned, printed
 
 
-def _expected(question: Question, extent: Extent, pace: Pace) -> dict[str, float]:
+def _expected(setup: StudySetup, size: StudySize, speed: RunSpeed) -> dict[str, float]:
     """Return `{kind of run: seconds of a run}`."""
-    steps = steps_of(question, extent)
-    return {kind: round(seconds_of(kind, pace.clocks, steps[kind]), 2) for kind in pace.clocks}
+    steps = steps_of(setup, size)
+    return {kind: round(seconds_of(kind, speed.clocks, steps[kind]), 2) for kind in speed.clocks}
 
 
-def _pace_line(pace: Pace, spent: float) -> str:
+def _pace_line(speed: RunSpeed, spent: float) -> str:
     """Return the line that says what was timed and on which machine."""
-    steps = [f"{kind} {clock.step:.3g} s" for kind, clock in pace.clocks.items() if clock.step]
-    rest = [f"{kind} {clock.rest:.0f} s" for kind, clock in pace.clocks.items()]
-    at_once = f"{pace.parallel} tasks at once" if pace.parallel > 1 else "one task at a time"
-    machine = f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(gpus()) or 'none'}"
+    steps = [f"{kind} {clock.step:.3g} s" for kind, clock in speed.clocks.items() if clock.step]
+    rest = [f"{kind} {clock.rest:.0f} s" for kind, clock in speed.clocks.items()]
+    at_once = f"{speed.parallel} tasks at once" if speed.parallel > 1 else "one task at a time"
+    machine = (
+        f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(usable_gpus()) or 'none'}"
+    )
     load = f"load average {os.getloadavg()[0]:.1f}"
     text = (
         f"{at_once}. A step takes: {', '.join(steps)}. The rest of a run takes: {', '.join(rest)}"

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from ....errors import UserError
 from ....formatting import PACKAGE, process_environment
 from ... import engine
-from ..hours import kind_of
-from ..local import gpus, memory
+from ..hours import task_kind
+from ..local import usable_gpus, usable_memory
 from ..options import RELEASED
-from ..tasks import Task, plain_options, words_of
+from ..tasks import Task, option_words, plain_options
 from ..warm import dies_with_us, is_possible
 from .content import MIXUP, VALIDATED
-from .plan import Clock, Pace, least_extent, seconds, tasks_of
-from .question import NAME, Question
+from .plan import RunSeconds, RunSpeed, seconds, smallest_size, tasks_of
+from .study_setup import NAME, StudySetup
 
 SAMPLE = 512  # number of training images that the timed steps read
 SECONDS = 0.6  # shortest time for which the steps of each kind of run are measured
@@ -38,7 +38,7 @@ TRAINED = ("pretrain", "own", "tune")  # kinds of runs that are timed, in additi
 WIDEST = 8  # most tasks at once: with more cores, several threads per task may be faster
 
 
-class Way(NamedTuple):
+class Parallelism(NamedTuple):
     """Division of the machine into `parallel` tasks at once, with `threads` threads each."""
 
     parallel: int
@@ -80,14 +80,14 @@ class Timer:
         self.folder.cleanup()
 
     def measure(
-        self, options: Sequence[str], images: int, way: Way, devices: Sequence[str]
+        self, options: Sequence[str], images: int, parallelism: Parallelism, devices: Sequence[str]
     ) -> dict[str, float]:
         """Time the steps of `way.parallel` runs at once and return the mean of each measured value.
 
         Args:
             options: Options of the runs.
             images: Number of training images of the study.
-            way: Division of the machine.
+            parallelism: Division of the machine.
             devices: GPUs to distribute the runs over. Empty for the CPU.
 
         Raises:
@@ -95,7 +95,7 @@ class Timer:
         """
         environments = [
             {"CUDA_VISIBLE_DEVICES": devices[copy % len(devices)]} if devices else {}
-            for copy in range(way.parallel)
+            for copy in range(parallelism.parallel)
         ]
         request = {"options": [*options], "seconds": SECONDS, "images": images}
         answers = self._ask(request | {"environments": environments})
@@ -120,119 +120,122 @@ class Timer:
             ) from None
 
 
-def possible_ways(question: Question, parallel: int | None) -> list[Way]:
+def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Parallelism]:
     """Return the possible divisions of the machine, with the largest number of tasks first.
 
     Args:
-        question: Question of the study.
+        setup: Question of the study.
         parallel: Number of tasks at once if the user sets it, else None.
     """
-    cores, devices = engine.cores(), gpus()
-    fixed_threads = question.recipe.compute.threads or engine.requested_threads()
+    cores, devices = engine.cores(), usable_gpus()
+    fixed_threads = setup.recipe.compute.threads or engine.requested_threads()
     if parallel is None and devices:
         parallel = len(devices)
     if parallel is None:
-        need = engine.memory_need(question.recipe, gpu=False)
-        most = max(1, min(cores // (fixed_threads or 1), memory() // need))
+        need = engine.memory_need(setup.recipe, gpu=False)
+        most = max(1, min(cores // (fixed_threads or 1), usable_memory() // need))
         counts = {most} if fixed_threads else {most, min(most, WIDEST), 1}
     else:
         counts = {parallel}
-    ways = [Way(count, fixed_threads or max(1, cores // count)) for count in counts]
+    ways = [Parallelism(count, fixed_threads or max(1, cores // count)) for count in counts]
     return sorted(ways, reverse=True)
 
 
-def calibrate(question: Question, timer: Timer, parallel: int | None) -> Pace:
+def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed:
     """Time the runs of a question and return the fastest way of running.
 
-    Every kind of run is timed in the first of `possible_ways`. In the other ways only pre-training
-    is timed, and all kinds of runs are assumed to change by the same ratio.
+    Every kind of run is timed in the first of `list_parallelisms`. In the other ways only
+    pre-training is timed, and all kinds of runs are assumed to change by the same ratio.
 
     Raises:
         UserError: A run fails.
     """
-    first, *others = possible_ways(question, parallel)
-    timed = {kind: _time(question, timer, kind, first) for kind in kinds_of(question)}
-    paces = [Pace(_clocks(question, timed, timer.imports, first), first.parallel)]
-    for way in others:
-        again = _time(question, timer, "pretrain", way)
+    first, *others = list_parallelisms(setup, parallel)
+    timed = {kind: _time(setup, timer, kind, first) for kind in kinds_of(setup)}
+    paces = [RunSpeed(_clocks(setup, timed, timer.imports, first), first.parallel)]
+    for parallelism in others:
+        again = _time(setup, timer, "pretrain", parallelism)
         scaled = {
             kind: {
                 key: times[key] * again[key] / max(1e-9, timed["pretrain"][key]) for key in times
             }
             for kind, times in timed.items()
         }
-        paces.append(Pace(_clocks(question, scaled, timer.imports, way), way.parallel))
-    return min(paces, key=lambda pace: seconds(question, least_extent(question), pace))
+        paces.append(
+            RunSpeed(_clocks(setup, scaled, timer.imports, parallelism), parallelism.parallel)
+        )
+    return min(paces, key=lambda speed: seconds(setup, smallest_size(setup), speed))
 
 
-def kinds_of(question: Question) -> list[str]:
+def kinds_of(setup: StudySetup) -> list[str]:
     """Return the kinds of runs that take steps."""
-    kinds = [kind for kind in TRAINED if kind != "own" or not question.init]
-    return [*kinds, *([TUNE_RELEASED] if question.released else [])]
+    kinds = [kind for kind in TRAINED if kind != "own" or not setup.init]
+    return [*kinds, *([TUNE_RELEASED] if setup.released else [])]
 
 
-def options_of(question: Question, kind: str, way: Way) -> tuple[list[str], float]:
+def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[list[str], float]:
     """Return the options of a run to time, and how many timed steps make up a step of the study.
 
     If a step of the network would take seconds, fewer images per step are timed.
     """
     task = next(
-        task
-        for task in tasks_of(question, least_extent(question)).values()
-        if kind_of(task) == kind
+        task for task in tasks_of(setup, smallest_size(setup)).values() if task_kind(task) == kind
     )
     options = plain_options(task.options)
     if kind != TUNE_RELEASED:
-        options |= _start(question, task)
+        options |= _start(setup, task)
     if task.run == "tune":  # a try with mixup reads two images for each image of a batch
         options["data.mixup"] = MIXUP[1]
-    share = SAMPLE / question.images.train
+    share = SAMPLE / setup.images.train
     if share < 1:
         options["data.share"] = f"{share:.4g}"
-    options |= {"compute.threads": str(way.threads)}
-    if gpus():
-        options.setdefault("compute.workers", str(max(1, way.threads - 1)))
-    recipe = engine.resolve(words_of(options), NAME)
-    batch, work = recipe.optim.batch, engine.work(recipe).training
-    fewer = batch if work is None or gpus() else min(batch, max(2, int(STEP_WORK / work)))
-    words = words_of(options | {"optim.batch": str(fewer)})
+    options |= {"compute.threads": str(parallelism.threads)}
+    if usable_gpus():
+        options.setdefault("compute.workers", str(max(1, parallelism.threads - 1)))
+    recipe = engine.resolve(option_words(options), NAME)
+    batch, work = recipe.optim.batch, engine.compute_network_cost(recipe).training
+    fewer = batch if work is None or usable_gpus() else min(batch, max(2, int(STEP_WORK / work)))
+    words = option_words(options | {"optim.batch": str(fewer)})
     return words, batch / fewer
 
 
-def _start(question: Question, task: Task) -> dict[str, str]:
+def _start(setup: StudySetup, task: Task) -> dict[str, str]:
     """Return the options that set the initial weights of a run."""
-    if question.init:
-        return {"init": question.init}
-    return question.model | ({"init": engine.SCRATCH} if task.tool == "finetune" else {})
+    if setup.init:
+        return {"init": setup.init}
+    return setup.model | ({"init": engine.SCRATCH} if task.tool == "finetune" else {})
 
 
-def _time(question: Question, timer: Timer, kind: str, way: Way) -> dict[str, float]:
+def _time(setup: StudySetup, timer: Timer, kind: str, parallelism: Parallelism) -> dict[str, float]:
     """Time a kind of run like `jobs.calibration.measure`, but for whole steps of the study."""
-    options, factor = options_of(question, kind, way)
-    times = timer.measure(options, question.images.train, way, gpus())
+    options, factor = options_of(setup, kind, parallelism)
+    times = timer.measure(options, setup.images.train, parallelism, usable_gpus())
     step = times["step"] * factor
     if not times["resident"]:
         return times | {"step": step}
-    return times | {"step": step, "set_up": times["set_up"] + _decoding(question, times, way)}
+    return times | {"step": step, "set_up": times["set_up"] + _decoding(setup, times, parallelism)}
 
 
-def _decoding(question: Question, times: Mapping[str, float], way: Way) -> float:
+def _decoding(setup: StudySetup, times: Mapping[str, float], parallelism: Parallelism) -> float:
     """Return the seconds that decoding all training images once takes."""
-    return times["decode"] * question.images.train / way.threads
+    return times["decode"] * setup.images.train / parallelism.threads
 
 
 def _clocks(
-    question: Question, timed: Mapping[str, Mapping[str, float]], imports: float, way: Way
-) -> dict[str, Clock]:
+    setup: StudySetup,
+    timed: Mapping[str, Mapping[str, float]],
+    imports: float,
+    parallelism: Parallelism,
+) -> dict[str, RunSeconds]:
     """Return the clock of each kind of run.
 
     Args:
-        question: Question of the study.
+        setup: Question of the study.
         timed: `{kind: result of _time}`.
         imports: Seconds of imports, which every task takes unless it is forked.
-        way: Division of the machine.
+        parallelism: Division of the machine.
     """
-    images, recipe = question.images, question.recipe
+    images, recipe = setup.images, setup.recipe
     validated = EVALUATIONS * min(recipe.eval.images, images.validation)
     # the trained and the untrained encoder
     features = 2 * (min(PROBED, images.labelled) + images.validation)
@@ -244,12 +247,12 @@ def _clocks(
         "final": tuned + images.test,
         "frozen": 2 * (images.train + images.validation + images.test),
     }
-    if question.released:
+    if setup.released:
         evaluated |= {f"{kind} {RELEASED}": evaluated[kind] for kind in ("tune", "final", "frozen")}
     clocks = {}
     for kind, count in evaluated.items():
         times = timed.get(kind) or timed[TUNE_RELEASED if kind.endswith(RELEASED) else "tune"]
-        if kind == "own" and question.init:
+        if kind == "own" and setup.init:
             continue
         is_frozen = kind.startswith("frozen")
         forward = count * times["forward"] + min(count, images.train) * times["decode"]
@@ -260,5 +263,5 @@ def _clocks(
             + FINISH
             + (PROBES if is_frozen else 0)
         )
-        clocks[kind] = Clock(0.0 if is_frozen else times["step"], rest)
+        clocks[kind] = RunSeconds(0.0 if is_frozen else times["step"], rest)
     return clocks

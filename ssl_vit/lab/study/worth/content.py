@@ -11,8 +11,8 @@ from ... import engine
 from ...compare import FEWEST
 from ..hours import Group
 from ..options import RELEASED
-from ..tasks import Task, Tasks, words_of
-from .question import NAME, Question, Released
+from ..tasks import Task, Tasks, option_words
+from .study_setup import NAME, ReleasedEncoder, StudySetup
 
 MOST_SEEDS = 8
 TUNING_SEED = 99  # seed of the tries; confirming seeds are other seeds
@@ -36,7 +36,7 @@ MIXUP = ["0.0", "0.8"]
 MIXED = {"data.mixup": 0.8, "data.cutmix": 1.0}
 
 
-class Extent(NamedTuple):
+class StudySize(NamedTuple):
     """Size of a study.
 
     Attributes:
@@ -59,39 +59,39 @@ class Extent(NamedTuple):
         return list(LEARNING_RATES) if self.tries == WITH_RATES else [""]
 
 
-def study_file(question: Question, extent: Extent, hours: float) -> dict[str, Any]:
+def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, Any]:
     """Return the study with the structure of a study file."""
-    objective, baseline = question.arms
-    shares = _shares(extent)
+    objective, baseline = setup.arms
+    shares = _shares(size)
     parts = {"": ["arm"]} | ({"_fewer": ["arm", "share"]} if shares else {})
     frozen = {"recipe": "evaluate", "probe.measures": ["knn", "linear"]}
-    frozen["probe.pool"] = question.pool
-    tuned = {"recipe": "finetune", "supervised.pool": question.pool, "eval.images": VALIDATED}
-    tuned |= _length(question.fine_steps(extent.steps), 1 / 10)
+    frozen["probe.pool"] = setup.pool
+    tuned = {"recipe": "finetune", "supervised.pool": setup.pool, "eval.images": VALIDATED}
+    tuned |= _length(setup.fine_steps(size.steps), 1 / 10)
     runs: dict[str, Any] = {}
-    of_network = question.of_network if question.released else {}
-    shared = {key: text for key, text in question.shared.items() if key not in of_network}
-    for end in extent.rates:
-        options = of_network | _pretraining(question, extent.steps, LEARNING_RATES[end])
+    of_network = setup.network_options if setup.released else {}
+    shared = {key: text for key, text in setup.shared_options.items() if key not in of_network}
+    for end in size.rates:
+        options = of_network | _pretraining(setup, size.steps, LEARNING_RATES[end])
         runs[f"pretrain{end}"] = {"tool": "pretrain", "options": options}
     for part, over in parts.items():
-        for end in [] if question.init else extent.rates:
-            options = of_network | _supervised(question, extent.steps, LEARNING_RATES[end])
+        for end in [] if setup.init else size.rates:
+            options = of_network | _supervised(setup, size.steps, LEARNING_RATES[end])
             run = {"tool": "pretrain", "over": over[1:], "options": options}
             runs[f"own{part}{end}"] = run
-        fine_tuned = {"tool": "finetune", "over": over, "only": {"arm": [*question.all_arms]}}
+        fine_tuned = {"tool": "finetune", "over": over, "only": {"arm": [*setup.all_arms]}}
         untested = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
         runs[f"tune{part}"] = fine_tuned | untested
         runs[f"final{part}"] = fine_tuned | {"best": f"tune{part}", "options": tuned}
-    if extent.frozen:
+    if size.frozen:
         runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
     time = f"{hours:g} hour{'s' * (hours != 1)}"
-    condition = f"With {time} ({question.epochs(extent.steps)}) of {question.network}"
+    condition = f"With {time} ({setup.epochs(size.steps)}) of {setup.network}"
     asked = f"{condition}, {objective} minus {baseline}"
     return {
         "title": f"Does pre-training help on these images? {asked}",
-        "seeds": list(range(extent.seeds)),
-        "axes": {"arm": _arms(question, extent, parts)} | ({"share": shares} if shares else {}),
+        "seeds": list(range(size.seeds)),
+        "axes": {"arm": _arms(setup, size, parts)} | ({"share": shares} if shares else {}),
         "options": shared,
         "runs": runs,
         "report": {
@@ -100,64 +100,64 @@ def study_file(question: Question, extent: Extent, hours: float) -> dict[str, An
             "pairs": [f"{objective}:{baseline}"],
             "beside": [run for run in runs if run in ("frozen", "final_fewer")],
             "condition": condition,
-            "question": _facts(question, extent),
+            "question": _answer_facts(setup, size),
             "notes": [
                 f"{condition}, the only difference that the study claims is {objective} minus"
                 f" {baseline}.",
-                *_notes(question, extent),
+                *_notes(setup, size),
             ],
         },
     }
 
 
-def _facts(question: Question, extent: Extent) -> dict[str, str]:
+def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
     """Return the facts that the answer needs: the network, the lengths, and commands.
 
     Each command is a text with a word per line.
     """
-    start = {"init": question.init} if question.init else {}
-    fine_steps = question.fine_steps(extent.steps)
-    options = question.shared | question.own | start
+    start = {"init": setup.init} if setup.init else {}
+    fine_steps = setup.fine_steps(size.steps)
+    options = setup.shared_options | setup.pretraining_options | start
     return {
-        "objective": question.objective,
-        "other": "without further pre-training" if question.init else "trained from scratch",
-        "init": question.init,
-        "network": question.network,
-        "released": question.released.network if question.released else "",
-        "steps": f"{extent.steps:,}",
-        "epochs": question.epochs(extent.steps).removesuffix(" epochs"),
+        "objective": setup.objective,
+        "other": "without further pre-training" if setup.init else "trained from scratch",
+        "init": setup.init,
+        "network": setup.network,
+        "released": setup.released.network if setup.released else "",
+        "steps": f"{size.steps:,}",
+        "epochs": setup.epochs(size.steps).removesuffix(" epochs"),
         "fine_steps": f"{fine_steps:,}",
-        "fine_epochs": f"{fine_steps * question.batch // question.images.labelled:,}",
-        "pretrain": "\n".join([f"recipe={question.objective}", *words_of(options)]),
-        "study": "\n".join([f"recipe={NAME}", *words_of(question.given)]),
+        "fine_epochs": f"{fine_steps * setup.batch // setup.images.labelled:,}",
+        "pretrain": "\n".join([f"recipe={setup.objective}", *option_words(options)]),
+        "study": "\n".join([f"recipe={NAME}", *option_words(setup.command_options)]),
     }
 
 
-def _shares(extent: Extent) -> dict[str, Any]:
+def _shares(size: StudySize) -> dict[str, Any]:
     """Return the names of the axis of label shares. Each seed draws separate labels."""
     drawn = {"data.share_seed": "{seed}"}
-    return {format_share(share): {"all": {"data.share": share, **drawn}} for share in extent.shares}
+    return {format_share(share): {"all": {"data.share": share, **drawn}} for share in size.shares}
 
 
-def _pretraining(question: Question, steps: int, factor: float) -> dict[str, Any]:
+def _pretraining(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]:
     """Return the options of pre-training with `factor` times the recipe's learning rate."""
-    optim = question.recipe.optim
-    options: dict[str, Any] = {"recipe": question.objective, **question.own}
+    optim = setup.recipe.optim
+    options: dict[str, Any] = {"recipe": setup.objective, **setup.pretraining_options}
     rate, warmup = factor * optim.lr, optim.warmup / optim.steps
-    if question.init:  # docs/further.md recommends a tenth of the learning rate and a long warm-up
-        options["init"] = question.init
+    if setup.init:  # docs/further.md recommends a tenth of the learning rate and a long warm-up
+        options["init"] = setup.init
         rate, warmup = rate / 10, 1 / 5
     if rate != optim.lr:
         options["optim.lr"] = float(f"{rate:.3g}")
     return options | _length(steps, warmup)
 
 
-def _supervised(question: Question, steps: int, factor: float) -> dict[str, Any]:
+def _supervised(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]:
     """Return the options of supervised training that costs as much as pre-training."""
-    options: dict[str, Any] = {"recipe": "supervised", "supervised.pool": question.pool, **MIXED}
+    options: dict[str, Any] = {"recipe": "supervised", "supervised.pool": setup.pool, **MIXED}
     if factor != 1:
         options["optim.lr"] = float(f"{factor * _supervised_rate():.3g}")
-    return options | question.model | _length(round(steps * question.supervised), 1 / 9)
+    return options | setup.model | _length(round(steps * setup.supervised_ratio), 1 / 9)
 
 
 @functools.cache
@@ -173,70 +173,72 @@ def _length(steps: int, warmup: float) -> dict[str, int]:
     return length | {"eval.every": every, "checkpoint.every": every}
 
 
-def _arms(question: Question, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
+def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> dict[str, Any]:
     """Return the settings of each run in each arm."""
-    objective, baseline = question.arms
-    rates, way_rates = RATES[extent.tries]
-    mixed: dict[str, Any] = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
-    several = len(extent.rates) > 1
+    objective, baseline = setup.arms
+    rates, way_rates = RATES[size.tries]
+    mixed: dict[str, Any] = {} if size.tries == min(RATES) else {"data.mixup": MIXUP}
+    several = len(size.rates) > 1
     arms: dict[str, Any] = {objective: {}, baseline: {}}
-    if extent.frozen:
+    if size.frozen:
         arms[objective]["frozen"] = {"init": "{pretrain}"}
-        arms[baseline]["frozen"] = {"init": question.init or "{own}"}
+        arms[baseline]["frozen"] = {"init": setup.init or "{own}"}
     for part in parts:
         # if several pre-trainings are tried, the final run takes the best init=
         pretrained = {} if several else {"init": "{pretrain}"}
         tries: dict[str, Any] = {"optim.lr": rates, **mixed}
         if several:
-            tries = {"init": [f"{{pretrain{end}}}" for end in extent.rates], **tries}
+            tries = {"init": [f"{{pretrain{end}}}" for end in size.rates], **tries}
         arms[objective] |= {f"tune{part}": pretrained | {"try": tries}, f"final{part}": pretrained}
-        if question.init:
-            start = {"init": question.init}
+        if setup.init:
+            start = {"init": setup.init}
             tries = {"optim.lr": START_RATES if several else rates, **mixed}
         else:
-            start = question.model
-            ways = [engine.SCRATCH, *(f"{{own{part}{end}}}" for end in extent.rates)]
+            start = setup.model
+            ways = [engine.SCRATCH, *(f"{{own{part}{end}}}" for end in size.rates)]
             tries = {"init": ways, "optim.lr": way_rates, **mixed}
         arms[baseline] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
-    if question.released:
+    if setup.released:
         for arm in arms.values():
-            arm["all"] = question.of_network
-        arms[RELEASED] = _released(question.released, extent, parts)
+            arm["all"] = setup.network_options
+        arms[RELEASED] = _released(setup.released, size, parts)
     return arms
 
 
-def _released(released: Released, extent: Extent, parts: Mapping[str, object]) -> dict[str, Any]:
+def _released(
+    released: ReleasedEncoder, size: StudySize, parts: Mapping[str, object]
+) -> dict[str, Any]:
     """Return the settings of each run in the released encoder's arm, which is only fine-tuned."""
-    rates = START_RATES if len(extent.rates) > 1 else RATES[extent.tries][0]
-    mixed = {} if extent.tries == min(RATES) else {"data.mixup": MIXUP}
+    rates = START_RATES if len(size.rates) > 1 else RATES[size.tries][0]
+    mixed = {} if size.tries == min(RATES) else {"data.mixup": MIXUP}
     final = {**released.options, "supervised.pool": released.pool}
     tune = final | {"try": {"optim.lr": rates, **mixed}}
     runs: dict[str, Any] = {}
     for part in parts:
         runs |= {f"tune{part}": tune, f"final{part}": final}
-    if extent.frozen:
+    if size.frozen:
         runs["frozen"] = {**released.options, "probe.pool": released.pool}
     return runs
 
 
-def _notes(question: Question, extent: Extent) -> Iterator[str]:
+def _notes(setup: StudySetup, size: StudySize) -> Iterator[str]:
     """Yield how settings were chosen, what each run saw, and what the study cannot show."""
-    (objective, baseline), images = question.arms, question.images
+    (objective, baseline), images = setup.arms, setup.images
     yield (
-        f"Each of {question.arms_text} has {extent.tries} tries of fine-tuning with seed"
+        f"Each of {setup.arms_text} has {size.tries} tries of fine-tuning with seed"
         f" {TUNING_SEED}, which no result uses. {min(VALIDATED, images.validation):,} validation"
         " images, on which no run trains, choose among the tries."
     )
-    if question.init:
-        yield f"{baseline} is init={question.init} itself, fine-tuned in the same way."
+    if setup.init:
+        yield f"{baseline} is init={setup.init} itself, fine-tuned in the same way."
     else:
         yield (
             f"{baseline} is the better of two ways, by validation: fine-tuning alone, or supervised"
             f" training for as many exaFLOP as {objective}'s pre-training and then the same"
             " fine-tuning. The frozen encoder is measured after this supervised training."
         )
-    if len(extent.rates) > 1:
-        before = objective if question.init else f"{objective} and for supervised training"
+    if len(size.rates) > 1:
+        before = objective if setup.init else f"{objective} and for supervised training"
         yield (
             f"Three learning rates for {before} are tried, and the validation images choose after"
             " fine-tuning. The frozen encoders were trained with the learning rate of the recipe."
@@ -245,25 +247,25 @@ def _notes(question: Question, extent: Extent) -> Iterator[str]:
         yield f"Only the recipe's learning rate for {objective} is tried."
     seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
     yield f"Pre-training sees {seen}. No run sees a test image before its test."
-    data = question.recipe.data
+    data = setup.recipe.data
     # reports are shared, so they must not name folders of this machine
     name = Path(data.path).name if data.path else data.place
     yield from (text.replace(data.place, name) for text in images.notes)
     yield "One comparison is primary, with all labels. Everything else is exploratory."
-    if question.released:
+    if setup.released:
         yield (
-            f"{RELEASED} is {question.released.network}, fine-tuned in the same way. The report"
+            f"{RELEASED} is {setup.released.network}, fine-tuned in the same way. The report"
             f" compares {RELEASED} with the better of the other two arms. This comparison is not a"
             " part of the primary claim, and the interval allows for the choice between two arms."
         )
-    more = "" if question.released else ", or a released encoder"
+    more = "" if setup.released else ", or a released encoder"
     yield (
         "The study does not show what more hours, another network, image size or objective"
         f"{more} would reach. All test images are from this folder."
     )
 
 
-def order(tasks: Tasks, frozen_first: bool) -> list[Group]:
+def order_groups(tasks: Tasks, frozen_first: bool) -> list[Group]:
     """Return the groups of tasks in running order.
 
     Tuning and the first three seeds always run. Each further seed, each share of the labels and the

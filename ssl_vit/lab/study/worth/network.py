@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from ....errors import UserError
 from ... import engine
-from ..local import gpus
+from ..local import usable_gpus
 from ..options import RELEASED
-from .plan import Clock, Pace, hours_needed, least_extent, steps_of, too_few_hours
-from .question import Images, Question, ask
+from .plan import RunSeconds, RunSpeed, hours_needed, smallest_size, steps_of, too_few_hours
+from .study_setup import StudyImages, StudySetup, build_setup
 
 MODELS = ("vit_s16", "vit_ti16", "vit_ti8", "vit_n8", "vit_p8")
 SIZES = (224, 128, 64, 32)
@@ -22,9 +22,9 @@ LIMIT = 15.0  # seconds after which no further network is timed
 GUESSED_RATE, GUESSED_REST = 2e10, 10.0
 TRAINING = 3  # cost of a forward and a backward pass, in forward passes
 # options that decide the architecture of a network or its input
-OF_NETWORK = ("data.size", "data.channels", "data.range", "data", "plugin", "init")
+NETWORK_KEYS = ("data.size", "data.channels", "data.range", "data", "plugin", "init")
 
-Calibrate = Callable[[Question], Pace]
+Calibrate = Callable[[StudySetup], RunSpeed]
 
 
 class Network(NamedTuple):
@@ -52,11 +52,11 @@ class Network(NamedTuple):
         return " at ".join(filter(None, [chosen.get("model", ""), size]))
 
 
-class Choice(NamedTuple):
+class NetworkChoice(NamedTuple):
     """Choice of a network: the question with the network, the speed of the runs, and the reason."""
 
-    question: Question
-    pace: Pace
+    setup: StudySetup
+    speed: RunSpeed
     reason: str
 
 
@@ -90,7 +90,7 @@ def networks(texts: Mapping[str, str], side: int, free: bool = False) -> list[Ne
 def count_work(texts: Mapping[str, str], options: Sequence[tuple[str, str]]) -> float | None:
     """Return the multiply-adds of a network, or None if the patches do not suit the image size."""
     kept = {
-        key: text for key, text in texts.items() if key in OF_NETWORK or key.startswith("model")
+        key: text for key, text in texts.items() if key in NETWORK_KEYS or key.startswith("model")
     }
     if any(key == "model" for key, _ in options):
         kept = {key: text for key, text in kept.items() if not key.startswith(("model", "init"))}
@@ -101,16 +101,16 @@ def count_work(texts: Mapping[str, str], options: Sequence[tuple[str, str]]) -> 
         return None
     if options and not recipe.model.convolutional and recipe.patches not in PATCHES:
         return None
-    return float(engine.work(recipe).features or 0)
+    return float(engine.compute_network_cost(recipe).features or 0)
 
 
 def choose(
     texts: Mapping[str, str],
-    images: Images,
+    images: StudyImages,
     hours: float,
     calibrate: Calibrate,
     clock: Callable[[], float] = time.perf_counter,
-) -> Choice:
+) -> NetworkChoice:
     """Choose the largest network and image size that leave some of the hours unused.
 
     The user's options are kept. On a GPU the recipe's own network is chosen if it fits. Networks
@@ -128,8 +128,8 @@ def choose(
     """
     choices, room = networks(texts, images.side), ROOM
     default = Network((), count_work(texts, ()) or 0.0)
-    if gpus() and not is_fixed(texts, "model") and not is_fixed(texts, "data.size"):
-        recipe = ask(texts, images).recipe
+    if usable_gpus() and not is_fixed(texts, "model") and not is_fixed(texts, "data.size"):
+        recipe = build_setup(texts, images).recipe
         default = default._replace(
             work=count_work({}, _named(recipe.model.name, recipe.data.size)) or 0.0
         )
@@ -139,10 +139,10 @@ def choose(
         )
     search = _Search(texts, images, hours, calibrate, clock)
     chosen = search.largest(choices or [default], room)
-    question, pace = search.timed[chosen]
+    setup, speed = search.timed[chosen]
     if search.needed(chosen) <= hours:
-        return Choice(question, pace, _reason(search, chosen, choices))
-    error = too_few_hours(question, hours, pace)
+        return NetworkChoice(setup, speed, _reason(search, chosen, choices))
+    error = too_few_hours(setup, hours, speed)
     smaller = [
         network for network in networks(texts, images.side, free=True) if network.work < chosen.work
     ]
@@ -159,21 +159,21 @@ def _named(model: str, size: int) -> list[tuple[str, str]]:
 
 def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> str:
     """Return the line that names the network and the size and gives the reason for the choice."""
-    question, _ = search.timed[chosen]
+    setup, _ = search.timed[chosen]
     fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
     if "init" in search.given:
         why = "the network of init="
     elif not chosen.options:
-        named = " and ".join(fixed) or f"recipe={question.objective}"
+        named = " and ".join(fixed) or f"recipe={setup.objective}"
         why = f"the network of {named}"
     else:
-        kind = "GPU" if gpus() else "CPU"
+        kind = "GPU" if usable_gpus() else "CPU"
         why = f"the largest network for {search.hours:g} hours on this {kind}"
         why += f", with {fixed[0]} as set" if fixed else ""
         if choices[0] != chosen:
             needed = search.needed(choices[0])
             why += f" ({choices[0].text} would need about {needed:.2g} hours)"
-    return f"network     {question.network}: {why}"
+    return f"network     {setup.network}: {why}"
 
 
 class _Search:
@@ -186,15 +186,15 @@ class _Search:
     def __init__(
         self,
         texts: Mapping[str, str],
-        images: Images,
+        images: StudyImages,
         hours: float,
         calibrate: Calibrate,
         clock: Callable[[], float],
     ) -> None:
         self.given, self.images, self.hours = texts, images, hours
         self.calibrate, self.clock, self.began = calibrate, clock, clock()
-        self.timed: dict[Network, tuple[Question, Pace]] = {}
-        self.guess: tuple[Network, Question, Pace] | None = None
+        self.timed: dict[Network, tuple[StudySetup, RunSpeed]] = {}
+        self.guess: tuple[Network, StudySetup, RunSpeed] | None = None
 
     def largest(self, choices: Sequence[Network], room: float) -> Network:
         """Return the largest network whose smallest study fits `room` times into the hours.
@@ -218,15 +218,15 @@ class _Search:
                 return next(
                     (network for network in known if self.needed(network) <= self.hours), known[-1]
                 )
-            question = self.question(chosen)
-            self.timed[chosen] = question, self.calibrate(question)
+            setup = self.setup(chosen)
+            self.timed[chosen] = setup, self.calibrate(setup)
 
-    def question(self, network: Network) -> Question:
+    def setup(self, network: Network) -> StudySetup:
         """Return the question with a network."""
         texts = dict(self.given)
         if any(key == "model" for key, _ in network.options):
             texts = {key: text for key, text in texts.items() if not key.startswith("model")}
-        return ask(texts | dict(network.options), self.images)
+        return build_setup(texts | dict(network.options), self.images)
 
     def needed(self, network: Network) -> float:
         """Return the fewest hours that can answer the question with a network."""
@@ -237,24 +237,24 @@ class _Search:
             for timed_network in self.timed
         ]
         if known:
-            _, nearest, question, pace = min(known, key=lambda entry: entry[0])
+            _, nearest, setup, speed = min(known, key=lambda entry: entry[0])
         else:
             self.guess = self.guess or self._guess(network)
-            nearest, question, pace = self.guess
+            nearest, setup, speed = self.guess
         ratio = network.work / nearest.work if nearest.work else 1.0
         clocks = {
             kind: clock if kind.endswith(RELEASED) else clock._replace(step=clock.step * ratio)
-            for kind, clock in pace.clocks.items()
+            for kind, clock in speed.clocks.items()
         }
-        return hours_needed(question, pace._replace(clocks=clocks))
+        return hours_needed(setup, speed._replace(clocks=clocks))
 
-    def _guess(self, network: Network) -> tuple[Network, Question, Pace]:
+    def _guess(self, network: Network) -> tuple[Network, StudySetup, RunSpeed]:
         """Guess how fast the runs of a network are, before anything is timed."""
-        question = self.question(network)
-        work = TRAINING * network.work * question.recipe.optim.batch
-        clock = Clock(work / (GUESSED_RATE * engine.cores()), GUESSED_REST)
+        setup = self.setup(network)
+        work = TRAINING * network.work * setup.recipe.optim.batch
+        clock = RunSeconds(work / (GUESSED_RATE * engine.cores()), GUESSED_REST)
         return (
             network,
-            question,
-            Pace(dict.fromkeys(steps_of(question, least_extent(question)), clock), 1),
+            setup,
+            RunSpeed(dict.fromkeys(steps_of(setup, smallest_size(setup)), clock), 1),
         )

@@ -9,12 +9,12 @@ from ....errors import UserError
 from ....formatting import format_share, plain_table
 from ...compare import FEWEST, least_difference
 from .. import read
-from ..hours import kind_of, makespan
+from ..hours import makespan, task_kind
 from ..options import RELEASED
 from ..tasks import Tasks
-from ..tasks import plan as plan_tasks
-from .content import MOST_SEEDS, RATES, TUNING_SEED, WITH_RATES, Extent, study_file
-from .question import NAME, Question
+from ..tasks import plan_tasks as plan_tasks
+from .content import MOST_SEEDS, RATES, TUNING_SEED, WITH_RATES, StudySize, study_file
+from .study_setup import NAME, StudySetup
 
 SHARES = (0.1, 0.3, 0.03, 0.01)  # shares of the labels, in the order in which they are added
 PER_CLASS = 5  # fewest labelled images of each class in a share
@@ -28,14 +28,14 @@ ASSUMED_SEEDS = (3, 5, 8)
 ASSUMED_APART = 0.2  # share of the test images that exactly one of two arms classifies correctly
 
 
-class Clock(NamedTuple):
+class RunSeconds(NamedTuple):
     """Seconds that a run takes for each step (`step`) and for everything else together (`rest`)."""
 
     step: float
     rest: float
 
 
-class Pace(NamedTuple):
+class RunSpeed(NamedTuple):
     """Speed of runs on this machine.
 
     Attributes:
@@ -43,81 +43,83 @@ class Pace(NamedTuple):
         parallel: Number of runs at once that the clocks are measured for.
     """
 
-    clocks: Mapping[str, Clock]
+    clocks: Mapping[str, RunSeconds]
     parallel: int
 
 
-def tasks_of(question: Question, extent: Extent) -> Tasks:
+def tasks_of(setup: StudySetup, size: StudySize) -> Tasks:
     """Return the tasks of a study with a given extent."""
-    return plan_tasks(read.build(study_file(question, extent, 0), NAME), {}, {})
+    return plan_tasks(read.build(study_file(setup, size, 0), NAME), {}, {})
 
 
-def seconds_of(kind: str, clocks: Mapping[str, Clock], steps: int) -> float:
+def seconds_of(kind: str, clocks: Mapping[str, RunSeconds], steps: int) -> float:
     """Return the seconds that a run of a kind takes."""
     return clocks[kind].rest + steps * clocks[kind].step
 
 
-def seconds(question: Question, extent: Extent, pace: Pace) -> float:
+def seconds(setup: StudySetup, size: StudySize, speed: RunSpeed) -> float:
     """Return the seconds that a study takes.
 
     If several learning rates are tried before fine-tuning, the confirming seeds train only with the
     chosen learning rate.
     """
-    tasks = _schedule(question, extent)
-    steps = steps_of(question, extent)
-    each = {kind: seconds_of(kind, pace.clocks, steps[kind]) for kind in pace.clocks}
+    tasks = _schedule(setup, size)
+    steps = steps_of(setup, size)
+    each = {kind: seconds_of(kind, speed.clocks, steps[kind]) for kind in speed.clocks}
     takes = {name: each[kind] for name, (kind, _) in tasks.items()}
     return makespan(
-        tasks, {name: needs for name, (_, needs) in tasks.items()}, takes, pace.parallel
+        tasks, {name: needs for name, (_, needs) in tasks.items()}, takes, speed.parallel
     )
 
 
-def steps_of(question: Question, extent: Extent) -> dict[str, int]:
+def steps_of(setup: StudySetup, size: StudySize) -> dict[str, int]:
     """Return `{kind of run: steps}`."""
-    fine = question.fine_steps(extent.steps)
-    of_scratch = round(extent.steps * question.supervised)
-    steps = {"pretrain": extent.steps, "own": of_scratch, "tune": fine, "final": fine, "frozen": 0}
+    fine = setup.fine_steps(size.steps)
+    of_scratch = round(size.steps * setup.supervised_ratio)
+    steps = {"pretrain": size.steps, "own": of_scratch, "tune": fine, "final": fine, "frozen": 0}
     return steps | {f"{kind} {RELEASED}": steps[kind] for kind in ("tune", "final", "frozen")}
 
 
 _SCHEDULES: dict[tuple[Any, ...], dict[str, tuple[str, tuple[str, ...]]]] = {}
 
 
-def _schedule(question: Question, extent: Extent) -> dict[str, tuple[str, tuple[str, ...]]]:
+def _schedule(setup: StudySetup, size: StudySize) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Return `{task: (kind, needed tasks)}` of all tasks that take time.
 
     Studies that differ only in their steps share one cached schedule.
     """
-    key = (*question.all_arms, *extent._replace(steps=0))
+    key = (*setup.all_arms, *size._replace(steps=0))
     if key not in _SCHEDULES:
         _SCHEDULES[key] = {
-            name: (kind_of(task), task.needs)
-            for name, task in tasks_of(question, extent).items()
+            name: (task_kind(task), task.needs)
+            for name, task in tasks_of(setup, size).items()
             if task.seed == TUNING_SEED or not task.run.endswith(("_low", "_high"))
         }
     return _SCHEDULES[key]
 
 
-def least_extent(question: Question) -> Extent:
+def smallest_size(setup: StudySetup) -> StudySize:
     """Return the smallest study that can answer the question."""
-    return Extent(min(RATES), FEWEST, question.least_steps)
+    return StudySize(min(RATES), FEWEST, setup.least_steps)
 
 
-def hours_needed(question: Question, pace: Pace, spent: float = 0.0) -> float:
+def hours_needed(setup: StudySetup, speed: RunSpeed, spent: float = 0.0) -> float:
     """Return the fewest hours that can answer the question, rounded up to two digits.
 
     Args:
-        question: Question of the study.
-        pace: Speed of runs.
+        setup: Question of the study.
+        speed: Speed of runs.
         spent: Seconds that planning took.
     """
-    takes = max(spent, PLANNING) + seconds(question, least_extent(question), pace)
+    takes = max(spent, PLANNING) + seconds(setup, smallest_size(setup), speed)
     hours = takes / 3600 / (1 - RESERVE)
     unit = 10 ** (math.floor(math.log10(hours)) - 1)
     return float(f"{math.ceil(hours / unit - 1e-9) * unit:.3g}")
 
 
-def spend(question: Question, hours: float, pace: Pace, spent: float = 0.0) -> Extent:
+def find_largest_size(
+    setup: StudySetup, hours: float, speed: RunSpeed, spent: float = 0.0
+) -> StudySize:
     """Return the largest study that fits into the hours.
 
     The hours go, in this order, to three seeds, the frozen encoders if they take few of the hours,
@@ -126,60 +128,64 @@ def spend(question: Question, hours: float, pace: Pace, spent: float = 0.0) -> E
     started, so they leave a tenth of the hours unused.
 
     Args:
-        question: Question of the study.
+        setup: Question of the study.
         hours: Hours that the study may take.
-        pace: Speed of runs.
+        speed: Speed of runs.
         spent: Seconds that planning took.
 
     Raises:
         UserError: The hours are too few.
     """
 
-    def cost(extent: Extent) -> float:
-        return (spent + seconds(question, extent, pace)) / 3600
+    def cost(size: StudySize) -> float:
+        return (spent + seconds(setup, size, speed)) / 3600
 
     firm = (1 - RESERVE) * hours
-    chosen = least_extent(question)
+    chosen = smallest_size(setup)
     if cost(chosen) > firm:
-        raise UserError(f"{too_few_hours(question, hours, pace, spent)}.")
+        raise UserError(f"{too_few_hours(setup, hours, speed, spent)}.")
 
-    def take(more: Extent, limit: float) -> Extent:
+    def take(more: StudySize, limit: float) -> StudySize:
         return more if cost(more) <= limit else chosen
 
-    length = max(chosen.steps, question.recipe.optim.steps)
+    length = max(chosen.steps, setup.recipe.optim.steps)
     frozen = chosen._replace(frozen=True)
     # the frozen encoders do not answer the question and can take most of the time
     if cost(frozen) - cost(chosen) <= MOST_FROZEN * hours:
         chosen = take(frozen, firm)
     for tries in sorted({*RATES} - {WITH_RATES}):
         chosen = take(chosen._replace(tries=tries), firm)
-    chosen = _longest(chosen, length, firm, cost)
+    chosen = _longest_that_fits(chosen, length, firm, cost)
     for seeds in range(FEWEST + 1, SEEDS_BEFORE_RATES + 1):
         chosen = take(chosen._replace(seeds=seeds), hours)
     if chosen.seeds == SEEDS_BEFORE_RATES:
         chosen = take(chosen._replace(tries=WITH_RATES), firm)
     for seeds in range(chosen.seeds + 1, MOST_SEEDS + 1):
         chosen = take(chosen._replace(seeds=seeds), hours)
-    for share in possible_shares(question):
+    for share in possible_shares(setup):
         chosen = take(chosen._replace(shares=(*chosen.shares, share)), hours)
     if chosen.seeds == MOST_SEEDS:
-        chosen = _longest(chosen, LONGEST * length, firm, cost)
+        chosen = _longest_that_fits(chosen, LONGEST * length, firm, cost)
     return chosen
 
 
-def possible_shares(question: Question) -> list[float]:
+def possible_shares(setup: StudySetup) -> list[float]:
     """Return the shares of the labels that leave at least `PER_CLASS` images of each class."""
-    return [share for share in SHARES if share * question.images.smallest >= PER_CLASS]
+    return [share for share in SHARES if share * setup.images.smallest >= PER_CLASS]
 
 
-def _longest(extent: Extent, most: int, hours: float, cost: Callable[[Extent], float]) -> Extent:
+def _longest_that_fits(
+    size: StudySize, most: int, hours: float, cost: Callable[[StudySize], float]
+) -> StudySize:
     """Return the extent with as many steps as fit into the hours, up to `most` steps."""
-    longer = range(extent.steps + 1, most + 1)
-    fit = bisect_right(longer, hours, key=lambda steps: cost(extent._replace(steps=steps)))
-    return extent._replace(steps=extent.steps + fit)
+    longer = range(size.steps + 1, most + 1)
+    fit = bisect_right(longer, hours, key=lambda steps: cost(size._replace(steps=steps)))
+    return size._replace(steps=size.steps + fit)
 
 
-def open_ended(question: Question, extent: Extent, hours: float, pace: Pace) -> Extent:
+def size_with_extras(
+    setup: StudySetup, size: StudySize, hours: float, speed: RunSpeed
+) -> StudySize:
     """Return the extent with everything that could be added if the machine is faster than planned.
 
     The runner leaves out what does not fit. A share of the labels is included only if three seeds
@@ -187,47 +193,47 @@ def open_ended(question: Question, extent: Extent, hours: float, pace: Pace) -> 
     """
 
     def fits(shares: tuple[float, ...]) -> bool:
-        least = extent._replace(seeds=FEWEST, shares=shares)
-        return seconds(question, least, pace) <= 3600 * hours
+        least = size._replace(seeds=FEWEST, shares=shares)
+        return seconds(setup, least, speed) <= 3600 * hours
 
     shares: tuple[float, ...] = ()
-    for share in possible_shares(question):
+    for share in possible_shares(setup):
         if fits((*shares, share)):
             shares += (share,)
-    return extent._replace(seeds=MOST_SEEDS, shares=shares, frozen=True)
+    return size._replace(seeds=MOST_SEEDS, shares=shares, frozen=True)
 
 
-def too_few_hours(question: Question, hours: float, pace: Pace, spent: float = 0.0) -> str:
+def too_few_hours(setup: StudySetup, hours: float, speed: RunSpeed, spent: float = 0.0) -> str:
     """Return the error message that the hours are too few, with the hours that suffice."""
-    where = f"too little time for {question.network} on this machine"
-    return f"hours={hours:g}: {where}. Use hours={hours_needed(question, pace, spent):g}"
+    where = f"too little time for {setup.network} on this machine"
+    return f"hours={hours:g}: {where}. Use hours={hours_needed(setup, speed, spent):g}"
 
 
 def plan_lines(
-    question: Question, extent: Extent, hours: float, pace: Pace, spent: float
+    setup: StudySetup, size: StudySize, hours: float, speed: RunSpeed, spent: float
 ) -> Iterator[str]:
     """Yield lines that say what the study does within the hours."""
-    takes = (spent + seconds(question, extent, pace)) / 3600
-    at_once = f", {pace.parallel} tasks at once" if pace.parallel > 1 else ""
-    tries = f"{extent.tries} tries for each of {question.arms_text}"
-    length = f"{extent.steps} steps ({question.epochs(extent.steps)}) of {question.objective}"
-    fine = f"{question.fine_steps(extent.steps)} steps of fine-tuning"
-    labels = ", ".join(["all labels", *map(format_share, extent.shares)])
+    takes = (spent + seconds(setup, size, speed)) / 3600
+    at_once = f", {speed.parallel} tasks at once" if speed.parallel > 1 else ""
+    tries = f"{size.tries} tries for each of {setup.arms_text}"
+    length = f"{size.steps} steps ({setup.epochs(size.steps)}) of {setup.objective}"
+    fine = f"{setup.fine_steps(size.steps)} steps of fine-tuning"
+    labels = ", ".join(["all labels", *map(format_share, size.shares)])
     yield (
         f"hours       about {takes:.2g} of {hours:g}{at_once}: {tries}, {length}, {fine},"
-        f" {extent.seeds} seeds, {labels}"
+        f" {size.seeds} seeds, {labels}"
     )
-    if question.released:
-        yield f"released    {question.released.network}, fine-tuned like the other arms"
-    if not extent.frozen:
+    if setup.released:
+        yield f"released    {setup.released.network}, fine-tuned like the other arms"
+    if not size.frozen:
         yield "            The frozen encoders are measured only if time is left at the end."
-    if extent.tries == WITH_RATES:
-        yield f"rates       Three learning rates for {question.objective} are tried."
+    if size.tries == WITH_RATES:
+        yield f"rates       Three learning rates for {setup.objective} are tried."
     else:
-        most = extent._replace(tries=WITH_RATES, seeds=SEEDS_BEFORE_RATES, shares=())
-        needed = (spent + seconds(question, most, pace)) / 3600 / (1 - RESERVE)
+        most = size._replace(tries=WITH_RATES, seeds=SEEDS_BEFORE_RATES, shares=())
+        needed = (spent + seconds(setup, most, speed)) / 3600 / (1 - RESERVE)
         yield (
-            f"rates       Only the recipe's learning rate for {question.objective} is tried."
+            f"rates       Only the recipe's learning rate for {setup.objective} is tried."
             f" Three learning rates would need about {needed:.2g} hours."
         )
 

@@ -13,7 +13,7 @@ from ....recipe.init_source import DESCRIBED, InitSource
 from ....recipe.schema import Data, Recipe
 from ... import engine
 from ..options import RELEASED, WORTH
-from ..tasks import words_of
+from ..tasks import option_words
 
 NAME = WORTH
 OBJECTIVE = "mae"
@@ -25,11 +25,11 @@ FINE = 4 / 9
 HELD_OUT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SHARED = ("data", "model", "compute")  # groups of keys that apply to every run
 # a released encoder brings values of its own for these keys
-OF_NETWORK = ("data.size", "data.mean", "data.std")
+NETWORK_KEYS = ("data.size", "data.mean", "data.std")
 LEAST_SIDE = 4  # fewest patches along a side of an image for a released encoder
 
 
-class Released(NamedTuple):
+class ReleasedEncoder(NamedTuple):
     """Released encoder that is fine-tuned as a third arm.
 
     Attributes:
@@ -45,7 +45,7 @@ class Released(NamedTuple):
     network: str
 
 
-class Images(NamedTuple):
+class StudyImages(NamedTuple):
     """Numbers of images of a study, and how the splits are made.
 
     Attributes:
@@ -73,38 +73,39 @@ class Images(NamedTuple):
     side: int = 64
 
 
-class Question(NamedTuple):
+class StudySetup(NamedTuple):
     """Question of the study together with the network.
 
     Attributes:
         objective: Name of the pre-training recipe.
         init: Encoder that pre-training starts from, or `""` for fresh weights.
-        shared: Options of every run.
-        own: Options of pre-training alone.
+        shared_options: Options of every run.
+        pretraining_options: Options of pre-training alone.
         images: Images of the study.
         recipe: Resolved recipe of pre-training.
         model: Options that give the same network to runs from fresh weights.
         pool: How the encoder pools tokens into the feature that is fine-tuned and probed.
-        supervised: Steps of supervised training that cost as much as one step of pre-training.
-        fine: Steps of fine-tuning for each step of pre-training.
+        supervised_ratio: Steps of supervised training that cost as much as one step of
+            pre-training.
+        fine_ratio: Steps of fine-tuning for each step of pre-training.
         batch: Batch size of supervised training and of fine-tuning.
-        given: `{key: text}` of the command.
+        command_options: `{key: text}` of the command.
         released: Released encoder to compare with, or None.
     """
 
     objective: str
     init: str
-    shared: dict[str, str]
-    own: dict[str, str]
-    images: Images
+    shared_options: dict[str, str]
+    pretraining_options: dict[str, str]
+    images: StudyImages
     recipe: Recipe
     model: dict[str, str]
     pool: str
-    supervised: float
-    fine: float
+    supervised_ratio: float
+    fine_ratio: float
     batch: int = 128
-    given: Mapping[str, str] = {}
-    released: Released | None = None
+    command_options: Mapping[str, str] = {}
+    released: ReleasedEncoder | None = None
 
     @property
     def arms(self) -> tuple[str, str]:
@@ -123,9 +124,9 @@ class Question(NamedTuple):
         return f"{', '.join(first)} and {last}"
 
     @property
-    def of_network(self) -> dict[str, str]:
+    def network_options(self) -> dict[str, str]:
         """Shared options that do not apply to the arm of a released encoder."""
-        return {key: text for key, text in self.shared.items() if _is_of_network(key)}
+        return {key: text for key, text in self.shared_options.items() if _is_network_key(key)}
 
     @property
     def network(self) -> str:
@@ -141,12 +142,14 @@ class Question(NamedTuple):
         steps = math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
         if self.init:
             return steps
-        return max(steps, math.ceil(EPOCHS * self.images.labelled / self.batch / self.supervised))
+        return max(
+            steps, math.ceil(EPOCHS * self.images.labelled / self.batch / self.supervised_ratio)
+        )
 
     def fine_steps(self, steps: int) -> int:
         """Return the steps of fine-tuning that follow a number of pre-training steps."""
         least = math.ceil(FINE_EPOCHS * self.images.labelled / self.batch)
-        return max(FINE_STEPS, least, round(steps * self.fine))
+        return max(FINE_STEPS, least, round(steps * self.fine_ratio))
 
     def epochs(self, steps: int) -> str:
         """Return a number of pre-training steps as epochs in words, rounded down."""
@@ -188,8 +191,8 @@ def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     return shared, of_pretraining
 
 
-def _is_of_network(key: str) -> bool:
-    return key in OF_NETWORK or key.split(".")[0] == "model"
+def _is_network_key(key: str) -> bool:
+    return key in NETWORK_KEYS or key.split(".")[0] == "model"
 
 
 def _check_released(texts: Mapping[str, str]) -> None:
@@ -204,11 +207,11 @@ def _check_released(texts: Mapping[str, str]) -> None:
     if place == texts.get("init"):
         raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave {RELEASED}= out.")
     source = InitSource(place, RELEASED)
-    if source.is_scratch or not source.described_values():
+    if source.is_scratch or not source.read_description():
         raise UserError(f"{RELEASED}={place}: not a released encoder. Choose from: {DESCRIBED}")
 
 
-def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released:
+def _find_released(place: str, shared: Mapping[str, str], size: int) -> ReleasedEncoder:
     """Return the released encoder with the smallest image size that suits the patches.
 
     The size is at least `size` and at least `LEAST_SIDE` patches along each side.
@@ -216,8 +219,8 @@ def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released
     Raises:
         UserError: The encoder does not suit the images.
     """
-    kept = {key: text for key, text in shared.items() if not _is_of_network(key)}
-    words = ["recipe=finetune", f"init={place}", *words_of(kept)]
+    kept = {key: text for key, text in shared.items() if not _is_network_key(key)}
+    words = ["recipe=finetune", f"init={place}", *option_words(kept)]
     try:
         recipe = engine.resolve(words, NAME)
         if not recipe.model.convolutional:
@@ -228,10 +231,10 @@ def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released
         raise UserError(str(error).replace(f"init={place}", f"{RELEASED}={place}")) from None
     options = {"init": place, "data.size": str(size)}
     name = InitSource(place).short_name
-    return Released(place, options, recipe.pool, f"{name} at {size} px")
+    return ReleasedEncoder(place, options, recipe.pool, f"{name} at {size} px")
 
 
-def ask(texts: Mapping[str, str], images: Images | None = None) -> Question:
+def build_setup(texts: Mapping[str, str], images: StudyImages | None = None) -> StudySetup:
     """Build the question that the options ask.
 
     Args:
@@ -247,30 +250,30 @@ def ask(texts: Mapping[str, str], images: Images | None = None) -> Question:
     images = images or find_images(shared)
     shared = {**shared, **images.options}
     start = {"init": init} if init else {}
-    words = [f"recipe={objective}", *words_of(shared | of_pretraining | start)]
+    words = [f"recipe={objective}", *option_words(shared | of_pretraining | start)]
     recipe = engine.resolve(words, NAME)
-    model = {} if init else engine.model_options(recipe, words_of(shared))
-    supervised = engine.cost(["recipe=supervised", *words_of(shared | model | start)], NAME)
+    model = {} if init else engine.model_options(recipe, option_words(shared))
+    supervised = engine.cost(["recipe=supervised", *option_words(shared | model | start)], NAME)
     ratio = engine.cost(words, NAME).exaflop_a_step / supervised.exaflop_a_step
-    batch = engine.resolve(["recipe=finetune", *words_of(shared)], NAME).optim.batch
-    return Question(
+    batch = engine.resolve(["recipe=finetune", *option_words(shared)], NAME).optim.batch
+    return StudySetup(
         objective=objective,
         init=init,
-        shared=shared,
-        own=of_pretraining,
+        shared_options=shared,
+        pretraining_options=of_pretraining,
         images=images,
         recipe=recipe,
         model=model,
         pool=recipe.pool,
-        supervised=ratio,
-        fine=FINE * recipe.optim.batch / batch,
+        supervised_ratio=ratio,
+        fine_ratio=FINE * recipe.optim.batch / batch,
         batch=batch,
-        given=texts,
+        command_options=texts,
         released=_find_released(place, shared, recipe.data.size) if place else None,
     )
 
 
-def find_images(shared: Mapping[str, str]) -> Images:
+def find_images(shared: Mapping[str, str]) -> StudyImages:
     """Count the images and choose how test and validation images are taken.
 
     Existing splits with labels are used unchanged. Otherwise a share of the training images is held
@@ -284,7 +287,7 @@ def find_images(shared: Mapping[str, str]) -> Images:
     Raises:
         UserError: The images cannot be read, have no labels or several labels each, or are too few.
     """
-    data = engine.resolve(["recipe=finetune", *words_of(shared)], NAME).data
+    data = engine.resolve(["recipe=finetune", *option_words(shared)], NAME).data
     options: dict[str, str] = {}
     labels = engine.split_labels(data)
     if not _count_labelled(labels.test):
@@ -327,7 +330,7 @@ def find_images(shared: Mapping[str, str]) -> Images:
 
 def _count(
     labels: engine.SplitLabels, data: Data, options: dict[str, str], guesses: tuple[str, ...]
-) -> Images:
+) -> StudyImages:
     """Count the images of each split.
 
     Raises:
@@ -338,7 +341,7 @@ def _count(
     if len(size_C) < 2:
         text = "the labelled training images belong to fewer than 2 classes"
         raise UserError(f"data: {text}. Label images of at least 2 classes.")
-    return Images(
+    return StudyImages(
         options=options,
         train=len(train_N),
         labelled=int(size_C.sum()),
@@ -356,7 +359,7 @@ def _count_labelled(label_N: np.ndarray | None) -> int:
     return 0 if label_N is None else int((label_N >= 0).sum())
 
 
-def image_lines(images: Images) -> Iterator[str]:
+def image_lines(images: StudyImages) -> Iterator[str]:
     """Yield lines that describe the images of the study."""
     labelled = images.labelled + images.validation + images.test
     labels = f"{labelled:,} labelled images in {images.classes} classes"

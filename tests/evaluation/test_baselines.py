@@ -10,7 +10,7 @@ import torch
 from helpers.images import images
 from helpers.options import LOADED, TINY, altered
 from helpers.runs import Killed, run
-from ssl_vit.evaluation import beside
+from ssl_vit.evaluation import baselines
 from ssl_vit.jobs import evaluate as evaluate_job
 from ssl_vit.jobs import finish
 from ssl_vit.pages import metric_tables
@@ -110,7 +110,7 @@ def test_the_pixels_are_an_image_at_8_x_8() -> None:
     means = image.numpy().reshape(2, 3, 8, 4, 8, 4).mean((3, 5)) / 255
     mean, std = (np.reshape(x, (3, 1, 1)) for x in (recipe.data.mean, recipe.data.std))
     expected = ((means - mean) / std).reshape(2, -1)
-    found = beside.pixel_reader(recipe.data)(image)
+    found = baselines.pixel_reader(recipe.data)(image)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -139,7 +139,7 @@ def test_what_it_is_compared_with_is_measured_once(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(finish, "finish", killed)
         run(words)
-    monkeypatch.setattr(beside, "fresh_network", killed)
+    monkeypatch.setattr(baselines, "fresh_network", killed)
     one, other = (result_of(done).metrics for done in (whole, run(words)))
     assert one.keys() == other.keys() and "start_probe_knn" in one
     assert all(one[name] == other[name] for name in one)
@@ -225,7 +225,7 @@ def verdict(split: str = "test", **beside: tuple[float, Difference | None]) -> s
         if difference is not None:
             metrics[name].difference = difference
     metrics["commonest_knn"] = Measured(value=0.1, split=split, n=100)
-    return metric_tables.verdict(metric_tables.readings(metrics))
+    return metric_tables.verdict(metric_tables.read_metrics(metrics))
 
 
 def test_the_verdict_is_by_the_paired_interval() -> None:
@@ -248,7 +248,7 @@ def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
     for name, found in {"few_shot_1": worse, "few_shot_5": worse, "linear": better}.items():
         metrics[name] = Measured(value=0.3, split="test", n=100)
         metrics[f"fresh_{name}"] = Measured(value=0.3, split="test", n=100, difference=found)
-    said = metric_tables.verdict(metric_tables.readings(metrics))
+    said = metric_tables.verdict(metric_tables.read_metrics(metrics))
     assert "linear" in said and "better" in said and "shot" not in said
 
 
@@ -258,5 +258,5 @@ def test_what_the_commonest_class_reaches_is_no_finding() -> None:
     values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "commonest_knn": 45 / 65}
     metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}
     metrics["fresh_knn"].difference = better
-    said = metric_tables.verdict(metric_tables.readings(metrics))
+    said = metric_tables.verdict(metric_tables.read_metrics(metrics))
     assert metric_tables.NO_BETTER in said and "untrained" not in said

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.pixel_values import normalisation
-from ..metrics import COMMONEST, FRESH, PIXELS, START, place
+from ..metrics import COMMONEST, FRESH, PIXELS, START, measure_rank
 from ..models.encoder import Backbone, build_backbone
 from ..models.weights import copy_weights
 from ..recipe.records.run import Copies, Difference, Draws, Measured
 from ..recipe.schema import Data, Model, Recipe
-from ..stats import over_draws, paired_difference
+from ..stats import paired_difference, widen_over_draws
 from .features import ENCODER, Reader, Right, accuracy
 
 SIDE = 8  # side in pixels of images that are compared without a network
@@ -75,17 +75,17 @@ def pixel_reader(data: Data) -> Reader:
     return read
 
 
-def of_numpy(right: Right) -> dict[str, np.ndarray]:
+def to_numpy(right: Right) -> dict[str, np.ndarray]:
     """Convert {measure: bool (T, M)} to NumPy arrays, which a `SharedFile` can store."""
     return {measure: right_TM.numpy() for measure, right_TM in right.items()}
 
 
-def of_torch(arrays: Mapping[str, np.ndarray]) -> Right:
-    """Undo `of_numpy`."""
+def to_torch(arrays: Mapping[str, np.ndarray]) -> Right:
+    """Undo `to_numpy`."""
     return {measure: torch.from_numpy(array) for measure, array in arrays.items()}
 
 
-def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
+def accuracy_entry(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
     """Return an accuracy as an entry of result.json.
 
     For several trials, the entry also has an interval over images and trials.
@@ -99,12 +99,12 @@ def measured(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
     entry = Measured(value=accuracy(right_TM), split=split, n=images).with_copies(copies)
     if draws > 1:
         accuracy_T = right_TM.double().mean(1).tolist()
-        low, high = over_draws(accuracy_T, entry.interval(images))
+        low, high = widen_over_draws(accuracy_T, entry.interval(images))
         entry.draws = Draws(count=draws, low=low, high=high)
     return entry
 
 
-def difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:
+def accuracy_difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:
     """Return the accuracy of an encoder minus the accuracy of a baseline, with an interval.
 
     The interval is over images and trials.
@@ -119,11 +119,11 @@ def difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Dif
     effective = copies.effective if copies else None
     mean, images = paired_difference(difference_M.numpy(), effective)
     difference_T = (right_TM.double() - other_TM.double()).mean(1)
-    low, high = over_draws(difference_T.tolist(), images, least=-1.0)
+    low, high = widen_over_draws(difference_T.tolist(), images, least=-1.0)
     return Difference(mean=mean, low=low, high=high)
 
 
-def compared(
+def metrics_with_baselines(
     right: Mapping[str, Right],
     split: str,
     copies: Copies | None,
@@ -146,15 +146,15 @@ def compared(
     """
     metrics: dict[str, Measured] = {}
     of_encoder = right.get(ENCODER, {})
-    for measure in sorted(of_encoder, key=place):  # in the order of tables
+    for measure in sorted(of_encoder, key=measure_rank):  # in the order of tables
         name = prefix + measure
-        metrics[name] = measured(of_encoder[measure], split, copies)
+        metrics[name] = accuracy_entry(of_encoder[measure], split, copies)
         for baseline in (FRESH, START, PIXELS, COMMONEST):
             baseline_TM = right.get(baseline, {}).get(measure)
             if baseline_TM is None:
                 continue
-            entry = measured(baseline_TM, split, copies)
+            entry = accuracy_entry(baseline_TM, split, copies)
             if paired:
-                entry.difference = difference(of_encoder[measure], baseline_TM, copies)
+                entry.difference = accuracy_difference(of_encoder[measure], baseline_TM, copies)
             metrics[baseline + name] = entry
     return metrics
