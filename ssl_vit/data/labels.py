@@ -196,8 +196,8 @@ def _read(
     if are_captions and reading.captions and not (reading.asked or is_mixed):
         guesses.append(
             f"labels are not used, because {format_image_count(len(all_values))} have"
-            f" {len(names):,} different texts as labels. To use texts as classes, name the column with"
-            " data.label_column="
+            f" {len(names):,} different texts as labels. To use texts as classes, name the column"
+            " with data.label_column="
         )
         return _none(stored)
     labels = {}
