@@ -100,7 +100,8 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     others = [word for word in named if word not in chosen]
     if others and not kind.positional:
         text = suggest(others[0], [EVERY, *filter(None, groups())])
-        raise UserError(f"{others[0]}: no group of keys has this name, {text}")
+        remedy = "For the keys of a plugin, add plugin=FILE.py and recipe= to the command."
+        raise UserError(f"{others[0]}: no group of keys has this name, {text}. {remedy}")
     if chosen and kind.recipes:
         title = f"Keys of a recipe{_title(arguments)}:"
         return _recipe_keys(title, values, list(groups()) if EVERY in chosen else chosen)

@@ -156,7 +156,7 @@ def start(tool: Path, job: StudyJob, launcher=local.Local, memory: int = 1 << 50
     to a driver the tool is forked by a warm process that imports nothing."""
     driver = tool.with_name("driver.py")
     with ExitStack() as stack:
-        changed = {"memory": lambda: memory}
+        changed = {"usable_memory": lambda: memory}
         if driver.exists():
             program = [sys.executable, str(driver), "ssl_vit"]
             stack.callback(PROGRAM.__setitem__, slice(None), [*PROGRAM])
