@@ -139,7 +139,7 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     except UserError as error:
         if taken is None:
             raise
-        text = f"The options name no images. For other images, {OTHERS}."
+        text = f"The options next to init={recipe.init} name no images. For other images, {OTHERS}."
         raise UserError(f"{error} {text}") from None
     trackers.check_installed(recipe.log.trackers or ())
     _print(f"{'run':<11} {run.folder}")  # before imports that take seconds

@@ -145,7 +145,7 @@ def test_fractions_are_no_classes(tmp_path):
     names = sorted(path.name for path in (tmp_path / "cat").iterdir())
     lines = [f"cat/{name},{0.37 * n:.3f}" for n, name in enumerate(names)]
     (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *lines]) + "\n")
-    assert "0.370 is neither a whole number nor" in refusal(tmp_path)
+    assert "0.370" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_table_without_images_names_the_key(tmp_path):
 def test_files_with_other_columns_are_named(tmp_path):
     parquet(tmp_path / "train-a.parquet", {"image": cells(range(8))})
     parquet(tmp_path / "train-b.parquet", {"img": cells(range(8))})
-    assert "split train have different columns: image and img" in refusal(tmp_path)
+    assert "split train have different columns, (image) and (img)" in refusal(tmp_path)
 
 
 def test_a_row_without_an_image_is_named(tmp_path):
@@ -157,7 +157,7 @@ def test_a_split_of_the_hub_without_rows_is_neither_held_out_nor_unsaid(monkeypa
     monkeypatch.setattr(tables, "load_hub", lambda data: splits)
     found = run_splits.load(Data(name="own", hub="me/own"))
     assert (len(found.train), len(found.validation)) == (5, 1)
-    assert "split validation: it has no images" in found.guesses[0]
+    assert "split validation has no images" in found.guesses[0]
 
 
 def test_a_damaged_folder_that_datasets_saved_is_named(tmp_path):

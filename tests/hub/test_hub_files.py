@@ -152,7 +152,7 @@ def test_a_token_never_gets_into_a_line(monkeypatch: pytest.MonkeyPatch, secret:
 def test_an_address_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://me:s3c@ret@hub.invalid:80")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    assert "reached at http://hub.invalid:80; " in hub_files.describe_error(ConnectionError())
+    assert "reached at http://hub.invalid:80. " in hub_files.describe_error(ConnectionError())
     text = hub_files.describe_error(ValueError("for url 'http://me:s3c@hub.invalid/a' and //x@y"))
     assert text == "for url 'http://hub.invalid/a' and //y"
 

@@ -28,6 +28,6 @@ def test_where_no_split_is_a_tests_the_validation_split_is() -> None:
     """As for runs: split=test was refused of train/ and val/."""
     splits = {name: range(count) for name, count in (("train", 3), ("val", 2), ("other", 1))}
     assert encoders.named_split("test", splits) == "val"
-    with pytest.raises(UserError, match="split=test: no such split"):
+    with pytest.raises(UserError, match="split=test: "):
         encoders.named_split("test", {"train": splits["train"]})
     assert encoders.named_split("test", splits | {"eval": range(1)}) == "eval"

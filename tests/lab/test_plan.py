@@ -219,7 +219,7 @@ def test_by_how_much_names_differ_in_compute(planned: Planned, tmp_path: Path) -
     record, _ = planned(f"recipe={tmp_path}/made.yaml")
     each = {run: one["exaflop"] / one["tasks"] for run, one in record["runs"].items()}
     times = 1 + each["pretrain"] / each["final"]
-    assert f"arm: compute differs by a factor of up to {times:.2g}," in record["compared"][1]
+    assert f"arm: the compute differs by a factor of up to {times:.2g}," in record["compared"][1]
 
 
 def test_what_weights_from_outside_of_the_study_have_cost_counts(

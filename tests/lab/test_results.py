@@ -226,7 +226,7 @@ def test_an_objective_that_is_not_known_here_is_compared_by_its_values(made):
 @pytest.mark.parametrize("name", ["result.json", "environment.json", "predictions.npz"])
 def test_damage_is_named_in_one_line(made, name):
     (made / "final-mpp-1" / name).write_text("{")
-    with pytest.raises(UserError, match=f"{name} is damaged.* remove the run"):
+    with pytest.raises(UserError, match=f"{name} is damaged.*(R|r)emove the run"):
         results.load(made).load_outcomes(["final-mpp-1"])
 
 

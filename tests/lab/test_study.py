@@ -397,7 +397,7 @@ def test_lengths_that_share_a_trunk_are_pairs_of_it_and_take_its_steps_once(
     assert took == pytest.approx(2 * (8 + 2 + 4) / 8 * work["8"])
     plan = ssl_vit.plan(words)
     assert plan.in_all["exaflop"] == pytest.approx(took)
-    assert "steps: compute differs by a factor of up to 2," in str(plan)
+    assert "steps: the compute differs by a factor of up to 2," in str(plan)
 
 
 NO_LENGTHS: dict[str, dict[str, Any]] = {

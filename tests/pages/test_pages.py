@@ -559,5 +559,5 @@ def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch,
     assert (folder / "report.html").read_text() == own  # of the file as of what it was made of
     monkeypatch.setattr(run_page, "render", lambda *given: 1 / 0)
     finish.write_page(run, result)
-    assert "warning: no report.html: ZeroDivisionError" in capsys.readouterr().out
-    assert "warning: no report.html" in (folder / "log.txt").read_text()
+    assert "warning: report.html could not be written: ZeroDivisionError" in capsys.readouterr().out
+    assert "warning: report.html could not be written" in (folder / "log.txt").read_text()

@@ -2,15 +2,15 @@
 
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 import ssl_vit
 from helpers.images import parquet, two_classes
-from helpers.options import LOADED, ROOT, SHORT, TINY, TUNE, altered
+from helpers.options import LOADED, SHORT, TINY, TUNE, altered
 from helpers.runs import run
+from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.jobs import cli
@@ -41,10 +41,12 @@ def next_commands(folder: Path) -> dict[str, list[str]]:
     """{tool: options} of what is to be done next."""
     found = {}
     for step in next_steps(folder, folder.parent, recipe_files.read(folder / "recipe.yaml")):
-        python, tool, *options = shlex.split(step.command)
-        assert python == sys.executable and (ROOT / tool).is_file()
-        assert Path(tool).name in (folder / "report.html").read_text()
-        found[Path(tool).stem] = options
+        program = shlex.split(formatting.typed_command("TOOL"))[:-1]
+        words = shlex.split(step.command)
+        assert words[: len(program)] == program
+        tool, *options = words[len(program) :]
+        assert tool in (folder / "report.html").read_text()
+        found[tool] = options
     return found
 
 

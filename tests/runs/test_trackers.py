@@ -245,7 +245,7 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_training(
         "find_spec",
         lambda name: known(name) if name == "tensorboard" else None,
     )
-    with pytest.raises(UserError, match=r"log.trackers=trackio: .*pip install trackio$"):
+    with pytest.raises(UserError, match=r"log.trackers=trackio: .*`pip install trackio`"):
         trained(tmp_path, "log.trackers=[tensorboard,trackio]")
     assert not (tmp_path / "runs").exists()
 

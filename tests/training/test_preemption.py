@@ -68,7 +68,7 @@ def test_a_signal_between_steps_or_before_the_first_stops_and_the_run_goes_on(
         run([*tiny, "name=run"])
     folder = Path(tiny[-1].removeprefix("out=")) / "run"
     saved = checkpoint.list_checkpoints(folder / "checkpoints")
-    assert (", saved;" in capsys.readouterr().out) == bool(saved)
+    assert (", saved." in capsys.readouterr().out) == bool(saved)
     assert_same_end(unbroken, run([*tiny, "name=run"]).folder)
 
 
