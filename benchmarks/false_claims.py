@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ssl_vit import stats
 from ssl_vit.lab import results
-from ssl_vit.lab.compare import Comparison, TestOutcomes, measure_difference
+from ssl_vit.lab.compare import Comparison, PredictionOutcomes, measure_difference
 from ssl_vit.lab.study.hours import Group, Hours, HoursPlan
 
 DEFAULTS = {"study": "", "studies": "10000", "seed": "0"}
@@ -45,11 +45,11 @@ def is_claimed(right_SM: dict[str, np.ndarray], content_M: np.ndarray) -> bool:
     """Return whether a report claims a difference of two arms, by their test images (S, M)."""
     count = len(right_SM["a"])
     rows: dict[str, list[Any]] = {}
-    outcomes: dict[str, TestOutcomes] = {}
+    outcomes: dict[str, PredictionOutcomes] = {}
     for arm in ("a", "b"):
         names = [f"{arm}{seed}" for seed in range(count)]
         for name, right_M in zip(names, right_SM[arm], strict=True):
-            outcomes[name] = TestOutcomes(right_M, content_M)
+            outcomes[name] = PredictionOutcomes(right_M, content_M)
         rows |= {f"folder_{arm}": names, f"origin_{arm}": names}
         rows[f"value_{arm}"] = [right_M.mean() for right_M in right_SM[arm]]
     found = measure_difference(ARMS, pd.DataFrame(rows), scale=100.0, correct=outcomes)

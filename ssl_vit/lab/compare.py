@@ -34,7 +34,7 @@ POINTS = 2001  # grid points in the search for an interval: steps of 0.2% over t
 Place = tuple[tuple[str, str], ...]  # (axis, name), ...
 
 
-class TestOutcomes(NamedTuple):
+class PredictionOutcomes(NamedTuple):
     """Results of a classifier on the labelled test images.
 
     Attributes:
@@ -232,7 +232,7 @@ def measure_difference(
     paired: "DataFrame",
     family: int = 1,
     scale: float = 1.0,
-    correct: Mapping[str, TestOutcomes] | None = None,
+    correct: Mapping[str, PredictionOutcomes] | None = None,
 ) -> Difference | None:
     """Return the mean difference of pairs of runs with its interval, or None without pairs.
 

@@ -21,7 +21,7 @@ from ..pages import metric_tables
 from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
 from . import run_folder
-from .compare import TestOutcomes
+from .compare import PredictionOutcomes
 from .run_folder import HINT
 from .study import hours, launch, record
 from .study.read import COLUMNS, UNTRAINED
@@ -105,7 +105,7 @@ class Results:
             is_wanted &= self.table["folder"].isin(folders)
         return self.table[is_wanted]
 
-    def load_outcomes(self, tasks: Collection[str]) -> dict[str, TestOutcomes]:
+    def load_outcomes(self, tasks: Collection[str]) -> dict[str, PredictionOutcomes]:
         """Return `{task: outcomes on the test images}` of the tasks that have stored predictions.
 
         Args:
@@ -115,7 +115,7 @@ class Results:
             UserError: A file of predictions is damaged, does not reproduce the top-1 in
                 result.json, or has other images or labels than a task with the same fingerprint.
         """
-        by_task: dict[str, TestOutcomes] = {}
+        by_task: dict[str, PredictionOutcomes] = {}
         # {fingerprint: folder, indices and labels of the first task with these images}
         firsts: dict[str, tuple[Path, np.ndarray, np.ndarray]] = {}
         rows = self.table[self.table["folder"].isin(tasks) & (self.table["metric"] == PREDICTED)]
@@ -129,7 +129,7 @@ class Results:
                 text = f"the test images differ from the test images of {first[0].name}"
                 raise UserError(f"{path}: {text}, so {HINT}")
             is_labelled_M = (label_ML >= 0).any(1)
-            by_task[name] = TestOutcomes(*(array[is_labelled_M] for array in outcomes))
+            by_task[name] = PredictionOutcomes(*(array[is_labelled_M] for array in outcomes))
             top1 = by_task[name].correct_M.mean()
             if abs(top1 - value) > 1e-6:
                 text = f"top1 is {top1:.4f} in this file and {value:.4f} in result.json"
@@ -244,7 +244,7 @@ def _check_training_images(
                 raise UserError(f"{text} and type the study's command again.")
 
 
-def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, TestOutcomes]:
+def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutcomes]:
     """Read the predictions.npz of a run.
 
     Returns:
@@ -261,5 +261,5 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, TestOutcomes]:
         are_integers = all(np.issubdtype(array.dtype, np.integer) for array in columns)
         if are_integers and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
             label_ML = label.reshape(len(index), -1)
-            return index, label_ML, TestOutcomes((top5[:, :1] == label_ML).any(1), content)
+            return index, label_ML, PredictionOutcomes((top5[:, :1] == label_ML).any(1), content)
     raise UserError(f"{path} is damaged, so {HINT}")

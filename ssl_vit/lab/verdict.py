@@ -39,8 +39,8 @@ from .compare import (
     FEWEST,
     Comparison,
     Difference,
+    PredictionOutcomes,
     Rule,
-    TestOutcomes,
     measure_difference,
     on_different_images,
     pair_rows,
@@ -395,7 +395,7 @@ def _family(
     ends: int,
     final: bool,
     measure: Measure,
-    correct: dict[str, TestOutcomes],
+    correct: dict[str, PredictionOutcomes],
 ) -> Family:
     """Measure the differences of comparisons that share an error of 5%.
 

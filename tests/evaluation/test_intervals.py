@@ -18,7 +18,7 @@ from ssl_vit import stats
 from ssl_vit.data.contents import count_copies
 from ssl_vit.evaluation import baselines
 from ssl_vit.jobs.run_result import RunResult
-from ssl_vit.lab.compare import Comparison, TestOutcomes, measure_difference
+from ssl_vit.lab.compare import Comparison, PredictionOutcomes, measure_difference
 from ssl_vit.lab.runs import listed
 from ssl_vit.pages import metric_tables
 from ssl_vit.pages.run_record import read_run
@@ -264,7 +264,7 @@ def test_a_study_compares_by_distinct_contents() -> None:
     for times in (1, 2):
         content_M = np.tile(np.arange(50), times)
         correct = {
-            name: TestOutcomes(np.tile(one, times), content_M) for name, one in right.items()
+            name: PredictionOutcomes(np.tile(one, times), content_M) for name, one in right.items()
         }
         compared = measure_difference(Comparison("a", "b"), rows, correct=correct)
         assert compared is not None and compared.over_images

@@ -212,8 +212,14 @@ def test_shapes_in_the_alpha_channel_are_measured_as_on_white(
             measured(pretrained, tmp_path, *few), f"name=on_white_{on_white}", "data.size=32"
         )
         metrics.append(ssl_vit.evaluate(words).metrics)
-        notes = [line for line in capsys.readouterr().out.splitlines() if "transparent pixels" in line]
-        parts = () if on_white else ("35 of 35 checked images of train", "18 of 18 checked images of test")
+        notes = [
+            line for line in capsys.readouterr().out.splitlines() if "transparent pixels" in line
+        ]
+        parts = (
+            ()
+            if on_white
+            else ("35 of 35 checked images of train", "18 of 18 checked images of test")
+        )
         assert all(part in note for note, part in zip(notes, parts, strict=True))
     assert metrics[0] == metrics[1]
     assert metrics[0]["pixels_knn"].value == 1.0 and metrics[0]["knn"].value > 0.5

@@ -10,7 +10,7 @@ import pytest
 from helpers.made_studies import FROZEN, IMAGES, changed, counted, study
 from ssl_vit import stats
 from ssl_vit.lab import report, results, verdict
-from ssl_vit.lab.compare import TestOutcomes
+from ssl_vit.lab.compare import PredictionOutcomes
 from ssl_vit.lab.results import FRESH_FOLDER, Results
 from ssl_vit.lab.study import read, record
 from ssl_vit.lab.study import tasks as tasks_
@@ -29,7 +29,7 @@ class InMemory(Results):
 
     def load_outcomes(self, tasks):
         images = np.arange(IMAGES)
-        return {name: TestOutcomes(RIGHT[name], images) for name in tasks if name in RIGHT}
+        return {name: PredictionOutcomes(RIGHT[name], images) for name in tasks if name in RIGHT}
 
 
 RIGHT: dict[str, np.ndarray] = {}

@@ -14,8 +14,8 @@ from freeze.numbers import PAIRS, arm_values
 from ssl_vit.lab import results
 from ssl_vit.lab.compare import (
     Comparison,
+    PredictionOutcomes,
     Rule,
-    TestOutcomes,
     compare,
     compare_along,
     find_crossings,
@@ -130,7 +130,7 @@ def test_the_wider_interval_decides():
     }
     rows = table({"mae": seeds(0.65, 0.6, 0.6), "scratch": seeds(0.45, 0.45, 0.45)})
     both = pair_rows(rows, "arm", ASKED)
-    correct = {name: TestOutcomes(one, np.arange(20)) for name, one in right.items()}
+    correct = {name: PredictionOutcomes(one, np.arange(20)) for name, one in right.items()}
     found = measure_difference(ASKED, both, 2, 100, correct)
     apart = np.stack(
         [right[f"mae-{seed}"].astype(int) - right[f"scratch-{seed}"] for seed in range(3)]
