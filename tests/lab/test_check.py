@@ -166,7 +166,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
         "runs": runs(tries=KNN | {"try": {"data.share": [0.5, 1.0]}}, fin=FIN | {"best": "tries"})
     },
     # each was run, and counted as another
-    "run pre, arm b: ... at a": {
+    "run pre, arm b: ... run pre, arm a": {
         "axes": {"arm": {"a": {"pre": {"optim.lr": 0.1}}, "b": {"pre": {"optim.lr": "1e-1"}}}}
     },
     "run tune, arm a: data.validation=0: ": {

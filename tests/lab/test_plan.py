@@ -85,7 +85,7 @@ def test_every_device_can_be_planned_for(planned: Planned) -> None:
 def test_what_has_to_be_read_to_keep_up_is_said(planned: Planned) -> None:
     """Some 50 cores, which no line of a plan told."""
     record, lines = planned("recipe=paper/mpp_b16_imagenet", "device=h100", "processes=8")
-    rate = float(row(lines, "loading").split()[1].replace(",", ""))
+    rate = float(row(lines, "loading").split()[3].replace(",", ""))
     assert rate == pytest.approx(409_600_000 / (3600 * record["device_hours"] / 8), rel=1e-3)
 
 
@@ -150,7 +150,7 @@ def test_time_and_price_by_hand_and_that_they_are_assumed(planned: Planned) -> N
     assert record["device_hours"] == pytest.approx(hours)
     assert record["seconds"] == pytest.approx(hours * 3600 / 8)
     assert record["price"] == pytest.approx(2.5 * hours)
-    assert all("assumed" in row(lines, name) for name in ("price", "time"))
+    assert "assumed" in row(lines, "price") and "assuming" in row(lines, "time")
 
 
 def test_memory_by_the_stages_of_zero(planned: Planned) -> None:
@@ -204,7 +204,8 @@ def test_what_a_device_cannot_hold_has_a_warning(
     words: list[str], says: str | None, planned: Planned
 ) -> None:
     record, lines = planned(*words)
-    assert [one.partition("; ")[2] for one in record["warnings"]] == ([says] if says else [])
+    assert len(record["warnings"]) == bool(says)
+    assert all(says in warning for warning in record["warnings"])
     assert lines[-1].startswith("warning: ") == bool(says)
 
 

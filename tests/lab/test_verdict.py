@@ -301,7 +301,7 @@ def test_a_lengthened_study_divides_its_level_by_the_number_of_ends(tmp_path):
     low, high = stats.t.interval(1 - 0.05 / 2, 4, sum(apart) / 5, stats.sem(apart))
     assert found.primary.differences[0].interval == pytest.approx((low, high))
     assert found.primary.claimed and found.primary.size == 2
-    assert any("at most 7.5% of studies" in text for text in found.sentences)
+    assert any("at most 7.5%" in text for text in found.sentences)
     assert replan(folder, content)[2].ends == 2, "the same command again changes nothing"
 
 

@@ -166,7 +166,7 @@ def test_evaluation_looks_at_its_own_batch_alone() -> None:
 
 def test_one_view_is_one_line() -> None:
     objective, given = moco(), batch()
-    with pytest.raises(UserError, match=r"forward: .* 1 view "):
+    with pytest.raises(UserError, match=r"forward: .* batch has 1\."):
         objective(given._replace(views=None))
 
 

@@ -94,7 +94,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ((), {"optim": {"steps": np.array([5])}}, "optim.steps=array([5]): expected a text, a number"),
     ((), {"name": ["a"]}, "name=[a]: expected a folder's name"),
     # texts of a mapping stay texts
-    ((), {"model": {"args": {"x": "true"}}}, 'model.args={x: "true"}: expected names in'),
+    ((), {"model": {"args": {"x": "true"}}}, 'model.args={x: "true"}: expected {name: value}'),
     # None of a key that takes no null became the text null, and a run of that name was trained; or
     # the key was left out, and 900 steps were
     ({"name": None}, {}, "name=null: expected a folder's name"),
