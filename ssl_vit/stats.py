@@ -178,7 +178,7 @@ def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 
 
 
 def sum_copies(table_MK: np.ndarray, content_M: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Sum the numbers of each image over the copies of the same content.
+    """Add up the rows of images that have the same content.
 
     Args:
         table_MK: K numbers of each image.

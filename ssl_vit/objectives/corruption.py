@@ -76,11 +76,11 @@ def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> 
 
     Thresholds are integers in units of 2^-24, so that no rounding of floats decides.
     """
-    # MASK, RANDOM and KEEP are 0, 1 and 2, so each threshold that is reached adds 1
+    # Patch p of an image draws its order, kind and source with the counters 3 p, 3 p + 1, 3 p + 2
     draw_BK = rng.integers(key_B1, 3 * corrupted_BK + 1, 1 << 24)
     not_mask_BK = (draw_BK >= round(mask * 2**24)).long()
     keep_BK = (draw_BK >= round((mask + random) * 2**24)).long()
-    return not_mask_BK + keep_BK
+    return not_mask_BK + keep_BK  # MASK is 0, RANDOM 1 and KEEP 2
 
 
 def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) -> Tensor:

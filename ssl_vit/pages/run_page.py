@@ -166,7 +166,7 @@ def figures(record: RunRecord) -> Iterator[Block]:
 
 
 def recipe_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield what the run changed in the recipe file, and every key."""
+    """Yield a table of the keys that the run changed, and a table of all keys."""
     values = record.values
     if not values:
         return

@@ -147,11 +147,11 @@ def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
 
 
 def _test_words(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
-    """Return the options with which a next command gets labelled test images.
+    """Return the options that give the next command labelled test images.
 
-    If the run's images have a labelled test split, no options are needed. Otherwise a share of the
-    images is held out for testing. The user has to name other images if the run's images have no
-    labels or are a stream, or if there is no test split and the run has learned their labels.
+    The list is empty if the run's images have a labelled test split. Without a test split,
+    `data.test=` holds out a share of the images. The options ask for other images if the run's
+    images have no labels or are a stream, or if the run has learned the labels of all images.
 
     Args:
         folder: Folder of the run.

@@ -65,7 +65,7 @@ class SharedFile:
 
 
 def shared_file(run: Path, facts: Mapping[str, Any]) -> SharedFile:
-    """Return the file in which the tasks of a run's study share a measurement.
+    """Return the file of a measurement that all tasks of a study can use.
 
     Args:
         run: Folder of the run. Outside of a study nothing is shared.
