@@ -81,7 +81,7 @@ def measure(
     checked = features.CheckedReader(name, tokens_of, accelerator)
 
     def read(image_BCHW: Tensor) -> Tensor:
-        """Return tokens (B, T, D) rounded to STORED, for all splits.
+        """Return tokens (B, T, D) rounded to STORAGE_TYPE, for all splits.
 
         If only training tokens were rounded, and rounding made them equal, then tokens of other
         splits would appear many standard deviations away.
@@ -147,7 +147,7 @@ def _check_memory(images: int, tokens: int, width: int) -> None:
 
 
 class TrainingTokens(NamedTuple):
-    """Tokens (N, T, D) in STORED and labels int64 (N,) of training images, on the CPU."""
+    """Tokens (N, T, D) in STORAGE_TYPE and labels int64 (N,) of training images, on the CPU."""
 
     x_NTD: Tensor
     label_N: Tensor
@@ -186,9 +186,9 @@ class AttentiveProbe(NamedTuple):
 
 
 def to_storage_type(x_BTD: Tensor) -> Tensor:
-    """Convert tokens to STORED (float16).
+    """Convert tokens to STORAGE_TYPE (float16).
 
-    Larger values become the largest value of STORED. They occur only in tokens without a norm.
+    Larger values, which only tokens without a norm have, become the largest value of STORAGE_TYPE.
     """
     largest = torch.finfo(STORAGE_TYPE).max
     return x_BTD.float().clamp(-largest, largest).to(STORAGE_TYPE)
@@ -205,7 +205,7 @@ def extract(
     """Gather the tokens of all processes' batches on rank 0, in the order of the split.
 
     Args:
-        read: uint8 images (B, 3, H, W) -> tokens (B, T, D) in STORED.
+        read: uint8 images (B, 3, H, W) -> tokens (B, T, D) in STORAGE_TYPE.
         batches: Batches of this process.
         images: Number of images of all processes, including unreadable images.
         accelerator: Processes that read images.

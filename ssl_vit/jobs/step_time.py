@@ -24,7 +24,7 @@ from .setup import TrainingJob
 WARM = 5  # first steps, which are not counted
 LEAST_STEPS = 15  # least number of measured steps
 LEAST_SECONDS = 10.0  # least duration of the measurement in seconds
-MOST_STEPS = 1000  # largest number of steps, even if these take less than SETTLED
+MOST_STEPS = 1000  # largest number of steps, even if these take less than LEAST_SECONDS
 
 
 @dataclass(frozen=True)

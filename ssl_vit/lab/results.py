@@ -54,7 +54,7 @@ class Results:
             (of the images of the split); `feature_pool` (pooling of an evaluation, else empty);
             `folder` (of the run); and `origin` (tasks that the weights came from). Fresh weights
             that a run has also measured are rows of the run UNTRAINED under the metric's plain
-            name, with BESIDE as folder and no cost.
+            name, with FRESH_FOLDER as folder and no cost.
         finished: `{task: run}` of the tasks in the table.
         missing: Tasks without a result, except tasks that the hours left no time for.
         foreign: `{task: why the run in its folder is left out}`.

@@ -20,8 +20,8 @@ from .names import is_path
 from .schema import all_keys
 from .words import Options
 
-# Values of ToolOptions.recipes: the tool takes every key of recipes, and --help lists them (ALL) or
-# does not (ALSO)
+# Values of ToolOptions.recipes of a tool that takes every key of recipes, for which --help lists or
+# does not list these keys
 LISTS_ALL_KEYS, TAKES_ALL_KEYS = "all, which its help lists", "all"
 VALUES = {**dict.fromkeys(("recipe", "data", "model"), "NAME"), "PLACE": "PATH"}
 IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
@@ -57,7 +57,7 @@ class ToolOptions(Keys):
         command: MODULE:FUNCTION below ssl_vit. The function takes the arguments and returns the
             exit status or None.
         uses: Keys of recipes that the tool takes in addition to its options.
-        recipes: ALSO or ALL if the tool takes every key of recipes.
+        recipes: LISTS_ALL_KEYS or TAKES_ALL_KEYS if the tool takes every key of recipes.
         common_keys: Keys of recipes that users change most often, which --help lists.
         positional: Key whose value may be given without the key: `runs/mpp` for `init=runs/mpp`.
         command_line_only: Options that the tool's Python function does not take.
