@@ -38,7 +38,7 @@ and lab/options.py: `python docs/make_reference.py options > docs/options.md`.
 
 `recipe=` names a file of recipes/ (or a path). `data=` and `model=` name a row of
 recipes/tables/datasets.yaml and recipes/tables/models.yaml. A recipe replaces some defaults:
-`python tools/pretrain.py recipe=mpp --help` shows the values of a recipe.
+`ssl-vit pretrain recipe=mpp --help` shows the values of a recipe.
 
 Keys marked * do not change what is computed. You may change these keys when you resume a run.
 """

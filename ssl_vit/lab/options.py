@@ -13,9 +13,9 @@ class PlanOptions(ToolOptions):
     """Estimate in advance what a run or a study costs: work, memory, time, price and disk space.
 
     Examples:
-        python tools/plan.py recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5
-        python tools/plan.py recipe=mpp --probe
-        python tools/plan.py recipe=study/gap device=h100
+        ssl-vit plan recipe=paper/mpp_b16_imagenet device=h100 processes=8 price=2.5
+        ssl-vit plan recipe=mpp --probe
+        ssl-vit plan recipe=study/gap device=h100
 
     Attributes:
         device: Device to plan for, such as device=h100. Without device=, plan lists all names.
@@ -48,9 +48,9 @@ class ReportOptions(ToolOptions):
     differences.csv (a row for each pair) and figures/study.svg. The pages need no other files.
 
     Examples:
-        python tools/report.py runs/mpp
-        python tools/report.py runs/gap --json
-        python tools/report.py runs
+        ssl-vit report runs/mpp
+        ssl-vit report runs/gap --json
+        ssl-vit report runs
 
     Attributes:
         folder: Folder of a run (finished or not), of a study, or of several runs.
@@ -70,10 +70,10 @@ class RunsOptions(ToolOptions):
     checkpoints of finished runs with clean=.
 
     Examples:
-        python tools/runs.py
-        python tools/runs.py runs sort=disk
-        python tools/runs.py runs/gap best=top1
-        python tools/runs.py runs clean=checkpoints
+        ssl-vit runs
+        ssl-vit runs runs sort=disk
+        ssl-vit runs runs/gap best=top1
+        ssl-vit runs runs clean=checkpoints
 
     Attributes:
         folder: Folder with runs and studies. Default: runs.

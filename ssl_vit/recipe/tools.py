@@ -65,7 +65,7 @@ class PretrainOptions(JobOptions):
     Examples:
         accelerate launch tools/pretrain.py recipe=mpp
         accelerate launch tools/pretrain.py recipe=mpp data=cifar10 data.path=PATH
-        python tools/pretrain.py recipe=mpp --help
+        ssl-vit pretrain recipe=mpp --help
     """
 
     summary = "pre-train an encoder"
@@ -122,9 +122,9 @@ class FigureOptions(ToolOptions):
     figures.html shows all figures.
 
     Examples:
-        python tools/figures.py init=runs/mpp
-        python tools/figures.py init=runs/mpp data=cifar10 data.path=PATH
-        python tools/figures.py init=timm:vit_tiny_patch16_224 data.path=PATH
+        ssl-vit figures init=runs/mpp
+        ssl-vit figures init=runs/mpp data=cifar10 data.path=PATH
+        ssl-vit figures init=timm:vit_tiny_patch16_224 data.path=PATH
 
     Attributes:
         figures: Draw only these figures. Default: all that apply. reconstruction needs an objective
@@ -181,8 +181,8 @@ class EmbedOptions(ToolOptions):
     work.
 
     Examples:
-        python tools/embed.py init=runs/mpp data.path=IMAGES
-        python tools/embed.py init=runs/mpp data.path=IMAGES query=IMAGE top=5
+        ssl-vit embed init=runs/mpp data.path=IMAGES
+        ssl-vit embed init=runs/mpp data.path=IMAGES query=IMAGE top=5
         accelerate launch tools/embed.py init=timm:vit_tiny_patch16_224 data=cifar10
             data.path=IMAGES split=test probe.layer=6
 
@@ -257,8 +257,8 @@ class ExportOptions(ToolOptions):
     """Convert the encoder of a run from timm's format to transformers' ViT or to ONNX.
 
     Examples:
-        python tools/export.py init=runs/mpp format=transformers out=mpp_transformers
-        python tools/export.py init=runs/mpp format=onnx out=mpp.onnx
+        ssl-vit export init=runs/mpp format=transformers out=mpp_transformers
+        ssl-vit export init=runs/mpp format=onnx out=mpp.onnx
 
     Attributes:
         init: Encoder: the folder of a run or of an export.
@@ -281,9 +281,9 @@ class PushOptions(ToolOptions):
     hub.state=true, the training state. Files that are already on the Hub are skipped.
 
     Examples:
-        python tools/push.py runs/mpp hub.repo=USER/NAME
-        python tools/push.py runs/mpp
-        python tools/push.py runs/mpp hub.repo=USER/NAME dry=true
+        ssl-vit push runs/mpp hub.repo=USER/NAME
+        ssl-vit push runs/mpp
+        ssl-vit push runs/mpp hub.repo=USER/NAME dry=true
 
     Attributes:
         folder: Folder of the run.
@@ -308,8 +308,8 @@ class PullOptions(ToolOptions):
     """Download an uploaded training state (hub.state=true) as a run that can be resumed.
 
     Examples:
-        python tools/pull.py hf-hub:USER/NAME
-        python tools/pull.py hf-hub:USER/NAME@COMMIT out=runs name=again
+        ssl-vit pull hf-hub:USER/NAME
+        ssl-vit pull hf-hub:USER/NAME@COMMIT out=runs name=again
 
     Attributes:
         repository: Repository on the Hub.

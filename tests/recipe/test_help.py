@@ -41,7 +41,7 @@ def test_every_key_has_a_meaning_and_a_default_within_its_bounds() -> None:
 @pytest.mark.parametrize("tool", TOOLS)
 def test_each_tool_has_help(tool: str) -> None:
     shown = tool_help(TOOLS[tool])
-    assert f"tools/{tool}.py" in shown
+    assert f"tools/{tool}.py" in shown or f"ssl-vit {tool}" in shown
     if tool in ("pretrain", "finetune", "evaluate"):
         every = tool_help(TOOLS[tool], ["all"])
         assert all(f"  {key}=" in every for key in schema.all_keys())

@@ -20,13 +20,13 @@ class StudyOptions(ToolOptions):
     the word `sweep`, pre-train and evaluate every combination of the values of the next keys.
 
     Examples:
-        python tools/study.py recipe=study/gap
-        python tools/study.py recipe=study/methods cifar10=PATH seeds=3 parallel=2
-        python tools/study.py recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1"
-        python tools/study.py recipe=study/worth data.path=IMAGES objective=mae hours=4
-        python tools/study.py recipe=study/worth data.path=IMAGES released=timm:NAME
-        python tools/study.py recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3
-        python tools/study.py recipe=mpp sweep optim.lr=1e-3,3e-3 report.measures=[knn,linear]
+        ssl-vit study recipe=study/gap
+        ssl-vit study recipe=study/methods cifar10=PATH seeds=3 parallel=2
+        ssl-vit study recipe=study/gap launcher=slurm slurm="--time=4:00:00 --gpus=1"
+        ssl-vit study recipe=study/worth data.path=IMAGES objective=mae hours=4
+        ssl-vit study recipe=study/worth data.path=IMAGES released=timm:NAME
+        ssl-vit study recipe=mpp sweep corruption.rate=0.15,0.3,0.5,0.75 seeds=3
+        ssl-vit study recipe=mpp sweep optim.lr=1e-3,3e-3 report.measures=[knn,linear]
 
     Attributes:
         recipe: Study that comes with ssl_vit (study/NAME), or path of a study's YAML file. With
