@@ -195,8 +195,9 @@ def _warn_of_losses(split: str, source: Source, data: Data, of_bytes: str) -> It
     if several:
         pages = stored[several[0]].pages
         text = f"{len(several):,} {checked} ({pages} in {several[0]})"
-        hint = "" if of_bytes else f". To read pages as channels, use data.channels={pages}"
-        yield f"several pages in {text}. Only the first page is used{hint}"
+        # data.range= too, because three channels without it are the colours of the first page
+        hint = f". To read grey pages as channels, use data.channels={pages} data.range=[0,255]"
+        yield f"several pages in {text}. Only the first page is used{'' if of_bytes else hint}"
     transparent = [name for name, file in stored.items() if file.is_transparent]
     if transparent:
         text = f"{len(transparent):,} {checked}, such as {transparent[0]}"

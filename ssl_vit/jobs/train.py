@@ -118,7 +118,7 @@ def _measure_baselines(job: TrainingJob) -> None:
             if is_from_plugin(type(declared)) and job.accelerator.is_main_process:
                 for metric in declared.metrics:
                     if isinstance(metric, Baseline) and metric.name not in baselines:
-                        text = "is declared, but baselines() did not return a value"
+                        text = "was not measured: baselines() returned no value, or a count of 0"
                         job.run.warn(f"baseline {metric.name} {text}")
     # without loaded weights, the first evaluation measures the probes' baselines
     if job.online and not job.recipe.init_source.is_scratch:
@@ -280,7 +280,7 @@ def _stop(job: TrainingJob, where: str, saved: int) -> None:
         outcome = f"saved only up to step {saved:,}" if saved else "not saved"
     else:
         outcome = "saved" if saved else "nothing to save yet"
-    again = "resumes" if saved else "starts again"
+    again = "resumes" if saved else "restarts"
     job.accelerator.print(f"stopped     {where}, {outcome}. The same command {again} the run.")
     raise SystemExit(preemption.NOT_SAVED if has_lost_steps else preemption.STOPPED)
 

@@ -103,7 +103,8 @@ def _other_weights(
         try:
             planned = _identity(source, weights.stat().st_mtime_ns if weights.exists() else 0)
         except UserError as error:
-            return f"the {weights_text} cannot be compared: {error}"
+            # the caller ends the sentence
+            return f"the {weights_text} cannot be compared: {str(error).rstrip('.')}"
     if planned and recorded:
         if differences(facts(source.kind, recorded), facts(source.kind, planned)):
             return f"the {weights_text} differ from the weights of {source.public_name}"

@@ -160,7 +160,8 @@ def decide_claims(results: Results) -> Verdict:
     if unequal:
         if report.keys() & {"pairs", "baseline"} or unequal not in asked:
             text = f"{unequal.a} and {unequal.b}{unequal.place} {reasons[unequal]}"
-            raise UserError(f"{results.folder}: {text}. Remove this comparison from the report.")
+            keys = "report.pairs or report.baseline" if unequal in asked else "report.beside"
+            raise UserError(f"{results.folder}: {text}. Change {keys}.")
         # nobody asked for this comparison, so only the comparisons with fresh weights remain
         compared, asked = compared[len(asked) :], {}
     final = not results.untested and not results.plan.dropped

@@ -1,6 +1,8 @@
 """What a few images say of data.mean and data.std, of data.range, and of bits that are left out."""
 
 import io
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +159,20 @@ def test_pages_that_are_left_out_are_said_and_copies_of_the_first_are_not() -> N
         file.write(image > 0, subfiletype=4, metadata=None)  # a mask
     (warning,) = check(pages.getvalue(), reduced.getvalue())
     assert "several pages in 1 of 2 " in warning and "(5 in " in warning
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_the_options_that_a_warning_of_pages_names_read_all_pages(count: int) -> None:
+    """data.channels=3 alone was named for three pages, and changes nothing."""
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
+    file = io.BytesIO()
+    stored = np.arange(count * 144, dtype=np.uint8).reshape(count, 12, 12)
+    tifffile.imwrite(file, stored, photometric="minisblack")
+    (warning,) = check(file.getvalue())
+    words = dict(re.findall(r"data\.(\w+)=(\[\d+,\d+\]|\d+)", warning))
+    data = Data(path="own", **{key: json.loads(text) for key, text in words.items()})
+    assert not data.is_rgb  # else the first page is read as colours
+    assert (decode_stored_values(file.getvalue(), data.channels) == stored).all()
 
 
 def test_as_many_images_are_looked_at_of_each_split() -> None:

@@ -340,7 +340,7 @@ def warn_about_other_tries(tasks: Tasks) -> list[str]:
         ]
         if counting:
             text = f"takes the best {' and '.join(tried.tried)} from run {tried.run}, which differs"
-            text += f" in {', '.join(counting)}. For this run, another value may be better."
+            text += f" in {', '.join(counting)}. For this run, another value may be better"
             texts.setdefault(text, place_text(task.run, task.at))
     return [f"{place}: {text}" for text, place in texts.items()]
 
