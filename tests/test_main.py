@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
+from helpers.resolving import resolve
 from ssl_vit import formatting
 from ssl_vit.__main__ import main
 from ssl_vit.recipe import recipe_files
-from ssl_vit.recipe.load import resolve
 
 
 def printed(*arguments: str, status: int = 0) -> str:

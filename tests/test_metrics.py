@@ -14,6 +14,7 @@ import torch
 from helpers import made_studies
 from helpers.options import TINY, altered
 from helpers.reports import table
+from helpers.resolving import resolve
 from helpers.run_pages import make_run
 from helpers.runs import run as trained
 from ssl_vit import metrics, rng
@@ -30,7 +31,6 @@ from ssl_vit.objectives import building
 from ssl_vit.pages import metric_tables, run_page, run_wording
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import MEASURES
 from ssl_vit.recipe.records.run import Declared, Measured
 from ssl_vit.runs import console

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.launchers import Bench, process_command
+from helpers.resolving import resolve, resolved
 from helpers.slurm import stand_ins
 from ssl_vit import formatting
 from ssl_vit.errors import UserError
@@ -24,7 +25,6 @@ from ssl_vit.lab.study import tool as study_tool
 from ssl_vit.lab.study.launch import LaunchOutcome, StudyJob
 from ssl_vit.lab.study.slurm import Slurm
 from ssl_vit.recipe.images import Data
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.next_steps import next_steps, worth_command
@@ -94,7 +94,7 @@ def test_no_study_is_named_where_none_answers() -> None:
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     words = ["recipe=evaluate", f"init={AWKWARD}"]
     with pytest.raises(UserError) as caught:
-        cli._check_pretrain(Recipe(objective="probe"), words)
+        cli.PRETRAIN.check(resolved(words, here=False))
     assert pasted(str(caught.value).partition("Type ")[2], tmp_path) == shlex.split(
         formatting.typed_command("evaluate", *words)
     )

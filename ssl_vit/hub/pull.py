@@ -7,6 +7,7 @@ from pathlib import Path
 from .. import formatting, hub_files
 from ..errors import UserError, reason
 from ..formatting import shell_command
+from ..recipe.given import Arguments
 from ..recipe.images import EMBEDDED
 from ..recipe.load import from_untrusted
 from ..recipe.schema import dump
@@ -85,7 +86,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: See `parse` and `pull`.
     """
-    pull_options = parse(PullOptions, arguments)
+    pull_options = parse(PullOptions, Arguments(arguments))
     place = pull_options.repository
     if not place.startswith(hub_files.SCHEME):
         raise UserError(f"{place}: expected a repository on the Hub, hf-hub:USER/NAME")

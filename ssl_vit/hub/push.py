@@ -21,12 +21,12 @@ from .. import hub_files
 from ..errors import UserError
 from ..formatting import format_bytes
 from ..recipe import export_files
+from ..recipe.given import Arguments
 from ..recipe.identity import computed_values, differences, experiment_values, facts
 from ..recipe.parsing import flatten, load_yaml
 from ..recipe.schema import build
 from ..recipe.tool import parse
 from ..recipe.tools import PushOptions
-from ..recipe.words import typed
 from ..runs.checkpoint_files import remove
 from ..runs.files import write_atomically
 from ..runs.folder import Run, open_run
@@ -241,12 +241,12 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: See `parse`, `open_run` and `push`.
     """
-    options = parse(PushOptions, arguments)
+    options = parse(PushOptions, Arguments(arguments))
     run = open_run(options.folder)
     if not run.recipe.trains:
         text = "this run is an evaluation and has no encoder. Name a training run."
         raise UserError(f"{options.folder}: {text}")
-    run.recipe = build(run.recipe.values() | typed(options.overrides))
+    run.recipe = build(run.recipe.values() | options.given.values)
     if run.recipe.hub.repo is None:
         raise UserError("hub.repo= is missing. Use hub.repo=USER/NAME, a repository on the Hub.")
     say = partial(print, flush=True)

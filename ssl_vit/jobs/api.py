@@ -3,7 +3,7 @@
 The functions of the lab, such as studies and reports, are in lab/api.py. Torch is imported only
 when a function needs it.
 
-Every function takes the options of the command line (recipe/words.py), as keyword arguments such as
+Every function takes the options of the command line (recipe/given.py), as keyword arguments such as
 recipe="mpp" or optim={"steps": 100}. The first argument may hold further options: a mapping, whose
 keys may be dotted, a list of words, or a string of words.
 """
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..recipe import check, load, schema, words
+from ..recipe import check, given, load, schema
+from ..recipe.given import Options
 from ..recipe.init_source import SCRATCH
 from ..recipe.schema import Recipe
-from ..recipe.tool import from_python, parse, split
+from ..recipe.tool import from_python
 from ..recipe.tools import EmbedOptions, ExportOptions, FigureOptions
-from ..recipe.words import Options
 from ..runs.folder import Run, open_run
 from ..runs.lock import hold_process
 from . import cli
@@ -43,7 +43,7 @@ def resolve(options: Options = (), /, **keywords: Any) -> Recipe:
         UserError: A key, preset or recipe is unknown, or a value has the wrong type or is out of
             bounds.
     """
-    return load.resolve(words.from_python(options, keywords, {}), here=False)
+    return load.resolve(given.from_python(options, keywords), here=False).recipe
 
 
 def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
@@ -96,7 +96,7 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
     with hold_process("embed"):
         from . import embed as tool
 
-        tool_options = parse(EmbedOptions, from_python(EmbedOptions, options, keywords))
+        tool_options = from_python(EmbedOptions, options, keywords)
         return tool.embed(*tool.prepare(tool_options))
 
 
@@ -109,7 +109,7 @@ def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
     """
     from . import draw_figures
 
-    return draw_figures.draw(parse(FigureOptions, from_python(FigureOptions, options, keywords)))
+    return draw_figures.draw(from_python(FigureOptions, options, keywords))
 
 
 def export(options: Options = (), /, **keywords: Any) -> Path:
@@ -121,7 +121,7 @@ def export(options: Options = (), /, **keywords: Any) -> Path:
     Raises:
         UserError: The run has no export, the model does not fit the format, or `out` exists.
     """
-    tool_options = parse(ExportOptions, from_python(ExportOptions, options, keywords))
+    tool_options = from_python(ExportOptions, options, keywords)
     with hold_process(f"init={tool_options.init}", nested=True):
         from ..models import interop
 
@@ -173,14 +173,14 @@ def load_encoder(
     Raises:
         UserError: The weights do not exist, or belong to another model.
     """
-    texts, place = words.parse(words.from_python(options, keywords, {})), os.fspath(init)
+    values, place = given.from_python(options, keywords), os.fspath(init)
     with _LOADING, hold_process(f"init={place}", nested=True):
         from ..models import encoder, weights
         from . import encoders
 
-        if place == SCRATCH:
-            texts.setdefault("data.size", str(encoders.DEFAULT_SIZE))
-        named = encoders.find_encoder(place, texts)
+        if place == SCRATCH and "data.size" not in values.values:
+            values = values.with_values({"data.size": encoders.DEFAULT_SIZE})
+        named = encoders.find_encoder(place, values)
         network = encoder.build_backbone(named.recipe.model, named.recipe.data)
         if not named.source.is_scratch:
             weights.load_weights(network, named.source)
@@ -201,11 +201,11 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
             raise UserError(f"objective={options.objective}: {text}.")
         recipe = schema.build(values)
         check.check(recipe)
-        job.check(recipe, [f"init={recipe.init}"])
-        run, result = cli.open_run(recipe)
+        resolved = load.Resolved(recipe)
+        job.check(resolved)
+        run, result = cli.open_run(resolved)
     else:
-        _, recipe_words = split(job.options, from_python(job.options, options, keywords))
-        run, result = cli.open_job(recipe_words, job)
+        run, result = cli.open_job(from_python(job.options, options, keywords).given, job)
     try:
         if result is None:
             result = job.run(run)

@@ -18,16 +18,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import one_line
+from ..recipe.keys import Values
 
 STEPS = 2  # the least number of steps that are timed, after a first step that allocates memory
 DECODED = 32  # number of images whose reading and decoding is timed
 
 
-def measure(options: Sequence[str], seconds: float, images: int) -> dict[str, Any]:
+def measure(options: Values, seconds: float, images: int) -> dict[str, Any]:
     """Time the steps of a training run in a temporary folder.
 
     Args:
-        options: Options of the run, as KEY=VALUE. They may select a share of the training images.
+        options: `{dotted key: value}` of the run, which may select a share of the training images.
         seconds: Least time for which steps are taken.
         images: Number of training images of the planned run.
 
@@ -42,6 +43,7 @@ def measure(options: Sequence[str], seconds: float, images: int) -> dict[str, An
     """
     from ..callbacks import Callbacks
     from ..data.workers import InterruptibleLoader
+    from ..recipe.given import from_values
     from ..recipe.load import resolve
     from ..runs.folder import Run
     from ..training import loop
@@ -49,7 +51,7 @@ def measure(options: Sequence[str], seconds: float, images: int) -> dict[str, An
     from .session import session
 
     started = time.perf_counter()
-    recipe = resolve(options)
+    recipe = resolve(from_values(options)).recipe
     recipe.name = "calibration"
     recipe.log.every = 10**6  # writing a row of metrics is not part of a step
     recipe.eval.images = max(2, min(recipe.eval.images, recipe.optim.batch))
@@ -106,7 +108,7 @@ def _seconds_to_decode(job: Any) -> float:
 
 
 def measure_at_once(
-    options: Sequence[str],
+    options: Values,
     seconds: float,
     images: int,
     environments: Sequence[Mapping[str, str]],

@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 from ..errors import UserError, report_errors
 from ..formatting import typed_command
-from ..recipe import recipe_files, tool, words
+from ..recipe import notices, tool
 from ..recipe.check import check_place
+from ..recipe.given import Arguments, Given
 from ..recipe.init_source import CHOICES, DESCRIBED
-from ..recipe.load import recipe_file, resolve, warmup_notice
+from ..recipe.load import DEFAULT, Resolved, resolve
 from ..recipe.records.run import Result
-from ..recipe.schema import Recipe, all_keys
+from ..recipe.schema import all_keys
 from ..recipe.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
-from ..recipe.which_images import OTHERS, crop_notice, image_notice, size_notice
+from ..recipe.which_images import OTHERS
 from ..runs import trackers
 from ..runs.folder import Run
 from ..runs.lock import hold_process
@@ -32,13 +33,13 @@ class JobKind(NamedTuple):
 
     Attributes:
         options: Class of the options of the tool itself, such as `json`.
-        check: Checks that a recipe and the user's options suit the tool, or raises a UserError.
+        check: Checks that a resolved recipe suits the tool, or raises a UserError.
         run: Does the work of a run, and returns the content of result.json, or None on processes
             other than rank 0.
     """
 
     options: type[JobOptions]
-    check: Callable[[Recipe, list[str]], None]
+    check: Callable[[Resolved], None]
     run: Callable[[Run], Result | None]
 
 
@@ -59,9 +60,8 @@ def evaluate(options: list[str]) -> None:
 
 def _main(arguments: list[str], job: JobKind) -> None:
     with report_errors():
-        tool_words, options = tool.split(job.options, arguments)
-        as_json = tool.build(job.options, tool_words).as_json
-        run, result = open_job(options, job)
+        options = tool.parse(job.options, Arguments(arguments))
+        run, result = open_job(options.given, job)
     if result is None:
         with report_errors(everywhere=True):
             result = job.run(run)
@@ -75,7 +75,7 @@ def _main(arguments: list[str], job: JobKind) -> None:
 
             for name, text in status_lines(run):
                 print(f"{name:<11} {text}")
-        if as_json:
+        if options.as_json:
             print(json.dumps(summary.content()))
 
 
@@ -83,11 +83,11 @@ def _is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def open_job(options: list[str], job: JobKind) -> tuple[Run, Result | None]:
-    """Open the run that the options of a recipe describe.
+def open_job(given: Given, job: JobKind) -> tuple[Run, Result | None]:
+    """Open the run that the user's values describe.
 
     Args:
-        options: The user's options, without the options of the tool itself.
+        given: Values of the user.
         job: The tool.
 
     Returns:
@@ -96,18 +96,13 @@ def open_job(options: list[str], job: JobKind) -> tuple[Run, Result | None]:
     Raises:
         UserError: As for `resolve` and `open_run`, or the recipe does not suit the tool.
     """
-    recipe = resolve(options, here=False)
-    job.check(recipe, options)
-    return open_run(recipe, options)
+    resolved = resolve(given, here=False)
+    job.check(resolved)
+    return open_run(resolved)
 
 
-def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Result | None]:
+def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
     """Open the run of a recipe, and print the folder and what the user should know.
-
-    Args:
-        recipe: The checked recipe.
-        options: The user's options from which the recipe was made. None if the recipe was given
-            as a Recipe.
 
     Returns:
         The run, and the run's result if the run has finished and needs no new measurements, else
@@ -116,14 +111,15 @@ def open_run(recipe: Recipe, options: list[str] | None = None) -> tuple[Run, Res
     Raises:
         UserError: The folder holds another run, or the images are not where the recipe says.
     """
+    recipe = resolved.recipe
     run = Run(recipe)
-    taken = None  # notice which images are used because the options name none
-    if options:
-        run.recipe_file = recipe_file(options, recipe)
-        taken = image_notice(options, recipe)
-        notices = taken, size_notice(options, recipe), crop_notice(options, recipe)
-        _print(*notices, warmup_notice(options, recipe))
-        run.printed = [text for text in notices if text and text.startswith("warning: ")]
+    taken = None  # notice which images are used because the user and the recipe file name none
+    if resolved.file is not None:
+        run.recipe_file = resolved.recipe_file()
+        taken = notices.image_notice(resolved)
+        lines = taken, notices.size_notice(resolved), notices.crop_notice(resolved)
+        _print(*lines, notices.warmup_notice(resolved))
+        run.printed = [text for text in lines if text and text.startswith("warning: ")]
     run.reconcile()
     result = run.result()
     if result is not None and (again := reuse.describe_remeasurement(run)):
@@ -153,50 +149,47 @@ def _print(*lines: str | None) -> None:
             print(line, flush=True)
 
 
-def _check_pretrain(recipe: Recipe, options: list[str]) -> None:
+def _check_pretrain(resolved: Resolved) -> None:
+    recipe = resolved.recipe
     if recipe.objective == "probe":
-        command = typed_command("evaluate", *options)
+        command = typed_command("evaluate", *resolved.given.words)
         raise UserError(f"objective=probe: pretrain cannot evaluate an encoder. Type {command}")
     for key in recipe.values().keys() - recipe.sources().keys():
         if key in all_keys() and all_keys()[key].names_weights:
             raise UserError(f"{key}= is missing, choices: {DESCRIBED}")
-    _check_init_given(recipe, options, only_tested=True)
+    _check_init_given(resolved, only_tested=True)
 
 
-def _check_finetune(recipe: Recipe, options: list[str]) -> None:
-    _check_init_given(recipe, options)
-    declared = recipe.declared
-    if not declared.labels or declared.parts or not recipe.trains:
+def _check_finetune(resolved: Resolved) -> None:
+    _check_init_given(resolved)
+    declared = resolved.recipe.declared
+    if not declared.labels or declared.parts or not resolved.recipe.trains:
         text = "finetune cannot train this objective. Use objective=supervised."
-        raise recipe.error("objective", text)
+        raise resolved.recipe.error("objective", text)
 
 
-def _check_evaluate(recipe: Recipe, options: list[str]) -> None:
-    _check_init_given(recipe, options)
-    if recipe.objective != "probe":
+def _check_evaluate(resolved: Resolved) -> None:
+    _check_init_given(resolved)
+    if resolved.recipe.objective != "probe":
         text = "evaluate trains no encoder. Use objective=probe, as in recipe=evaluate."
-        raise recipe.error("objective", text)
+        raise resolved.recipe.error("objective", text)
 
 
-def _check_init_given(recipe: Recipe, options: list[str], only_tested: bool = False) -> None:
-    """Check that `init=` is among the options or in the recipe's file.
+def _check_init_given(resolved: Resolved, only_tested: bool = False) -> None:
+    """Check that the user or the recipe file gives `init=`.
 
     With scratch as a silent default, a forgotten `init=` would go unnoticed.
 
     Args:
-        recipe: The checked recipe.
-        options: The user's options.
+        resolved: The checked recipe.
         only_tested: Require `init=` only of recipes whose file sets eval.test=true, such as recipes
             for fine-tuning. Other recipes are for training from scratch.
 
     Raises:
         UserError: `init=` is missing.
     """
-    texts = words.parse(options)
-    if not recipe.init_source.is_scratch or "init" in texts:
-        return
-    values = recipe_files.file_values(recipe_files.find_recipe(texts.get("recipe")))
-    if "init" not in values and (values.get("eval.test") or not only_tested):
+    is_default = resolved.origins.get("init") == DEFAULT
+    if is_default and (resolved.file_values.get("eval.test") or not only_tested):
         raise UserError(f"init= is missing, {CHOICES}")
 
 

@@ -21,6 +21,7 @@ from pydantic import Field
 from ..errors import UserError
 from ..pages import figure_blocks
 from ..pages.run_record import read_run
+from ..recipe.given import Arguments, Given
 from ..recipe.identity import differences, facts
 from ..recipe.records.run import Figure, Figures
 from ..recipe.tool import parse
@@ -76,7 +77,7 @@ class DrawnFigures:
 
 def main(arguments: list[str]) -> None:
     """Draw the figures that the words of a command line ask for. Exceptions are as for `draw`."""
-    draw(parse(FigureOptions, arguments))
+    draw(parse(FigureOptions, Arguments(arguments)))
 
 
 @hold_process("figures")
@@ -92,12 +93,12 @@ def draw(options: FigureOptions) -> DrawnFigures:
 
     from . import encoders
 
-    named = encoders.with_fresh_weights(options.init, options.overrides)
+    named = encoders.with_fresh_weights(options.init, options.given)
     encoder = named[-1]
     torch.set_num_threads(encoder.recipe.compute.threads or default_threads())
     folder = _folder(options, encoder)
     _read_entries(folder, encoder)  # before the work, so that an unusable folder costs no time
-    images = encoders.find_images(encoder, options.overrides, options.split)
+    images = encoders.find_images(encoder, options.given, options.split)
     count = min(options.images or MOST_IMAGES, len(images.source))
     of = f"{images.name}, {images.split}"
     looked_at = f"{of}: {count:,} of {len(images.source):,}"
@@ -139,7 +140,7 @@ def draw_predictions(run: Path) -> None:
     from ..evaluation import split_images
     from . import encoders
 
-    named = encoders.find_encoder(str(run), {})
+    named = encoders.find_encoder(str(run), Given())
     source = split_images.load(named.recipe, test=False).validation
     images = encoders.ImageSet(source, named.recipe.data.name, "held out")
     subject = encoders.load_figure_input(named, images, inspection.SHOWN, inspection.SHOWN)

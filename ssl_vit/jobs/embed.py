@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, report_errors
+from ..recipe.given import Arguments
 from ..recipe.tool import parse
 from ..recipe.tools import EmbedOptions
 
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: An option, the encoder, the images or the folder are unsuitable.
     """
-    prepared = prepare(parse(EmbedOptions, arguments))
+    prepared = prepare(parse(EmbedOptions, Arguments(arguments)))
     with report_errors(everywhere=True):
         embed(*prepared)
 
@@ -63,8 +64,8 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
         raise UserError(f"top={options.top}: has no effect without query=IMAGE. Add query=.")
     from . import encoders
 
-    named = encoders.find_encoder(options.init, options.overrides)
-    data = encoders.find_data(named.owner or named, options.overrides)
+    named = encoders.find_encoder(options.init, options.given)
+    data = encoders.find_data(named.owner or named, options.given)
     recipe = named.recipe
     # only where the images are: size and cropping stay the encoder's
     for key in ("labels", "name", "path", "hub"):

@@ -25,8 +25,9 @@ from ..inspection.base import FigureInput
 from ..metrics import FRESH
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
-from ..recipe import parsing, recipe_files, schema, words
+from ..recipe import parsing, recipe_files, schema
 from ..recipe.check import check_place
+from ..recipe.given import Given
 from ..recipe.images import PIXEL_KEYS
 from ..recipe.init_source import InitSource
 from ..recipe.load import resolve_encoder
@@ -90,7 +91,7 @@ class NamedEncoder:
         return f"{model.name or model.timm} ({parts}) at {self.recipe.data.size} px{fresh}"
 
 
-def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncoder]:
+def with_fresh_weights(place: str, given: Given) -> list[NamedEncoder]:
     """Return an encoder to draw, and before it the same model with fresh weights for comparison.
 
     If the run that trained the encoder is known, the fresh weights are those that the run began
@@ -99,19 +100,19 @@ def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncode
 
     Args:
         place: Value of `init=`.
-        texts: Options of recipes, {key: text}.
+        given: Values of the user.
 
     Raises:
         UserError: See `find_encoder`; or the network is no Vision Transformer.
     """
-    named = find_encoder(place, texts)
+    named = find_encoder(place, given)
     if named.recipe.model.convolutional:
         text = f"{named.recipe.model.timm} has no patches and no attention"
         raise UserError(f"init={place}: {text}. Use a Vision Transformer.")
-    return [named] if named.source.is_scratch else [_scratch(named, texts), named]
+    return [named] if named.source.is_scratch else [_scratch(named, given), named]
 
 
-def find_encoder(place: str, texts: Mapping[str, str]) -> NamedEncoder:
+def find_encoder(place: str, given: Given) -> NamedEncoder:
     """Describe the encoder that a value of `init=` names, without loading the weights.
 
     The recipe of the encoder has the image size, the normalisation and the preprocessing that the
@@ -120,7 +121,7 @@ def find_encoder(place: str, texts: Mapping[str, str]) -> NamedEncoder:
 
     Args:
         place: Value of `init=`.
-        texts: Options of recipes, {key: text}. `model=` is only for weights that do not describe
+        given: Values of the user. `model=` is only for weights that do not describe
             their model.
 
     Raises:
@@ -128,15 +129,16 @@ def find_encoder(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     """
     trained_place = place.removeprefix(SCRATCH_PREFIX)
     if trained_place != place and not parsing.exists(place):
-        owner = find_encoder(trained_place, texts)
-        named = _scratch(owner, texts)
+        owner = find_encoder(trained_place, given)
+        named = _scratch(owner, given)
         named.owner, named.identity = owner, f"{SCRATCH_PREFIX}{owner.identity}"
         named.label = f"{SCRATCH_PREFIX}{owner.label}"
         return named
     source = InitSource(place)
     if source.is_scratch:
-        return _scratch(None, texts)
-    model_keys = [key for key in texts if key.split(".")[0] == "model" and key != ADAPT_CHANNELS]
+        return _scratch(None, given)
+    model_keys = [key for key in given.values if key.split(".")[0] == "model"]
+    model_keys = [key for key in model_keys if key != ADAPT_CHANNELS]
     try:
         described = source.read_description()
     except UserError:
@@ -146,14 +148,13 @@ def find_encoder(place: str, texts: Mapping[str, str]) -> NamedEncoder:
         described = source.read_description(model=False)
     # Options about the normalisation are only for encoders that do not describe theirs
     described_pixels = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
-    encoder_texts = {key: text for key, text in texts.items() if key not in described_pixels}
+    given = given.without(described_pixels)
     if model_keys and "model.width" in described:
         text = f"the weights of init={place} describe the model. Leave out options of the model"
-        raise UserError(f"{model_keys[0]}={texts[model_keys[0]]}: {text}.")
-    encoder_texts.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
-    name = encoder_texts.pop("model.name", None)  # only model= sets this key
-    recipe = resolve_encoder(place, encoder_texts)
-    recipe.model.name = name or recipe.model.name
+        raise UserError(f"{model_keys[0]}={given.text(model_keys[0])}: {text}.")
+    if "data.size" not in given.values:
+        given = given.with_values({"data.size": source.image_size() or DEFAULT_SIZE})
+    recipe = resolve_encoder(place, given)
     located = source.locate()
     identity = label = place
     if source.is_local:
@@ -162,21 +163,21 @@ def find_encoder(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     return NamedEncoder(source, identity, label, recipe, source.pooling(), located.run)
 
 
-def _scratch(owner: NamedEncoder | None, texts: Mapping[str, str]) -> NamedEncoder:
+def _scratch(owner: NamedEncoder | None, given: Given) -> NamedEncoder:
     """Describe an encoder with fresh weights.
 
     Args:
         owner: Trained encoder whose model, images and seed the fresh weights have, if any.
-        texts: Options of recipes, {key: text}, which describe the encoder without an owner. If they
-            give a seed, the fresh weights are not those of the owner's run.
+        given: Values of the user, which describe the encoder without an owner. If they give a seed,
+            the fresh weights are not those of the owner's run.
     """
     if owner is None:
-        recipe = resolve_encoder("scratch", texts)
+        recipe = resolve_encoder("scratch", given)
         return NamedEncoder(InitSource("scratch"), "scratch", "scratch", recipe, "token", None)
     recipe = copy.deepcopy(owner.recipe)
     recipe.init = "scratch"
     made = None
-    if owner.run and "seed" not in texts:
+    if owner.run and "seed" not in given.values:
         made = recipe_files.read(owner.run / "recipe.yaml")
         recipe.seed = made.seed
     source = InitSource("scratch")
@@ -191,14 +192,12 @@ class ImageSet(NamedTuple):
     split: str
 
 
-def find_images(
-    named: NamedEncoder, texts: Mapping[str, str], split: str | None = None
-) -> ImageSet:
+def find_images(named: NamedEncoder, given: Given, split: str | None = None) -> ImageSet:
     """Open the images from which figures of an encoder are drawn, and print what their labels are.
 
     Args:
         named: Encoder.
-        texts: Options of recipes, {key: text}. If they name no images, the data set that the
+        given: Values of the user. If they name no images, the data set that the
             encoder was trained on is used.
         split: Name of the split. None: the test images, or the held-out images if there is no test
             split.
@@ -207,7 +206,7 @@ def find_images(
         UserError: The images are not on this machine or cannot be read, or the split does not
             exist.
     """
-    data = find_data(named, texts)
+    data = find_data(named, given)
     if split is None:
         source, name, guesses = _open_test_images(data)
     elif data.stream:
@@ -267,26 +266,26 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     return chosen
 
 
-def find_data(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
+def find_data(named: NamedEncoder, given: Given) -> Data:
     """Return the data set that the options name, or else the one that the encoder was trained on.
 
     In the second case, a line that says so is printed.
 
     Args:
         named: Encoder.
-        texts: Options of recipes, {key: text}. Options of `data` that do not name images change the
+        given: Values of the user. Keys of `data` that do not name images change the
             encoder's data set.
 
     Raises:
         UserError: The images are not on this machine.
     """
     data = named.recipe.data
-    if not names_images_directly(texts):
+    if not names_images_directly(given.values):
         if named.run:
             data = recipe_files.read(named.run / "recipe.yaml").data
-            data_texts = {key: text for key, text in texts.items() if key.startswith("data.")}
-            values = {f"data.{key}": value for key, value in data} | words.typed(data_texts)
-            data = schema.build(values).data
+            values = {f"data.{key}": value for key, value in data}
+            values |= {key: given.values[key] for key in given.values if key.startswith("data.")}
+            data = schema.build(values, typed=given.texts).data
         notice = images_taken(named.source, data)
         if named.source.is_scratch:
             text = f"the options name no images, so data={data.name} is used"

@@ -212,7 +212,7 @@ class FeatureFolder:
         """
         record = self.output.read()
         compute = self.recipe.compute
-        if record and "compute.precision" not in self.options.overrides:
+        if record and "compute.precision" not in self.options.unread.keys:
             compute.precision = record.settings.get("compute.precision", compute.precision)
         settings = self._settings(weights_hash)
         splits = {

@@ -18,8 +18,8 @@ from ..pages import blocks
 from ..pages.blocks import Block, Commands, Gallery, Section, Text
 from ..recipe import parsing
 from ..recipe.schema import Data
-from ..recipe.tool import from_python
 from ..recipe.tools import EmbedOptions
+from ..recipe.words import write_all
 from ..runs.files import write_atomically
 from .encoders import SCRATCH_PREFIX
 
@@ -98,9 +98,8 @@ def without_query(
 def fresh_weights_command(options: EmbedOptions) -> str:
     """Return the embed command for fresh weights of the same model, with a new output folder."""
     settings = options.model_dump(exclude_unset=True, exclude={"name"})
-    typed = from_python(EmbedOptions, settings | {"init": f"{SCRATCH_PREFIX}{options.init}"}, {})
-    typed += [f"{key}={text}" for key, text in options.overrides.items()]
-    return typed_command("embed", *typed)
+    settings |= {"init": f"{SCRATCH_PREFIX}{options.init}"}
+    return typed_command("embed", *write_all(settings), *options.given.words)
 
 
 def show(

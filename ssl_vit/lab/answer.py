@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from .. import stats
 from ..formatting import format_count, typed_command
+from ..recipe.words import write_all
 from .compare import Comparison, Difference, measure_difference, pair_rows
 from .results import PREDICTED, Results
 from .study import hours, launch
@@ -280,9 +281,9 @@ def _tuned(results: Results, arm: str) -> str:
     """Return the command that fine-tunes an arm with the chosen settings."""
     tasks = results.plan.by_name
     task = next(task for task in tasks.values() if task.run == "final" and task.at["arm"] == arm)
-    words, _ = launch.planned_options(task, tasks, results.folder)
-    shared_options = [word for word in words if not word.startswith(("seed=", "out=", "name="))]
-    return _command("finetune", "\n".join(shared_options))
+    options, _ = launch.planned_options(task, tasks, results.folder)
+    shared = {key: options[key] for key in options if key not in ("seed", "out", "name")}
+    return typed_command("finetune", *write_all(shared))
 
 
 def _command(tool: str, words: str) -> str:

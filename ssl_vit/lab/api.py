@@ -6,10 +6,9 @@ Torch is imported when a function needs it.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..recipe.tool import from_python, parse
-from ..recipe.words import Options
-from .options import PlanOptions, ReportOptions, RunsOptions
-from .study.options import StudyOptions
+from ..recipe.given import Options, python_arguments
+from ..recipe.tool import from_python
+from .options import ReportOptions, RunsOptions
 
 if TYPE_CHECKING:
     from .estimate import RunEstimate
@@ -36,10 +35,10 @@ def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEst
     from .study import tool
 
     content = options if isinstance(options, Mapping) and "runs" in options else None
-    words = from_python(StudyOptions, () if content else options, keywords)
-    if tool.CHECK not in words:
-        return tool.study(words, content)
-    estimate, kept = tool.check(words, content)
+    arguments = python_arguments(() if content else options, keywords)
+    if not tool.is_check(arguments):
+        return tool.study(arguments, content)
+    estimate, kept = tool.check(arguments, content)
     print(kept)
     return estimate
 
@@ -52,7 +51,7 @@ def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstim
     """
     from . import plan as tool
 
-    return tool.plan(from_python(PlanOptions, options, keywords))
+    return tool.plan(python_arguments(options, keywords))
 
 
 def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
@@ -63,7 +62,7 @@ def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
     """
     from . import report_pages
 
-    return report_pages.write(parse(ReportOptions, from_python(ReportOptions, options, keywords)))
+    return report_pages.write(from_python(ReportOptions, options, keywords))
 
 
 def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":
@@ -76,4 +75,4 @@ def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":
     """
     from .runs import tool
 
-    return tool.table(parse(RunsOptions, from_python(RunsOptions, options, keywords)))
+    return tool.table(from_python(RunsOptions, options, keywords))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import costs
 from ..errors import UserError, suggest
 from ..formatting import (
     NOT_COUNTED,
@@ -20,7 +21,8 @@ from ..formatting import (
 )
 from ..recipe.parsing import load_yaml
 from ..recipe.schema import Recipe
-from . import engine
+from .images import count_images
+from .memory import device_batch
 from .options import PlanOptions
 
 if TYPE_CHECKING:
@@ -261,18 +263,18 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
     fused = not (here and here.device == "cpu")
     batch = here.device_batch if here else _device_batch(recipe, options.processes, device)
     tensors = {
-        stage: engine.tensor_bytes(recipe, options.processes, zero, batch or 0, fused)
+        stage: costs.memory_bytes(recipe, options.processes, zero, batch or 0, fused)
         for zero, stage in enumerate(STAGES)
     }
-    count, images, source = engine.count_images(recipe, options.images)
-    exaflop, trains = engine.exaflop(recipe, images), recipe.trains
+    count, images, source = count_images(recipe, options.images)
+    exaflop, trains = costs.exaflop(recipe, images), recipe.trains
     hours = None  # of all devices together
     if here:
         hours = here.seconds * recipe.new_steps / 3600
     elif device and exaflop is not None:
         hours = device.hours(exaflop, recipe.compute.precision, options.efficiency)
     seconds = None if hours is None else hours * 3600 / (1 if here else options.processes)
-    work, unsharded = engine.compute_network_cost(recipe), tensors["DDP"]
+    work, unsharded = costs.compute_network_cost(recipe), tensors["DDP"]
     checkpoint_bytes = unsharded["weights"] + unsharded["moments"]
     # the export has float32 weights
     disk_bytes = recipe.checkpoint.keep * checkpoint_bytes + 4 * work.trained
@@ -293,7 +295,7 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
         exaflop=exaflop,
         precision=recipe.compute.precision,
         device_batch=batch,
-        image_bytes=engine.activation_bytes(recipe, fused),
+        image_bytes=costs.activation_bytes(recipe, fused) if trains else 0,
         tensor_bytes=tensors,
         disk_bytes=disk_bytes if trains else 0,
         asked=options,
@@ -315,9 +317,9 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
         return None
     fitting = 1
     if device is not None:
-        fitting = engine.fitting_images(recipe, device.memory * GIB, fused=True)
+        fitting = costs.fitting_images(recipe, device.memory * GIB, fused=True)
     # also checks that the processes divide the batch
-    images = engine.device_batch(recipe, processes, recipe.compute.batch, fitting)
+    images = device_batch(recipe, processes, recipe.compute.batch, fitting)
     return images if device or recipe.compute.batch else None
 
 

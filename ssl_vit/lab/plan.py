@@ -2,16 +2,17 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from ..recipe import tool
-from ..recipe.parsing import load_yaml
-from ..recipe.schema import Recipe
-from ..recipe.words import NAMED, check_keys, parse
-from . import engine
+from ..recipe.given import Arguments
+from ..recipe.load import Resolved, resolve
+from ..recipe.notices import image_notice
+from ..recipe.parsing import exists, load_yaml
+from ..recipe.tool import parse
+from ..recipe.words import NAMED, SWEEP, check_keys
 from .estimate import RunEstimate, estimate
+from .images import count_images
 from .options import PlanOptions
 from .study.estimate import StudyEstimate, estimate_request
 from .study.request import parse_request
@@ -23,63 +24,75 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: An option is wrong.
     """
-    result = plan(words)
+    result = plan(Arguments(words))
     print(result)
     if result.asked.as_json:
         content = dataclasses.asdict(result)
         print(json.dumps(content, default=lambda options: options.model_dump(by_alias=True)))
 
 
-def plan(words: Sequence[str]) -> RunEstimate | StudyEstimate:
+def plan(arguments: Arguments) -> RunEstimate | StudyEstimate:
     """Estimate what a run or a study will cost.
-
-    Args:
-        words: Options as words of a command line.
 
     Raises:
         UserError: An option is wrong.
     """
-    of_study = _is_study(words)
+    of_study = _is_study(arguments)
     # a study may have places called images or epochs
-    leave = ("images", "epochs") if of_study else ()
-    texts, rest = tool.split(PlanOptions, words, leave)
-    options = tool.build(PlanOptions, texts)
-    if of_study:
-        if options.processes > 1:
-            text = "this option belongs to a single run and not to a study"
-            raise UserError(f"processes={options.processes}: {text}. Leave out processes=.")
-        return estimate_request(parse_request(rest, stand_ins=True, look=options.probe), options)
-    return _run(rest, options)
+    options = parse(PlanOptions, arguments, ("images", "epochs") if of_study else ())
+    if not of_study:
+        return _plan_run(options)
+    if options.processes > 1:
+        text = "this option belongs to a single run and not to a study"
+        raise UserError(f"processes={options.processes}: {text}. Leave out processes=.")
+    own = {key for key in PlanOptions.options() if key not in ("images", "epochs")}
+    rest = Arguments(
+        [word for word in arguments.words if word.removeprefix("--").partition("=")[0] not in own],
+        arguments.pairs and [pair for pair in arguments.pairs if pair[0] not in own],
+    )
+    return estimate_request(parse_request(rest, stand_ins=True, look=options.probe), options)
 
 
-def _is_study(words: Sequence[str]) -> bool:
-    """Return whether the options name a study, the file of a study, or a sweep over a recipe."""
-    named = [word.partition("=")[2] for word in words if word.startswith("recipe=")]
-    recipe = named[0] if named else ""
-    if "sweep" in words or recipe.startswith("study/"):
+def _is_study(arguments: Arguments) -> bool:
+    """Return whether the arguments name a study, the file of a study, or a sweep over a recipe."""
+    pairs = dict(arguments.pairs or ())
+    named = [word.partition("=")[2] for word in arguments.words if word.startswith("recipe=")]
+    recipe = str(named[0] if named else pairs.get("recipe", ""))
+    if SWEEP in arguments.words or SWEEP in pairs or recipe.startswith("study/"):
         return True
-    is_file = recipe.endswith((".yaml", ".yml")) and engine.exists(recipe)
+    is_file = recipe.endswith((".yaml", ".yml")) and exists(recipe)
     return is_file and "runs" in load_yaml(Path(recipe))
 
 
-def _run(words: Sequence[str], plan_options: PlanOptions) -> RunEstimate:
-    texts = parse(words)
-    engine.run_plugin(texts.get("plugin"))  # the plugin's keys are known from here on
-    options = [key for key, option in PlanOptions.options().items() if not option.form]
-    check_keys([key for key in texts if key not in NAMED], others=options)
-    recipe = engine.resolve(words, "", here=plan_options.probe)
-    if plan_options.epochs is not None:
-        steps = f"optim.steps={_steps(words, recipe, plan_options)}"
-        recipe = engine.resolve([*words, steps], "", here=plan_options.probe)
-    result = estimate(recipe, plan_options, engine.measure(recipe) if plan_options.probe else None)
-    return dataclasses.replace(result, notice=engine.image_notice(words, recipe))
+def _plan_run(options: PlanOptions) -> RunEstimate:
+    """Return the estimate of a single run.
+
+    Raises:
+        UserError: An option is wrong.
+    """
+    unread = options.unread
+    unread.run_plugin()
+    names = [key for key, option in PlanOptions.options().items() if not option.form]
+    check_keys([key for key in unread.keys if key not in NAMED], others=names)
+    given = unread.read()
+    resolved = resolve(given, here=options.probe)
+    if options.epochs is not None:
+        given = given.with_values({"optim.steps": _steps(resolved, options)})
+        resolved = resolve(given, here=options.probe)
+    timed = None
+    if options.probe:
+        from ..jobs import step_time  # imports torch
+
+        timed = step_time.measure(resolved.recipe)
+    result = estimate(resolved.recipe, options, timed)
+    return dataclasses.replace(result, notice=image_notice(resolved))
 
 
-def _steps(words: Iterable[str], recipe: Recipe, options: PlanOptions) -> int:
+def _steps(resolved: Resolved, options: PlanOptions) -> int:
     """Return the optimiser steps that `epochs` stands for."""
-    where = f"epochs={options.epochs:g}"
-    count = engine.count_images(recipe, options.images).trained
-    if any(word.startswith("optim.steps=") for word in words):
+    recipe, where = resolved.recipe, f"epochs={options.epochs:g}"
+    count = count_images(recipe, options.images).trained
+    if "optim.steps" in resolved.given.values:
         raise UserError(f"{where}: optim.steps= is also given. Use only epochs= or optim.steps=.")
     if not recipe.trains:
         raise UserError(f"{where}: an evaluation has no epochs. Leave out epochs=.")

@@ -32,10 +32,11 @@ from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_wording import machine
+from ..recipe.init_source import SCRATCH
+from ..recipe.probe import CHOSEN
 from ..recipe.schema import sources
 from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
-from . import engine
 from .answer import Answer, answer
 from .compare import list_limits, parse_numbers
 from .results import Results, load
@@ -411,7 +412,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
         names = list_names([*map(str, sorted(seeds))])
         yield f"Values were chosen with seeds that are also compared: {names}."
     options = [task.options for task in tested]
-    if any("data.share" in texts and "data.share_seed" not in texts for texts in options):
+    if any("data.share" in values and "data.share_seed" not in values for values in options):
         yield "All seeds use one draw of labelled images. The intervals do not cover other draws."
 
 
@@ -427,10 +428,10 @@ def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
 
 def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
     """Yield a sentence for each encoder from outside the study, which is the same for all seeds."""
-    weights = [sources({"init": engine.SCRATCH} | task.options) for task in tasks]
+    weights = [sources({"init": SCRATCH} | task.options) for task in tasks]
     places = {(key, source.place) for by_key in weights for key, source in by_key.items()}
     for key, place in sorted(places):
-        if place != engine.SCRATCH and not REFERENCE.search(place):
+        if place != SCRATCH and not REFERENCE.search(place):
             text = (
                 f"{key}={Path(place).name} is the same encoder for all seeds. The results describe"
             )
@@ -448,7 +449,7 @@ def _few_choose(results: Results, tries: Collection[str]) -> Iterator[str]:
     for name, run in results.finished.items():
         task = results.plan.by_name[name]
         probes = task.values.get("probe.measures", ()) if task.tool == "evaluate" else ()
-        choices = [engine.CHOSEN[probe] for probe in probes if probe in engine.CHOSEN]
+        choices = [CHOSEN[probe] for probe in probes if probe in CHOSEN]
         if name in tries:
             choices.append("the best tried values")
         counts = run.result.measured_on or run.environment.measured_on or {}

@@ -12,11 +12,11 @@ from ..formatting import format_count, text_line
 from ..pages import run_page, run_wording
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_record import RunRecord, is_run
+from ..recipe.given import Arguments
 from ..recipe.tool import parse
 from ..runs import notebook
 from ..runs.shared import is_task
 from ..stats import as_json
-from . import engine
 from .options import ReportOptions, show
 from .runs import index
 from .study import record
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: An option is wrong, or `write` refuses the folder.
     """
-    options = parse(ReportOptions, arguments)
+    options = parse(ReportOptions, Arguments(arguments))
     show(write(options), options.as_json)
 
 
@@ -102,7 +102,9 @@ def _write_run(folder: Path) -> RunRecord:
     """
     if is_task(folder):
         try:
-            engine.draw_predictions(folder)
+            from ..jobs import draw_figures  # imports torch
+
+            draw_figures.draw_predictions(folder)
         except UserError as error:  # the page then lacks only this figure
             print(f"warning: the predictions of the run were not drawn: {error}", file=sys.stderr)
     return run_page.write(folder)

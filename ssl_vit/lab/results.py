@@ -159,8 +159,8 @@ def load(folder: Path) -> Results:
             if name not in left_out:
                 missing.append(name)
             continue
-        words, undecided = launch.planned_options(task, tasks, folder)
-        why = run_folder.why_not_planned(folder / name, task.values, words, undecided)
+        options, undecided = launch.planned_options(task, tasks, folder)
+        why = run_folder.why_not_planned(folder / name, task.values, options, undecided)
         foreign_need = next((need for need in task.needs if need in foreign), None)
         if why or foreign_need:
             foreign[name] = why or f"the task needs {foreign_need}, which is left out"

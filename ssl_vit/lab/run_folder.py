@@ -4,26 +4,31 @@ The module does not import torch.
 """
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..recipe import records, schema, words
+from ..jobs import reuse
+from ..recipe import records, schema
+from ..recipe.given import from_values
 from ..recipe.identity import differences, experiment_values, facts
 from ..recipe.images import TRAIN_SPLIT_KEYS
 from ..recipe.init_source import SCRATCH, InitSource
 from ..recipe.keys import Values
+from ..recipe.load import resolve
 from ..recipe.parsing import flatten, load_yaml
+from ..recipe.recipe_files import read
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import all_keys
 from ..runs import identity
+from ..runs.folder import Run
 
 HINT = "remove the run's folder and type the study's command again"
 
 
 def why_not_planned(
-    run: Path, values: Values, options: Sequence[str], undecided: Collection[str] = ()
+    run: Path, values: Values, options: Values, undecided: Collection[str] = ()
 ) -> str:
     """Return why a folder does not hold the run that a study plans, or an empty text.
 
@@ -34,7 +39,7 @@ def why_not_planned(
     Args:
         run: Folder of the run.
         values: `{dotted key: value}` of the task that decide its computation and its result.
-        options: Words KEY=VALUE of the task. Values chosen among tries appear only here.
+        options: `{dotted key: value}` of the task. Values chosen among tries appear only here.
         undecided: Keys whose values are not chosen yet.
 
     Raises:
@@ -57,11 +62,11 @@ def why_not_planned(
         recipe_hash = records.require(run / "result.json", Result, HINT).recipe
         if recipe_hash != identity.written_hash(written, free):
             return "result.json was made with another recipe.yaml"
-    texts = words.parse(options)
     recipe_keys = all_keys()
-    computing = experiment_values({key: text for key, text in texts.items() if key in recipe_keys})
-    sources = schema.sources({"init": SCRATCH, **texts})
-    planned = words.typed({key: text for key, text in computing.items() if key not in sources})
+    sources = schema.sources({"init": SCRATCH, **options})
+    planned = experiment_values(
+        {key: value for key, value in options.items() if key in recipe_keys and key not in sources}
+    )
     # keys that change only the result may change until the run has finished
     planned |= values if is_finished else experiment_values(values, free)
     if planned.get("compute.precision") == "auto":
@@ -131,3 +136,24 @@ def training_images(run: Path) -> tuple[str, ...]:
     # the embedded images are drawn at the size data.size
     keys = [*TRAIN_SPLIT_KEYS, "data.group", *([] if written.get("data.path") else ["data.size"])]
     return () if written.get("data.stream") else tuple(f"{key}={written.get(key)}" for key in keys)
+
+
+def warn_about_changes(run: Path, options: Values) -> list[str]:
+    """Check that the images, weights and files of a finished run have not changed since the run.
+
+    Args:
+        run: Folder of the run.
+        options: `{dotted key: value}` that resolves to the recipe of the run.
+
+    Returns:
+        Lines about what could not be checked.
+
+    Raises:
+        UserError: The images, weights or files have changed.
+    """
+    try:
+        recipe = resolve(from_values(options), here=False).recipe
+    except UserError:  # the initial weights of the run no longer exist
+        recipe = read(run / "recipe.yaml")
+        recipe.out = str(run.parent)
+    return reuse.check_finished(Run(recipe))

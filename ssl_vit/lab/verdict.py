@@ -33,8 +33,9 @@ from ..metrics import (
     measure_rank,
     metric_label,
 )
+from ..recipe.declaration import predicts_labels
+from ..recipe.identity import keys_of_task
 from ..recipe.init_source import SCRATCH
-from . import engine
 from .compare import (
     FEWEST,
     Comparison,
@@ -304,8 +305,8 @@ def _why_not_comparable(paired: pd.DataFrame, measure: Measure, tasks: Tasks) ->
     for a, b in zip(*sides, strict=True):
         if a is None or b is None or a.tool != "pretrain":
             continue
-        keys = [key for key in engine.keys_of_task(a.values) if key in a.values and key in b.values]
-        if engine.predicts_labels(objective_part or str(a.values["objective"])):
+        keys = [key for key in keys_of_task(a.values) if key in a.values and key in b.values]
+        if predicts_labels(objective_part or str(a.values["objective"])):
             # predicted labels do not depend on which part of an image the network sees
             keys = ["objective"]
         differing_keys = [key for key in keys if a.values[key] != b.values[key]]

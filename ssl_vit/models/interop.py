@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError, reason
 from ..recipe.export_files import add_digests, check_weights, read_config
+from ..recipe.given import Arguments
 from ..recipe.init_source import InitSource
 from ..recipe.tool import parse
 from ..recipe.tools import ExportOptions
@@ -341,7 +342,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: See `parse` and `convert`.
     """
-    print(f"written     {convert(parse(ExportOptions, arguments))}")
+    print(f"written     {convert(parse(ExportOptions, Arguments(arguments)))}")
 
 
 def convert(options: ExportOptions) -> Path:

@@ -6,11 +6,12 @@ and the first relation that fails is the error. Relations that concern a single 
 checked in the declaration of that objective. This module does not import torch.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ..errors import UserError
 from ..formatting import option_text
 from . import declaration
+from .given import Given
 from .images import EMBEDDED, MIXING, Data
 from .model import GIVEN
 from .parsing import exists
@@ -26,6 +27,7 @@ from .schema import (
 )
 from .shared_groups import CorruptionOptions
 from .split_counts import fewer_than, selected_count
+from .words import NAMED
 
 # Keys that have no meaning for a convolutional network
 TRANSFORMER_KEYS = (
@@ -60,18 +62,15 @@ def check(recipe: Recipe) -> None:
         part.check(recipe)
 
 
-def check_used(recipe: Recipe, options: Mapping[str, str]) -> None:
+def check_used(recipe: Recipe, given: Given) -> None:
     """Check that the recipe uses every key that the user gave.
 
-    Args:
-        options: {dotted key: text as typed}.
-
     Raises:
-        UserError: The first key that the recipe would ignore.
+        UserError: The recipe would ignore a key. The error names the first such key.
     """
-    for key, text in options.items():
-        if reason := why_unused(recipe, key):
-            raise UserError(f"{key}={text}: {reason}. Leave out {key}.")
+    for key in given.values:
+        if key not in NAMED and (reason := why_unused(recipe, key)):
+            raise UserError(f"{key}={given.text(key)}: {reason}. Leave out {key}.")
 
 
 def check_place(data: Data) -> None:

@@ -434,3 +434,9 @@ def groups() -> list[Group]:
     times.
     """
     return list(dict.fromkeys(part.options for part in all_declared() if part.options))
+
+
+def predicts_labels(objective: str) -> bool:
+    """Return whether an objective predicts labels and nothing else."""
+    declared = find_objective_or_stub(objective)
+    return declared.labels and not declared.parts

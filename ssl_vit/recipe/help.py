@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from ..errors import UserError, suggest
 from ..formatting import option_text
 from . import declaration, recipe_files, schema
+from .given import from_words
 from .keys import FLAG, WORD, Key, Keys, summary
-from .load import resolve
+from .load import Resolved, resolve
 from .schema import Recipe, all_groups, all_keys
 from .tool import LISTS_ALL_KEYS, TAKES_ALL_KEYS, ToolOptions, option_name
 
@@ -93,9 +94,10 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
         arguments = named
     # A study's file is no recipe either. A plugin among the arguments runs here, and its groups are
     # known from here on.
-    values = (
-        _values(arguments) if kind.recipes == LISTS_ALL_KEYS or (kind.recipes and named) else {}
-    )
+    resolved, values = None, {}
+    if kind.recipes == LISTS_ALL_KEYS or (kind.recipes and named):
+        resolved = _resolve(arguments)
+        values = resolved.recipe.values() if resolved else schema.defaults()
     chosen = [word for word in named if word in groups() or word == EVERY]
     others = [word for word in named if word not in chosen]
     if others and not kind.positional:
@@ -103,7 +105,7 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
         remedy = "For the keys of a plugin, add plugin=FILE.py and recipe= to the command."
         raise UserError(f"{others[0]}: no group of keys has this name, {text}. {remedy}")
     if chosen and kind.recipes:
-        title = f"Keys of a recipe{_title(arguments)}:"
+        title = f"Keys of a recipe{_title(resolved)}:"
         return _recipe_keys(title, values, list(groups()) if EVERY in chosen else chosen)
     lines = [*textwrap.wrap(summary(kind), WIDTH), ""]
     lines += [f"  {example}" for example in kind.examples()]
@@ -119,7 +121,7 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
             for key, recipe_key in all_keys().items()
             if key in kind.common_keys and key in values
         }
-        lines += ["", f"The keys of a recipe that are changed most often{_title(arguments)}:"]
+        lines += ["", f"The keys of a recipe that are changed most often{_title(resolved)}:"]
         lines += _lines(
             (used[key], _key_heading(used[key], values)) for key in kind.common_keys if key in used
         )
@@ -142,20 +144,19 @@ def _recipe_keys(title: str, values: dict[str, object], wanted: Sequence[str]) -
     return "\n".join(lines)
 
 
-def _values(arguments: Sequence[str]) -> dict[str, object]:
-    """Return {dotted key: value} of the recipe that the arguments name, or else the defaults."""
+def _resolve(arguments: Sequence[str]) -> Resolved | None:
+    """Return the recipe that the arguments name, or None if they name none."""
     overrides = [argument for argument in arguments if "=" in argument]
-    return resolve(overrides, here=False).values() if overrides else schema.defaults()
+    return resolve(from_words(overrides), here=False) if overrides else None
 
 
-def _title(arguments: Sequence[str]) -> str:
-    overrides = [argument for argument in arguments if "=" in argument]
-    if not overrides:
+def _title(resolved: Resolved | None) -> str:
+    """Return the end of a heading, which says whose values are listed."""
+    if resolved is None:
         return ""
-    named = [word.removeprefix("recipe=") for word in overrides if word.startswith("recipe=")]
-    bases = recipe_files.bases(recipe_files.find_recipe(named[0] if named else None))
+    bases = recipe_files.bases(resolved.file) if resolved.file else []
     based_on = f" (base: {', '.join(bases)})" if bases else ""
-    return f", with the values of {' '.join(overrides)}{based_on}"
+    return f", with the values of {' '.join(resolved.given.words)}{based_on}"
 
 
 def _key_heading(option: Key, values: dict[str, object]) -> str:

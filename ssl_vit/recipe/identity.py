@@ -9,8 +9,10 @@ under their kind.
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from . import declaration
+from .images import PREPROCESSING
 from .keys import Effect, Values
-from .schema import Recipe, all_keys, defaults
+from .schema import DEFAULT_TARGET, Recipe, all_keys, defaults, optional_groups
 
 # Kinds of facts: about images, initial weights, the weights of a teacher, and a plugin
 FACTS = ("data", "init", "teacher", "plugin")
@@ -114,3 +116,27 @@ def differences(
         if key not in undecided and (":" not in key or (key in before and key in here))
     )
     return [difference for difference in compared if difference.recorded != difference.wanted]
+
+
+def keys_of_task(values: Mapping[str, Any]) -> list[str]:
+    """Return the keys that decide what an objective predicts and how difficult the prediction is.
+
+    The keys are those of the objective's groups, the sizes of images and patches, and with several
+    views also the batch and the preprocessing. If the objective is unknown, for example because its
+    plugin is not loaded, all groups count that only some objectives have.
+
+    Args:
+        values: `{dotted key: value}` of the recipe.
+    """
+    declared = declaration.objectives().get(str(values.get("objective")))
+    target = str(values.get("target", DEFAULT_TARGET))
+    if declared:
+        groups = {*declared.groups_with(target)}
+    else:
+        groups = optional_groups() & {key.split(".")[0] for key in values}
+        # keys that ssl_vit does not know belong to the plugin
+        groups |= {key.split(".")[0] for key in values.keys() - all_keys().keys()}
+    keys = [key for key in {**defaults(), **values} if key.split(".")[0] in groups]
+    keys += ["objective", "data.size", "model.patch"]
+    # objectives with views distinguish the images of a batch
+    return [*keys, "optim.batch", *PREPROCESSING] if "views" in groups else keys

@@ -7,6 +7,7 @@ A field declares its type, default, bounds and effect; its meaning is in the doc
 
 import inspect
 import math
+import os
 import re
 import types
 import typing
@@ -419,10 +420,12 @@ def convert(key: Key, value: Any) -> Any:
     """Return a value from a file or from Python in the type that the key takes.
 
     1e6 becomes 1,000,000 for a key that takes whole numbers. 2024 becomes a text for a key that
-    takes texts, and so does a path.
+    takes texts, and so does a path. Tuples become lists.
     """
     if isinstance(value, list | tuple):
         return [convert(key, item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): convert(key, item) for name, item in value.items()}
     types = key.types
     if getattr(value, "shape", None) == ():  # a NumPy number; str keeps the digits of a float32
         value = float(str(value)) if "float" in type(value).__name__ else value.item()
@@ -430,6 +433,6 @@ def convert(key: Key, value: Any) -> Any:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and types <= {str, type(None)}:
         return value.text if isinstance(value, NumberAsWritten) else str(value)
-    if isinstance(value, Path) and Path not in types:
-        return str(value)
+    if isinstance(value, os.PathLike) and Path not in types:
+        return os.fspath(value)
     return value

@@ -12,7 +12,6 @@ from . import declaration, schema
 from .init_source import file_hash
 from .keys import Values
 from .parsing import parse_path
-from .words import is_null
 
 # attribute of a plugin's module with the hash of the file that was run
 CONTENT = "__ssl_vit_content__"
@@ -56,7 +55,7 @@ def run_plugin(plugin: str | None) -> None:
     Raises:
         UserError: The file does not exist or fails, or has changed since this process ran it.
     """
-    if plugin is None or is_null(plugin):
+    if not plugin:
         return
     path = parse_path(plugin, "plugin").resolve()
     name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"

@@ -322,6 +322,11 @@ def all_groups() -> list[declaration.Group]:
     return [*SHARED_GROUPS, *declaration.groups()]
 
 
+def optional_groups() -> set[str]:
+    """Return the names of the groups of keys that not every recipe has."""
+    return {"target", *(group.name for group in all_groups())}
+
+
 def uses_target(objective: str) -> bool:
     """Return whether an objective predicts patches, which an unknown objective may do."""
     declared = declaration.objectives().get(objective)

@@ -5,8 +5,9 @@ all generated from this model. The tools of the engine are defined in tools.py, 
 lab/options.py. This module does not import torch.
 """
 
+import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
@@ -14,11 +15,21 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 from pydantic import ConfigDict, PrivateAttr
 
 from ..errors import UserError, suggest
+from ..formatting import option_text
 from . import parsing, words
-from .keys import FLAG, WORD, Key, Keys, build_validated, keys_of, section, value_error
+from .given import (
+    Arguments,
+    Given,
+    Options,
+    Unread,
+    add_pairs,
+    check_type,
+    python_arguments,
+    shorten,
+)
+from .keys import FLAG, WORD, Key, Keys, build_validated, convert, keys_of, section, value_error
 from .names import is_path
 from .schema import all_keys
-from .words import Options
 
 # Values of ToolOptions.recipes of a tool that takes every key of recipes, for which --help lists or
 # does not list these keys
@@ -71,12 +82,21 @@ class ToolOptions(Keys):
     common_keys: ClassVar[tuple[str, ...]] = ()
     positional: ClassVar[str] = ""
     command_line_only: ClassVar[tuple[str, ...]] = ()
-    _overrides: dict[str, str] = PrivateAttr(default_factory=dict)
+    _unread: Unread = PrivateAttr(default_factory=lambda: Unread({}))
 
     @property
-    def overrides(self) -> dict[str, str]:
-        """Keys of recipes that were given, as {key: text}, with only the names checked."""
-        return self._overrides
+    def unread(self) -> Unread:
+        """Keys of recipes that were given with the options of the tool, before they are read."""
+        return self._unread
+
+    @property
+    def given(self) -> Given:
+        """Values of recipes that were given with the options of the tool.
+
+        Raises:
+            UserError: As in `Unread.read`.
+        """
+        return self._unread.read()
 
     @classmethod
     def examples(cls) -> list[str]:
@@ -93,51 +113,96 @@ class ToolOptions(Keys):
 T = TypeVar("T", bound=ToolOptions)
 
 
-def parse(kind: type[T], arguments: Sequence[str]) -> T:
-    """Return the options of a command line, typed and checked, without looking up files or folders.
+def parse(kind: type[T], arguments: Arguments, ignored: Collection[str] = ()) -> T:
+    """Return the options of a tool, typed and checked, without looking up files or folders.
+
+    Args:
+        kind: Options of the tool.
+        arguments: Words of the command line, or arguments of a Python function.
+        ignored: Options of the tool that mean something else in this command.
 
     Raises:
-        UserError: An option is unknown, missing, given twice or out of bounds.
+        UserError: An option is unknown, missing, given twice or out of bounds, or exists only on
+            the command line.
     """
-    tool_words, rest = split(kind, arguments)
-    overrides = words.parse(rest)
-    _check_names(kind, overrides)
-    return build(kind, tool_words, overrides)
+    known = {key: option for key, option in kind.options().items() if key not in ignored}
+    texts, rest = _split(kind, known, arguments.words)
+    values = {key: _read(known[key], text) for key, text in texts.items()}
+    pairs = arguments.pairs
+    if pairs is not None:
+        for key in (*texts, *dict(pairs)):
+            if key in kind.command_line_only:
+                raise UserError(f"{key}: only for the command line. Leave out {key}.")
+        add_pairs(values, ((key, _take(known[key], value)) for key, value in pairs if key in known))
+        # None stands for an option that is not given
+        values = {
+            key: value
+            for key, value in values.items()
+            if value is not None or known[key].default is not None
+        }
+        pairs = [(key, value) for key, value in pairs if key not in known]
+    unread = Unread(words.parse(rest), pairs)
+    if not kind.recipes:
+        _check_names(kind, dict(unread.texts) | dict(pairs or ()))
+    for key, option in known.items():
+        if option.required and key not in values:
+            _raise_missing(kind, option)
+    options: T = build_validated(kind, values, known, typed=texts)
+    options._unread = unread
+    return options
 
 
-def from_python(
-    kind: type[ToolOptions], options: Options, keywords: Mapping[str, Any]
-) -> list[str]:
-    """Return a call from Python as the words of a command line, like `words.from_python`.
+def from_python(kind: type[T], options: Options, keywords: Mapping[str, Any]) -> T:
+    """Return the options of a tool from the arguments of a Python function.
 
     Raises:
-        UserError: An option exists only on the command line, or an error of `words.from_python`.
+        UserError: As in `parse` and `given.python_arguments`.
     """
-    texts = words.from_python(options, keywords, kind.options(), kind.positional)
-    for word in texts:
-        key = word.removeprefix("--").partition("=")[0]
-        if key in kind.command_line_only and (word.startswith("--") or "=" in word):
-            raise UserError(f"{key}: only for the command line. Leave out {key}.")
-    return texts
+    return parse(kind, python_arguments(options, keywords, kind.positional))
 
 
-def split(
-    kind: type[ToolOptions], arguments: Iterable[str], ignored: Collection[str] = ()
+def _take(option: Key, value: Any) -> Any:
+    """Return a value from Python in the type that an option of a tool takes.
+
+    Raises:
+        UserError: The option cannot have a value of this type.
+    """
+    check_type(option.name, value)
+    if value is None:
+        if option.default is not None:
+            raise value_error(option, value)
+        return None
+    if option.form == FLAG and not isinstance(value, bool):
+        raise UserError(f"{option.name}={shorten(value)}: expected True or False")
+    if option.is_list:
+        if isinstance(value, str):
+            return read_list(option.name, value)
+        if isinstance(value, os.PathLike):
+            return [os.fspath(value)]
+        return [option_text(convert(option, item)) for item in value]
+    if isinstance(value, str | os.PathLike) and Path in option.types:
+        return _read(option, os.fspath(value))
+    if isinstance(value, list | tuple) and str in option.types:  # seeds=[0, 2]
+        return option_text(value)
+    return convert(option, value)
+
+
+def _split(
+    kind: type[ToolOptions], known: Mapping[str, Key], arguments: Iterable[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the tool's own options as {key: text}, and the remaining arguments unchanged.
+    """Return the tool's own options as {key: text}, and the remaining words unchanged.
 
     A word without `=` becomes the positional option.
 
     Args:
         kind: Options of the tool.
+        known: {name: option} of the tool's own options.
         arguments: Words of the command line.
-        ignored: Options of the tool that mean something else in this command.
 
     Raises:
         UserError: An option of the tool is given twice, several words are not key=value, or a word
             with dashes is unknown.
     """
-    known = {key: option for key, option in kind.options().items() if key not in ignored}
     tool_words, rest, alone = [], [], []
     for argument in arguments:
         typed, equals, text = argument.partition("=")
@@ -172,41 +237,25 @@ def _is_option(kind: type[ToolOptions], argument: str) -> bool:
     return known or bool(IDENTIFIER.fullmatch(key) and not parsing.exists(argument))
 
 
-def _check_names(kind: type[ToolOptions], overrides: Mapping[str, str]) -> None:
-    """Check that all keys are keys of recipes that the tool uses.
+def _check_names(kind: type[ToolOptions], given: Mapping[str, Any]) -> None:
+    """Check that the tool uses all keys of recipes that the user gave.
 
     Raises:
-        UserError: A key is not.
+        UserError: The tool does not use a key.
     """
     used = [name for keys in kind.uses for name in keys.names]
     groups = {name.partition(".")[0] for name in used}
-    words.check_keys(
-        key for key in overrides if key.partition(".")[0] in groups and key not in used
-    )
+    words.check_keys(key for key in given if key.partition(".")[0] in groups and key not in used)
     choices = [*map(option_name, kind.options().values()), *used]
     wrong = [
-        f"{key}={text}: {'not a key of this tool' if key in all_keys() else 'unknown option'}, "
-        f"{suggest(key, choices)}"
-        for key, text in overrides.items()
+        f"{key}={option_text(value)}:"
+        f" {'not a key of this tool' if key in all_keys() else 'unknown option'},"
+        f" {suggest(key, choices)}"
+        for key, value in given.items()
         if not any(fnmatchcase(key, name) for name in used)
     ]
     if wrong:
         raise UserError(" ".join(wrong))
-
-
-def build(kind: type[T], texts: Mapping[str, str], overrides: dict[str, str] | None = None) -> T:
-    """Return the options, given the texts that the user set.
-
-    Raises:
-        UserError: An option is missing, has the wrong type or is out of bounds.
-    """
-    known = kind.options()
-    if missing := [option for key, option in known.items() if option.required and key not in texts]:
-        _raise_missing(kind, missing[0])
-    values = {key: _read(known[key], text) for key, text in texts.items()}
-    made: T = build_validated(kind, values, known, typed=texts)
-    made._overrides = overrides or {}
-    return made
 
 
 def _raise_missing(kind: type[ToolOptions], option: Key) -> NoReturn:

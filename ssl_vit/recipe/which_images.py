@@ -4,18 +4,14 @@ initial weights, or images of the recipe file.
 This module does not import torch.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection
 
-from ..errors import UserError
-from ..formatting import crop_text
-from . import recipe_files, schema, words
+from . import recipe_files, schema
 from .images import CROPPING, MIXING, PIXEL_KEYS, PREPROCESSING, READING, Data
 from .init_source import InitSource
 from .keys import Values
 from .parsing import parse_path
 from .recipe_files import FileValues, without_group
-from .schema import Recipe
 
 PLACES = ("data", "data.path", "data.hub")  # options that choose the images
 OTHERS = "give data=, data.path= or data.hub="
@@ -31,74 +27,18 @@ def image_keys() -> list[str]:
     return [key for key in schema.all_keys() if key.startswith("data.") and key not in others]
 
 
-def names_images(options: Iterable[str]) -> bool:
-    """Return whether the options, or the recipe file among the options, choose the images.
+def names_images(values: Values) -> bool:
+    """Return whether the user, or the recipe file that the user names, chooses the images.
 
     If they do not, a run that starts from another run uses the images of that run.
     """
-    values = words.parse(options)
     path = recipe_files.find_recipe(values.get("recipe"))
     return names_images_directly(values) or recipe_files.names_images(path)
 
 
-def names_images_directly(values: Mapping[str, str]) -> bool:
-    """Return whether the options ({key: text}) name images."""
-    return not all(words.is_null(values.get(key)) for key in PLACES)
-
-
-def image_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """Return `images_taken` for a recipe, or None if the options name the images.
-
-    Args:
-        options: Options that `resolve` made the recipe from.
-        recipe: That recipe.
-    """
-    return None if names_images(options) else images_taken(recipe.init_source, recipe.data)
-
-
-def crop_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """Return a warning about how a frozen encoder's images are cropped, or None if no warning is
-    needed.
-
-    The warning is needed if the encoder's own way of cropping is unknown or not available here, and
-    nothing else chooses one.
-
-    Args:
-        options: Options that `resolve` made the recipe from.
-        recipe: That recipe.
-    """
-    source, values = recipe.init_source, words.parse(options)
-    of_file = recipe_files.load(recipe_files.find_recipe(values["recipe"])).own
-    if recipe.objective != "probe" or source.is_scratch or {*CROPPING} & {*values, *of_file}:
-        return None
-    with suppress(UserError):  # the weights may be gone, for example in a run that was pulled
-        if {*CROPPING} & {*source.read_description(model=False)}:
-            return None
-    cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
-    text = f"how the images of this encoder were cropped is unknown, so the default is used ({cut})"
-    return f"warning: init={source.place}: {text}. To change this, use data.eval_crop=."
-
-
-def size_notice(options: Iterable[str], recipe: Recipe) -> str | None:
-    """Return a line that says that the initial weights were made for another image size.
-
-    Return None if the sizes agree, or if the options name the size.
-
-    Args:
-        options: Options that `resolve` made the recipe from.
-        recipe: That recipe.
-    """
-    source = recipe.init_source
-    if source.is_scratch or "data.size" in words.parse(options):
-        return None
-    size = None
-    # the weights may be gone, or made by another program
-    with suppress(UserError, OSError, ValueError):
-        size = source.image_size()
-    if size in (None, recipe.data.size):
-        return None
-    text = f"the weights were trained at {size} px and are adapted to {recipe.data.size} px"
-    return f"size        {text}. For {size} px, use data.size={size}."
+def names_images_directly(values: Values) -> bool:
+    """Return whether {dotted key: value} of a user names images."""
+    return any(values.get(key) for key in PLACES)
 
 
 def images_taken(source: InitSource, data: Data) -> str | None:
@@ -145,19 +85,18 @@ def _preprocessing_of(known: Values) -> Values:
     return {key: known[key] for key in PREPROCESSING if key in known}
 
 
-def with_images(known: Values, images: Values, file: FileValues) -> Values:
-    """Return the values with the images of a run.
+def images_of_run(known: Values, images: Values) -> tuple[Values, Values]:
+    """Return how the images of a run are used, and which images they are.
 
-    All other keys of `data` are set as if the user had named these images: by their preset, or by
-    the recipe if no preset exists. Values that the recipe file itself gives stay.
+    Returns:
+        The values of the images' preset or, without a preset, the recipe's preprocessing; and the
+            values of the run that say which images they are and how they are read.
     """
     name = str(images.get("data.name"))
-    rest = _preprocessing_of(known)
+    used = _preprocessing_of(known)
     if recipe_files.has_preset("data", name):
-        rest = recipe_files.preset("data", name)
-    of_run = {key: images[key] for key in image_keys() if key in images}
-    of_file = {key: value for key, value in file.own.items() if key.startswith("data.")}
-    return without_images(known) | rest | of_run | of_file
+        used = recipe_files.preset("data", name)
+    return used, {key: images[key] for key in image_keys() if key in images}
 
 
 def preprocessing_from_init(

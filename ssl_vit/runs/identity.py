@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..formatting import option_text
 from ..recipe import records
 from ..recipe.check import check_trunk_before_decay
+from ..recipe.given import Given
 from ..recipe.identity import (
     Difference,
     changes_experiment,
@@ -228,8 +229,10 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
 
 def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
     """Complete `recipe` from the recipe of a folder's run, and return the folder's recipe."""
-    plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
-    before = resolve([f"recipe={folder}/recipe.yaml", f"out={recipe.out}", *plugin], here=False)
+    values = {"recipe": f"{folder}/recipe.yaml", "out": recipe.out}
+    if recipe.plugin:
+        values["plugin"] = recipe.plugin
+    before = resolve(Given(values), here=False).recipe
     if recipe.compute.precision == "auto":
         recipe.compute.precision = before.compute.precision
     for key in unmeasured(recipe.data):

@@ -8,8 +8,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.launching import launch_ranks, outcome
+from helpers.resolving import resolve
 from ssl_vit import costs, formatting
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.operation import Compute
 from ssl_vit.recipe.schema import Data, Model, Recipe
 
@@ -148,7 +148,7 @@ def test_images_that_are_compared_with_a_batch_cost_more_in_a_larger_one():
 SEVERAL = """
 import json, torch.distributed
 from ssl_vit import costs
-from ssl_vit.recipe.load import resolve
+from helpers.resolving import resolve
 torch.distributed.init_process_group("gloo")
 for words in WORDS:
     print(json.dumps(costs.compute_network_cost(resolve(words))), flush=True)

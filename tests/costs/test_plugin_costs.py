@@ -9,10 +9,10 @@ import pytest
 
 import ssl_vit
 from helpers.options import TINY, altered
+from helpers.resolving import parse_request
 from ssl_vit import costs
 from ssl_vit.errors import UserError
 from ssl_vit.lab import plan as plan_tool
-from ssl_vit.lab.study.request import parse_request
 from ssl_vit.recipe import declaration
 
 PLUGIN = """

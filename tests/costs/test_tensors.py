@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from helpers.options import altered
+from helpers.resolving import resolve
 from ssl_vit import costs
 from ssl_vit.data import batching, run_splits
 from ssl_vit.models import attention, encoder
 from ssl_vit.objectives import building
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, compared_views
 from ssl_vit.training import optim
 

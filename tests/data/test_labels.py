@@ -18,6 +18,7 @@ from helpers.images import png, tar
 from helpers.labelled_batches import TINY as MODEL
 from helpers.labelled_batches import batch, supervised
 from helpers.options import altered
+from helpers.resolving import resolve
 from helpers.runs import run
 from helpers.sources import noisy
 from helpers.tables import cells, parquet
@@ -32,7 +33,6 @@ from ssl_vit.lab.results import read_predictions
 from ssl_vit.models import encoder
 from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop

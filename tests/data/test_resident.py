@@ -6,6 +6,7 @@ import torch
 
 from helpers.images import png
 from helpers.options import altered
+from helpers.resolving import resolve
 from helpers.runs import run
 from helpers.sources import DATA, listed, noisy
 from ssl_vit.data import loaders
@@ -16,7 +17,6 @@ from ssl_vit.data.shares import first_permuted_rows
 from ssl_vit.data.source import Source
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import resources
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
 
 

@@ -9,12 +9,12 @@ import torch
 
 from helpers.images import images
 from helpers.options import LOADED, TINY, altered
+from helpers.resolving import resolve
 from helpers.runs import Killed, run
 from ssl_vit.evaluation import baselines
 from ssl_vit.jobs import evaluate as evaluate_job
 from ssl_vit.jobs import finish
 from ssl_vit.pages import metric_tables
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.records.run import Difference, Measured, Result
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import paired_difference

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.options import TINY, altered
+from helpers.resolving import resolve
 from helpers.runs import run
 from helpers.sources import listed
 from ssl_vit.data import loaders, run_splits
@@ -23,7 +24,6 @@ from ssl_vit.jobs import evaluate
 from ssl_vit.metrics import COMMONEST, FRESH
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import Probe
 from ssl_vit.runs import console
 from ssl_vit.runs.folder import Run

@@ -11,6 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from helpers.images import images
 from helpers.options import SHORT, TINY, altered
+from helpers.resolving import resolve
 from helpers.runs import Killed, run
 from helpers.tables import TRAIN, image, table
 from ssl_vit import rng
@@ -24,7 +25,6 @@ from ssl_vit.jobs import finish
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.probe import Probe
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator

@@ -8,11 +8,11 @@ import pytest
 
 from helpers import images
 from helpers.options import TINY, altered
+from helpers.resolving import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import split_images
 from ssl_vit.jobs import cli
-from ssl_vit.lab import engine
-from ssl_vit.recipe.load import resolve
+from ssl_vit.lab.images import few_image_lines
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_study_is_told_of_few_labelled_images(
     """Half of 250 images are held out, of which fine-tuning measures about 10: --check said 125."""
     images.images(partly_labelled, _=230)
     options = [f"recipe={recipe}", f"data.path={partly_labelled}", "data.validation=0.5"]
-    lines = engine.few_image_lines(resolve([*options, "eval.test=false"]), [], False, {})
+    lines = few_image_lines(resolve([*options, "eval.test=false"]), [], False, {})
     assert bool(lines) is few
 
 

@@ -19,10 +19,11 @@ from PIL import Image
 from helpers import made_studies
 from helpers.options import ROOT
 from helpers.reports import table
+from helpers.resolving import parse_request
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report
 from ssl_vit.lab.study.read import read
-from ssl_vit.lab.study.request import StudyRequest, parse_request
+from ssl_vit.lab.study.request import StudyRequest
 from ssl_vit.recipe.parsing import load_yaml
 from ssl_vit.recipe.recipe_files import RECIPES, TABLES
 

@@ -21,18 +21,17 @@ import numpy as np
 from freeze.folders import FOLDERS
 from freeze.numbers import PAIRS, arm_values
 from helpers.options import ROOT
-from ssl_vit import costs, stats
+from ssl_vit import costs, resolve, stats
 from ssl_vit.data import masks, pixel_values, run_splits
 from ssl_vit.data.open import open_splits
 from ssl_vit.data.source import Source
-from ssl_vit.formatting import option_text
 from ssl_vit.lab.study import read as study_files
 from ssl_vit.lab.study import tasks
 from ssl_vit.recipe import recipe_files
 from ssl_vit.recipe.check import TRAINING_KEYS
+from ssl_vit.recipe.given import Given
 from ssl_vit.recipe.identity import computed_values, keys_with_effect
 from ssl_vit.recipe.images import Data
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.parsing import yaml_value
 from ssl_vit.recipe.schema import Recipe, all_keys
 
@@ -76,7 +75,7 @@ DRAWS: list[dict[str, Any]] = [
 
 
 def resolved(options: Options) -> Recipe:
-    return resolve([f"{key}={option_text(value)}" for key, value in options.items()], here=False)
+    return resolve(options)
 
 
 def recipe(name: str) -> Recipe:
@@ -144,7 +143,7 @@ def study_tasks(name: str) -> list[dict[str, Any]]:
     it needs. Names of tasks are their numbers in this list."""
     path = recipe_files.RECIPES / "study" / f"{name}.yaml"
     study = study_files.read(path if path.exists() else ROOT / "results" / f"{name}.yaml")
-    plan = tasks.plan_tasks(study, STUDIES[name], {})
+    plan = tasks.plan_tasks(study, STUDIES[name], Given())
     number = {task: n for n, task in enumerate(plan)}
 
     def typed(text: str) -> Any:

@@ -10,10 +10,10 @@ import torch
 
 from helpers.hub_server import WRITER, Hub
 from helpers.options import TINY, altered
+from helpers.resolving import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder, weights
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from unittest import mock
 
 from helpers.launching import Process, launch
+from helpers.resolving import resolve
 from ssl_vit.formatting import PROGRAM
-from ssl_vit.lab import engine
 from ssl_vit.lab.study import local
 from ssl_vit.lab.study.launch import LaunchOutcome, StudyJob
 from ssl_vit.lab.study.read import build
 from ssl_vit.lab.study.tasks import Tasks, plan_tasks
+from ssl_vit.recipe.given import Given
 
 SMALL = {"optim.steps": 20, "optim.warmup": 2}
 TUNED = {"recipe": "finetune", "init": "{pretrain}", **SMALL}
@@ -141,9 +142,7 @@ else:
     warm.run_tool = lambda: runpy.run_path(tool, run_name="__main__", init_globals=dict(__file__=tool))
     warm.main(int(sys.argv[1]))
 """
-RECIPE = engine.resolve(
-    ["recipe=mpp", "optim.batch=64", *(f"{k}={v}" for k, v in SMALL.items())], ""
-)
+RECIPE = resolve(["recipe=mpp", "optim.batch=64", *(f"{k}={v}" for k, v in SMALL.items())])
 
 
 def process_command(tool: Path, *options: str) -> list[str]:
@@ -179,7 +178,7 @@ class Bench:
         self.tool.write_text(TOOL)
         if warm:
             (folder / "driver.py").write_text(DRIVER.format(tool=str(self.tool)))
-        tasks = plan_tasks(build(content, "gap"), {}, {})
+        tasks = plan_tasks(build(content, "gap"), {}, Given())
         recipes = dict.fromkeys(tasks, RECIPE)
         words = ("name=gap", f"out={self.notes}")
         self.job = StudyJob("gap", self.runs, tasks, recipes, words, parallel=2)

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from helpers.resolving import resolve
 from ssl_vit.lab.study import check, launch, read, record
 from ssl_vit.lab.study import tasks as tasks_
 from ssl_vit.lab.study.read import UNTRAINED
 from ssl_vit.lab.study.tasks import Task, Tasks
 from ssl_vit.metrics import FRESH
+from ssl_vit.recipe.given import Given
 from ssl_vit.recipe.init_source import SCRATCH, InitSource
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import dump
 from ssl_vit.runs.identity import recipe_hash
 
@@ -85,7 +86,7 @@ def study(
         facts: of every run's environment.json.
     """
     read_ = read.build(content, "made.yaml")
-    tasks = tasks_.plan_tasks(read_, {}, {})
+    tasks = tasks_.plan_tasks(read_, {}, Given())
     tasks = check.add_recipe_values(tasks, check.recipes(read_, tasks, here=False))
     record.write(folder, record.content(read_, tasks))
     for task in tasks.values():

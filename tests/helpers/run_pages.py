@@ -5,7 +5,7 @@ import json
 from PIL import Image
 
 from helpers.made_studies import ENVIRONMENT
-from ssl_vit.recipe import load
+from helpers.resolving import resolved
 from ssl_vit.recipe.schema import dump
 
 EVIL = "<script>alert(1)</script></script><!--\"'|`&lt; **b** \u202e"
@@ -39,9 +39,10 @@ def make_run(folder, *options, metrics=None, finished=True, found=None, environm
     """A run's folder, written by hand."""
     folder.mkdir(parents=True)
     given = [*OPTIONS, *options]
-    recipe = load.resolve([*given, "name=made", f"out={folder.parent}"], here=False)
+    made = resolved([*given, "name=made", f"out={folder.parent}"], here=False)
+    recipe = made.recipe
     recipe.name = folder.name
-    origin = load.recipe_file(given, recipe)
+    origin = made.recipe_file()
     facts = ENVIRONMENT | {"recipe_file": origin, "classes": ["cat", "dog"]}
     facts |= {"data": {"train": "0123"}, "images": {"train": 50000}} | (environment or {})
     (folder / "recipe.yaml").write_text(dump(recipe))

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from helpers.launching import Process
 from helpers.options import altered
+from helpers.resolving import resolve
 from ssl_vit.callbacks import Callback, Row
 from ssl_vit.jobs import train as train_job
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 
 SLOW = ("images_per_s", "data_wait", "memory_gib", "seconds")

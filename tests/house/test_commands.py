@@ -14,13 +14,13 @@ import ssl_vit
 from helpers.commands import commands
 from helpers.images import put
 from helpers.options import ROOT
+from helpers.resolving import parse_request, resolve
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.lab.study import worth
-from ssl_vit.lab.study.request import parse_request
 from ssl_vit.lab.study.worth.plan import RunSeconds, RunSpeed
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.tool import parse, split
+from ssl_vit.recipe.given import Arguments
+from ssl_vit.recipe.tool import parse
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 ENDS = ("", " released")  # of kinds of runs: a released encoder takes its own time
@@ -65,10 +65,11 @@ def test_a_documented_command_resolves(command: str, document: str, tmp_path: Pa
         folder = f"\\1{tmp_path}"
         words = shlex.split(re.sub(r"(^|[ =])(?:IMAGES|photos)\b", folder, text))
         if name not in ("pretrain", "finetune", "evaluate", "study", "plan"):
-            assert parse(TOOLS[name], words)
+            assert parse(TOOLS[name], Arguments(words))
             continue
         if name != "study":  # whose request has its own options in it
-            _, words = split(TOOLS[name], words)
+            options = [f"--{key}" for key in TOOLS[name].options()]
+            words = [word for word in words if word not in options]
         if name == "study" or any(word.startswith("recipe=study/") for word in words):
             # without images and weights it takes stand-ins
             given = [w for w in words if not w.startswith("--")]

@@ -37,7 +37,8 @@ ORDER = (
 # The same inside lab/
 LAB_ORDER = (
     "options",
-    "engine",
+    "images",
+    "memory",
     "estimate",
     "compare",
     "run_folder",
@@ -52,63 +53,6 @@ LAB_ORDER = (
     "plan",
     "api",
 )
-# What lab/ may import of the engine: {module: what of lab/, all of it or some modules}. It is short
-# on purpose: what the lab knows of a run stands in the run's folder; all else goes by lab/engine.py.
-ALL = "all"
-FACADE = ("engine",)
-LAB_MAY_IMPORT = {
-    # without a run
-    **dict.fromkeys(("errors", "formatting", "metrics", "stats"), ALL),
-    # recipes: their keys, values and files
-    "recipe.schema": ALL,
-    "recipe.records": ALL,
-    **dict.fromkeys(("recipe.keys", "recipe.names"), ALL),
-    "recipe.parsing": ("engine", "estimate", "plan", "run_folder", "study.read", "study.request"),
-    **dict.fromkeys(("recipe.tool", "recipe.tools", "recipe.words"), ALL),
-    "recipe.identity": ("engine", "run_folder", "runs.listed"),
-    "recipe.init_source": ("engine", "run_folder", "study.worth.study_setup", "verdict"),
-    "recipe.load": ("engine",),
-    "recipe.declaration": ("engine", "runs.listed"),
-    "recipe.export_files": ("runs.checkpoints", "runs.listed"),
-    "recipe.images": ("engine", "run_folder", "runs.listed"),
-    # the folder of a run
-    "recipe.records.run": ("results", "run_folder", "study.launch"),
-    "runs.files": ALL,
-    "runs.identity": ("engine", "run_folder"),
-    "runs.lock": ("engine", "runs.checkpoints"),
-    "runs.seen_text": ("report", "runs.listed"),
-    "runs.notebook": ALL,
-    "runs.shared": ("report_pages", "runs.index", "study.local", "study.record"),
-    "runs.folder": ("engine", "runs.checkpoints"),
-    **dict.fromkeys(("hub.manifest", "runs.checkpoint_files"), ("runs.checkpoints",)),
-    # pages
-    **dict.fromkeys(
-        (
-            *("pages.blocks", "pages.curves", "pages.figure_style"),
-            *("pages.metric_tables", "pages.run_page", "pages.run_record", "pages.run_wording"),
-        ),
-        ALL,
-    ),
-    # all else
-    **dict.fromkeys(
-        (
-            *("recipe.plugins", "recipe.probe", "recipe.recipe_files", "recipe.which_images"),
-            "recipe.check",
-            *("costs", "data.batch_layout", "data.class_numbers", "data.layout"),
-            "data.pixel_values",
-            *(
-                "data.run_splits",
-                "hub_files",
-                "jobs.draw_figures",
-                "jobs.step_time",
-                "jobs.reuse",
-                "evaluation.split_images",
-            ),
-            "runs.environment",
-        ),
-        FACADE,
-    ),
-}
 WITHOUT_TORCH = (
     "errors",
     "rng",
@@ -204,21 +148,6 @@ def test_the_lab_has_these_entries_and_no_others() -> None:
 
 def test_modules_of_the_lab_import_only_entries_above_their_own() -> None:
     assert upwards(part_of_the_lab, LAB_ORDER) == []
-
-
-def test_the_lab_imports_what_is_listed_of_the_engine_and_no_more() -> None:
-    found: dict[str, set[str]] = {}
-    for name, path in MODULES.items():
-        if entry(name) == "lab":
-            for other in imported(name, path):
-                module = module_of(other)
-                if module and entry(module) not in ("", "lab"):
-                    known = found.setdefault(module.removeprefix("ssl_vit."), set())
-                    known.add(name.removeprefix("ssl_vit.lab."))
-    assert found.keys() == LAB_MAY_IMPORT.keys()
-    for module, places in found.items():
-        listed = LAB_MAY_IMPORT[module]
-        assert listed == ALL or places == set(listed), module
 
 
 def test_the_engine_names_nothing_of_the_lab() -> None:

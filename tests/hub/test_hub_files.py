@@ -19,11 +19,11 @@ from helpers.exports import forget_digests
 from helpers.hub_runs import REPO, exported, pushed, refused, trained
 from helpers.hub_server import WRITER, Fault, Hub, oid
 from helpers.options import ROOT, TINY, altered
+from helpers.resolving import resolve
 from ssl_vit import hub_files
 from ssl_vit.hub import push
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model, Recipe
 from ssl_vit.runs.folder import Run
 

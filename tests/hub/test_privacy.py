@@ -15,11 +15,11 @@ import ssl_vit
 from helpers.hub_runs import REPO
 from helpers.hub_server import Hub
 from helpers.options import TINY
+from helpers.resolving import resolve
 from helpers.runs import run as train
 from ssl_vit.hub import public, pull, push
 from ssl_vit.jobs import cli
 from ssl_vit.recipe.images import Data
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import dump
 from ssl_vit.recipe.tools import FIGURES
 from ssl_vit.runs.folder import Run, open_run

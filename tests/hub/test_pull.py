@@ -17,10 +17,10 @@ from helpers.exports import forget_digests
 from helpers.hub_runs import REPO, pushed, refused
 from helpers.hub_server import Hub
 from helpers.options import TINY
+from helpers.resolving import resolve
 from ssl_vit.hub import payload, pull, push, state_io
 from ssl_vit.jobs import cli
 from ssl_vit.jobs import train as train_job
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.operation import Hub as Pushing
 from ssl_vit.recipe.parsing import load_yaml
 from ssl_vit.runs.folder import Run

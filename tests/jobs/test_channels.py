@@ -14,12 +14,12 @@ from PIL import Image
 import ssl_vit
 from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
 from helpers.options import LOADED, PROBE, TINY, TUNE, altered
+from helpers.resolving import resolve
 from helpers.runs import assert_goes_on_exactly, result, rows, run
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli, draw_figures
 from ssl_vit.recipe.identity import computed_values
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import planned_differences
 

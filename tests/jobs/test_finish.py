@@ -13,12 +13,12 @@ import torch
 import ssl_vit
 from helpers.launching import launch_ranks, outcome
 from helpers.options import CLASSIFIER, altered
+from helpers.resolving import resolve
 from helpers.runs import result, run
 from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.data import loaders, run_splits, synthetic
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
 

@@ -12,6 +12,7 @@ import ssl_vit
 from helpers.exports import forget_digests
 from helpers.images import put, two_classes
 from helpers.options import LOADED, TINY, TUNE, altered
+from helpers.resolving import resolve_encoder
 from helpers.runs import run
 from ssl_vit.data.class_numbers import pair_classes, renumber
 from ssl_vit.data.labels import Labels
@@ -23,7 +24,6 @@ from ssl_vit.models.encoder import build_encoder
 from ssl_vit.pages import run_page
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve_encoder
 
 MODEL = [word for word in TINY if word.startswith(("model.", "data.size"))]
 

@@ -11,6 +11,7 @@ from helpers.options import TUNE, altered
 from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, scratch
+from ssl_vit.recipe.given import from_words
 from ssl_vit.recipe.records.run import Result
 from ssl_vit.recipe.schema import dump
 from ssl_vit.runs.folder import Run
@@ -91,7 +92,7 @@ def test_a_file_of_ones_own_names_no_weights(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("base: finetune\noptim:\n  steps: 2\n  warmup: 0\n")
     with pytest.raises(UserError, match="init= is missing"):
-        cli.open_job([f"recipe={mine}", f"out={tmp_path}/runs"], cli.FINETUNE)
+        cli.open_job(from_words([f"recipe={mine}", f"out={tmp_path}/runs"]), cli.FINETUNE)
     mine.write_text("base: finetune\ninit: scratch\n")
     recipe = ssl_vit.resolve([f"recipe={mine}"])
     cli.FINETUNE.check(recipe, [f"recipe={mine}"])

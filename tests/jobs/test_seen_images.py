@@ -13,12 +13,12 @@ import xxhash
 from helpers.images import images, put
 from helpers.launching import launch_ranks, outcome
 from helpers.options import PROBE, SHORT, TINY, TUNE, altered
+from helpers.resolving import resolve
 from helpers.runs import cut_off, result, run
 from ssl_vit.data import batching, contents, loaders, run_splits
 from ssl_vit.data.resident import ResidentDataset, decode_split
 from ssl_vit.data.source import labelled_images
 from ssl_vit.jobs import cli, seen_images
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.records.run import SeenImages
 from ssl_vit.recipe.schema import Data
 from ssl_vit.runs import seen_text

@@ -11,11 +11,11 @@ import torch
 import ssl_vit
 from helpers.launching import ROOT, python
 from helpers.options import PROBE, TINY, altered
+from helpers.resolving import resolve
 from ssl_vit.data.source import read_file
 from ssl_vit.errors import UserError, report_errors
 from ssl_vit.jobs import resources, setup
 from ssl_vit.models import encoder
-from ssl_vit.recipe.load import resolve
 
 
 @pytest.mark.parametrize("key", ["moco.hidden", "mae.width", "dino.width", "model.width"])

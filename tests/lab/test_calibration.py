@@ -15,6 +15,7 @@ from ssl_vit.lab.results import FRESH_FOLDER, Results
 from ssl_vit.lab.study import read, record
 from ssl_vit.lab.study import tasks as tasks_
 from ssl_vit.lab.study.read import UNTRAINED
+from ssl_vit.recipe.given import Given
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def planned(seeds, baseline=None):
     content["runs"] = {"test": {"tool": "evaluate", "over": ["arm"], "options": options}}
     content["report"] = {"test": "test", **({"baseline": baseline} if baseline else {})}
     made = read.build(content, "made")
-    tasks = tasks_.plan_tasks(made, {}, {})
+    tasks = tasks_.plan_tasks(made, {}, Given())
     plan = record.StudyRecord.model_validate_json(json.dumps(record.content(made, tasks)))
     rows = [
         {"run": task.run, **task.at, "seed": task.seed, "split": "test", "metric": "top1"}

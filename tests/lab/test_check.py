@@ -11,6 +11,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab.study import check
 from ssl_vit.lab.study.read import Study, build
 from ssl_vit.lab.study.tasks import Tasks, plan_tasks, warn_about_other_tries
+from ssl_vit.recipe.given import Given
 from ssl_vit.recipe.schema import Recipe
 
 PRE = {
@@ -33,7 +34,7 @@ STUDY: dict[str, Any] = {
 
 def planned(**changed: Any) -> tuple[Study, Tasks]:
     study = build(STUDY | changed, "x")
-    return study, plan_tasks(study, {}, {})
+    return study, plan_tasks(study, {}, Given())
 
 
 def checked(**changed: Any) -> dict[str, Recipe]:

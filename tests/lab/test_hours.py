@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from helpers.images import put
+from helpers.resolving import resolve
 from ssl_vit.lab import report
 from ssl_vit.lab.study import hours, local, read, record, tool, worth
 from ssl_vit.lab.study.hours import Group, Hours, HoursPlan, expected_seconds, makespan
@@ -19,7 +20,7 @@ from ssl_vit.lab.study.tasks import Tasks, plan_tasks
 from ssl_vit.lab.study.worth.content import StudySize, order_groups, study_file
 from ssl_vit.lab.study.worth.plan import RunSeconds, RunSpeed
 from ssl_vit.lab.study.worth.study_setup import StudyImages, StudySetup
-from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.given import Given
 
 IMAGES = StudyImages({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
 MAE = resolve(["recipe=mae", "data.path=/no/such/place"], here=False)
@@ -120,7 +121,7 @@ class Machine:
         self, limit: float, extent: StudySize = EIGHT_SEEDS, frozen_first: bool = False
     ) -> dict[str, Any]:
         """Run the study with so many seconds; what hours.json holds."""
-        tasks = plan_tasks(read.build(study_file(ASKED, extent, 1), "x"), {}, {})
+        tasks = plan_tasks(read.build(study_file(ASKED, extent, 1), "x"), {}, Given())
         job = StudyJob(
             name="worth",
             folder=self.folder,
@@ -217,7 +218,7 @@ def test_groups_are_decided_by_time_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("frozen_first", [True, False])
 def test_the_order_stands_in_study_json(frozen_first: bool, tmp_path: Path) -> None:
     study = read.build(study_file(ASKED, StudySize(4, 8, 200, (0.1,), True), 1), "x")
-    tasks = plan_tasks(study, {}, {})
+    tasks = plan_tasks(study, {}, Given())
     groups = order_groups(tasks, frozen_first)
     record.write(tmp_path, record.content(study, tasks, (), groups))
     assert record.read(tmp_path).order == groups
@@ -371,7 +372,9 @@ def test_only_the_chosen_learning_rate_is_trained_again(
 def test_without_hours_every_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on SLURM and Ray: the plan stays as it is."""
     machine = Machine(monkeypatch, tmp_path)
-    tasks: Tasks = plan_tasks(read.build(study_file(ASKED, StudySize(4, 3, 200), 1), "x"), {}, {})
+    tasks: Tasks = plan_tasks(
+        read.build(study_file(ASKED, StudySize(4, 3, 200), 1), "x"), {}, Given()
+    )
     (tmp_path / "logs").mkdir()
     runner = local._Processes(StudyJob("worth", tmp_path, tasks, {}), machine)
     runner.run()

@@ -19,16 +19,17 @@ import ssl_vit
 from helpers.launchers import GAP, RECIPE, Bench, is_alive, until
 from helpers.launching import launch
 from helpers.options import TINY, altered
+from helpers.resolving import resolve
 from ssl_vit.errors import UserError
-from ssl_vit.lab import engine
+from ssl_vit.lab import memory
+from ssl_vit.lab.study import local
 from ssl_vit.lab.study import local as launcher
 from ssl_vit.lab.study.launch import StudyJob, best_values
 from ssl_vit.lab.study.ray import Ray
 from ssl_vit.lab.study.tasks import Task
-from ssl_vit.recipe.load import resolve
 
 FIRST = ("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1")
-NEED = engine.memory_need(RECIPE, gpu=False)
+NEED = memory.memory_need(RECIPE, gpu=False)
 ALONE = "pretrain-scratch-0"
 ONE_ARM = GAP | {"axes": {"arm": {"scratch": GAP["axes"]["arm"]["scratch"]}}}
 
@@ -103,7 +104,7 @@ def test_as_many_run_at_once_as_are_asked_for_or_have_a_core_and_memory(
     bench, monkeypatch, parallel, room, most
 ):
     """A task larger than the machine may try alone."""
-    monkeypatch.setattr(engine, "cores", lambda: 3)
+    monkeypatch.setattr(local, "cores", lambda: 3)
     bench.behave(dict.fromkeys(FIRST, f"meet {most}"))
     outcome = bench.run(memory=int(room * NEED), tasks=bench.only(*FIRST), parallel=parallel)
     assert outcome.finished == [*FIRST] and max(map(len, bench.at_once())) == most
@@ -156,12 +157,12 @@ def test_the_limit_of_a_control_group_counts(line, file, tmp_path, monkeypatch):
 
 def test_a_larger_batch_and_an_evaluations_features_need_more_memory():
     small, large = (resolve(["recipe=mpp", f"optim.batch={batch}"]) for batch in (128, 512))
-    assert engine.WITHOUT_GPU < engine.memory_need(small, False) < engine.memory_need(large, False)
+    assert memory.WITHOUT_GPU < memory.memory_need(small, False) < memory.memory_need(large, False)
     # its tensors are not here
-    assert engine.memory_need(small, gpu=True) == engine.memory_need(large, gpu=True)
+    assert memory.memory_need(small, gpu=True) == memory.memory_need(large, gpu=True)
     words = ["recipe=evaluate", "init=scratch", "model=vit_n8"]
     narrow, wide = (resolve([*words, *more]) for more in ([], ["model.width=1280"]))
-    kept = engine.memory_need(wide, gpu=False) - engine.memory_need(narrow, gpu=False)
+    kept = memory.memory_need(wide, gpu=False) - memory.memory_need(narrow, gpu=False)
     assert kept > 2 * 4 * (1280 - 128) * 50_000
 
 
@@ -344,7 +345,7 @@ def test_no_task_outlives_a_study_that_breaks(small, monkeypatch):
             until((small.runs / ALONE / "asleep").exists)
             raise RuntimeError("it broke")
 
-    monkeypatch.setattr(engine, "is_written", breaks)
+    monkeypatch.setattr(local, "is_held", breaks)
     with pytest.raises(RuntimeError, match="it broke"):
         small.run()
     assert not is_alive(small.runs / ALONE) and not small.finished()

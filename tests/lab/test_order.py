@@ -7,6 +7,7 @@ import pytest
 
 from helpers.made_studies import FROZEN, changed, study
 from helpers.reports import Page
+from helpers.resolving import parse_request
 from helpers.run_pages import make_run
 from ssl_vit import metrics
 from ssl_vit.errors import UserError
@@ -14,7 +15,6 @@ from ssl_vit.lab import report, results, verdict
 from ssl_vit.lab.options import RunsOptions
 from ssl_vit.lab.runs import index, listed
 from ssl_vit.lab.runs import tool as runs_tool
-from ssl_vit.lab.study.request import parse_request
 from ssl_vit.pages.run_record import read_run
 
 

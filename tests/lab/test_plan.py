@@ -12,17 +12,17 @@ import pytest
 from helpers.images import put
 from helpers.made_studies import TUNED, changed
 from helpers.options import ROOT, SHORT, TINY, altered
+from helpers.resolving import parse_request, resolve
 from helpers.runs import run
 from ssl_vit import costs
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import format_bytes
 from ssl_vit.jobs import step_time
-from ssl_vit.lab import engine, estimate, plan
+from ssl_vit.lab import estimate, plan
 from ssl_vit.lab.options import PlanOptions
 from ssl_vit.lab.study.estimate import StudyEstimate
-from ssl_vit.lab.study.request import parse_request
 from ssl_vit.lab.study.tasks import warn_about_other_tries
-from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.given import Arguments
 
 Planned = Callable[..., tuple[dict[str, Any], list[str]]]
 
@@ -291,8 +291,8 @@ def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatc
         measured.append(recipe)
         return step_time.StepTime(0.5, 0.4, 0.6, 15, "cpu", 1, "float32", 64, 1.0)
 
-    monkeypatch.setattr(engine, "measure", stand_in)
-    found = plan.plan(["recipe=study/gap", "--probe", "price=3"])
+    monkeypatch.setattr(step_time, "measure", stand_in)
+    found = plan.plan(Arguments(["recipe=study/gap", "--probe", "price=3"]))
     assert isinstance(found, StudyEstimate)
     assert len(measured) == 3  # mpp, supervised and scratch alike, fine-tuning
     tasks = parse_request(["recipe=study/gap"]).tasks.values()

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from helpers.launchers import RECIPE, Bench, is_alive, until
 from ssl_vit.errors import UserError
-from ssl_vit.lab import engine
+from ssl_vit.lab import memory
 from ssl_vit.lab.study.ray import Ray, RayExecutor, run_task
 
 AT = "import os; os.environ['RAY_ADDRESS'] = '{}'"
@@ -54,7 +54,7 @@ def test_without_ray_one_line_says_what_to_install(bench, monkeypatch):
 def test_a_task_has_a_gpu_and_as_many_cores_as_let_all_run(bench, nodes, parallel, found):
     """Nodes of (cores, GPUs, tasks that fit into memory); 18 tasks."""
     asked = {}
-    need = {gpu: engine.memory_need(RECIPE, gpu) for gpu in (False, True)}
+    need = {gpu: memory.memory_need(RECIPE, gpu) for gpu in (False, True)}
     gpu = any(gpus for _, gpus, _ in nodes)
     resources = [
         {"CPU": float(cores), "memory": fit * need[gpu]} | ({"GPU": float(gpus)} if gpus else {})
@@ -154,7 +154,7 @@ def test_ctrl_c_ends_all_tasks(bench):
     bench.behave({FIRST[0]: "sleep", FIRST[1]: "deaf"})
     # as under nohup, where Ray's processes inherit that it is ignored; on any number of cores
     first = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    first += "from ssl_vit.lab import engine; engine.cores = lambda: 2\n"
+    first += "from ssl_vit.lab.study import ray; ray.cores = lambda: 2\n"
     study = bench.start(first + AT.format("local"))
     asleep_all(bench, study, FIRST[:2])
     study.send_signal(signal.SIGINT)

@@ -20,9 +20,9 @@ def made(tmp_path: Path) -> Path:
 
 def why(folder: Path, name: str, **options: float) -> str:
     tasks = record.read(folder).by_name
-    words, undecided = launch.planned_options(tasks[name], tasks, folder)
+    planned, undecided = launch.planned_options(tasks[name], tasks, folder)
     values = tasks[name].values | {key.replace("__", "."): one for key, one in options.items()}
-    return run_folder.why_not_planned(folder / name, values, words, undecided)
+    return run_folder.why_not_planned(folder / name, values, planned, undecided)
 
 
 def trained_with(run: Path, old: str, new: str) -> None:

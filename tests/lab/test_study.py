@@ -17,15 +17,16 @@ import ssl_vit
 from helpers.images import put
 from helpers.made_studies import alter, with_metric
 from helpers.options import LOADED, ROOT
+from helpers.resolving import parse_request
 from helpers.serial_launcher import Serial
 from ssl_vit.errors import UserError
-from ssl_vit.lab import compare, engine, results
-from ssl_vit.lab.study import record, tool
+from ssl_vit.lab import compare, results
+from ssl_vit.lab.study import record, request, tool
 from ssl_vit.lab.study.launch import LaunchOutcome, best_values
 from ssl_vit.lab.study.options import LAUNCHERS
-from ssl_vit.lab.study.request import StudyRequest, parse_request
+from ssl_vit.lab.study.request import StudyRequest
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe import words as word_module
+from ssl_vit.recipe.given import Arguments, python_arguments
 
 LOADED_OPTIONS = dict(option.split("=") for option in LOADED)
 TINY = {"model.patch": 4, "model.width": 32, "model.depth": 1, "model.heads": 2, "model.mlp": 32}
@@ -192,9 +193,9 @@ def test_a_sweep_pre_trains_and_measures_each_value() -> None:
     assert len(found.tasks) == 2 * 3 * 2 and found.study.report.test == "probe"
     for task in found.tasks.values():
         rate, is_trained = task.at["corruption.rate"], task.run == "pretrain"
-        assert task.options.get("corruption.rate") == (rate if is_trained else None)
+        assert task.options.get("corruption.rate") == (float(rate) if is_trained else None)
         assert ("probe.shots" in task.options) != is_trained
-    shared = {"recipe": "evaluate", "data": "shapes", "probe.shots": "[5]", "compute.threads": "1"}
+    shared = {"recipe": "evaluate", "data": "shapes", "probe.shots": [5], "compute.threads": 1}
     assert found.tasks["probe-0.3-1"].options == shared | {"init": "{pretrain-0.3-1}"}
 
 
@@ -204,15 +205,14 @@ def test_several_keys_are_several_axes() -> None:
     found = swept("sweep", betas, "model=vit_n8,vit_p8", "seeds=1")
     assert found.name == "mpp-sweep-optim.betas-model"
     trained = [task.options for task in found.tasks.values() if task.run == "pretrain"]
-    assert {(one["optim.betas"], one["model"]) for one in trained} == {
-        (betas, model) for betas in ("[0.9,0.95]", "[0.9,0.999]") for model in ("vit_n8", "vit_p8")
+    assert {(*one["optim.betas"], one["model"]) for one in trained} == {
+        (0.9, beta, model) for beta in (0.95, 0.999) for model in ("vit_n8", "vit_p8")
     }
     assert found.study.names("probe", "optim.betas") == ("0.9,0.95", "0.9,0.999")
     values = [{"qkv_bias": True, "layers": [1, 2]}, {"qkv_bias": False}]
-    words = word_module.from_python({"sweep": {"model": {"args": values}}}, {}, {})
-    tasks = swept(*words, "seeds=1").tasks.values()
-    texts = [task.options["model.args"] for task in tasks if not task.needs]
-    assert texts == ["{qkv_bias: true, layers: [1,2]}", "{qkv_bias: false}"]
+    sweep = {"recipe": "mpp", "seeds": 1, "sweep": {"model": {"args": values}}}
+    tasks = request.parse_request(python_arguments(sweep, {})).tasks.values()
+    assert [task.options["model.args"] for task in tasks if not task.needs] == values
 
 
 def test_what_measures_reads_all_of_the_recipes_images(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_what_measures_reads_all_of_the_recipes_images(tmp_path: Path) -> None:
     found = parse_request([f"recipe={recipe}", "sweep", "data.crop_area=0.1,0.5"])
     options = found.tasks["probe-0.1-0"].options
     data = {key: value for key, value in options.items() if key.startswith("data")}
-    own = {"data.size": "48", "data.test": "0.2", "data.eval_crop": "0.875"}
+    own = {"data.size": 48, "data.test": 0.2, "data.eval_crop": 0.875}
     assert data == own | {"data.path": f"{tmp_path}/images"}
 
 
@@ -591,8 +591,8 @@ def test_a_mapping_is_a_study(tmp_path: Path, serial: list[str]) -> None:
 
 def test_a_study_that_is_being_written_is_refused(tmp_path: Path, serial: list[str]) -> None:
     words = written(tmp_path, STUDY)
-    with engine.lock_study(tmp_path / "tiny"):
+    with record.lock(tmp_path / "tiny"):
         with pytest.raises(UserError, match="is being written by this process"):
-            tool.study(words)
+            tool.study(Arguments(words))
         assert tool.main([*words, "--check"]) == 0
     assert serial == []

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.launchers import GAP, SMALL, TUNED
+from helpers.resolving import resolve
 from ssl_vit.costs import exaflop
 from ssl_vit.errors import UserError
 from ssl_vit.lab.study.read import build
 from ssl_vit.lab.study.tasks import Tasks, plan_tasks, without_missing
-from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.given import Given, from_words
 
 
 def with_run(name: str, **new: Any) -> dict[str, Any]:
@@ -21,18 +22,18 @@ def with_run(name: str, **new: Any) -> dict[str, Any]:
 
 
 def planned(raw: dict[str, Any], places: dict[str, str] | None = None, **options: str) -> Tasks:
-    given_options = {key.replace("__", "."): text for key, text in options.items()}
-    return plan_tasks(build(raw, "x"), places or {}, given_options)
+    words = [f"{key.replace('__', '.')}={text}" for key, text in options.items()]
+    return plan_tasks(build(raw, "x"), places or {}, from_words(words))
 
 
 def test_the_tasks_of_a_gap() -> None:
     found = planned(GAP)
     assert len(found) == 4 + 6 + 4 + 4
-    shared = {"optim.steps": "20", "optim.warmup": "2"}
+    shared = {"optim.steps": 20, "optim.warmup": 2}
     assert found["pretrain-mpp-1"].options == shared | {"recipe": "mpp"}
     sweep = found["sweep-mpp-0-lr=0.1"]
     assert (sweep.tried, sweep.needs) == ({"optim.lr": 0.1}, ("pretrain-mpp-0",))
-    assert sweep.options["optim.lr"] == "0.1"
+    assert sweep.options["optim.lr"] == 0.1
     final = found["final-mpp-1"]
     assert final.options["init"] == "{pretrain-mpp-1}" and "optim.lr" not in final.options
     among = tuple(f"sweep-mpp-0-lr={rate}" for rate in (0.01, 0.03, 0.1))
@@ -176,7 +177,7 @@ def test_names_whose_place_is_not_given_are_left_out_and_named(tmp_path: Path) -
     places = {"init": "/e", "a": "/a"}
     found, lines = without_missing(study, places)
     assert lines == ["set b is left out: b= is missing"]
-    assert [*plan_tasks(found, places, {})] == ["final-a-0"]
+    assert [*plan_tasks(found, places, Given())] == ["final-a-0"]
     assert found.report.pairs == () and found.report.baseline == "a"
     places |= {"b": str(tmp_path)}
     assert without_missing(study, places)[1] == [f"set b is left out: {tmp_path}/x does not exist"]

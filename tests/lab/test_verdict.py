@@ -22,6 +22,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import results, verdict
 from ssl_vit.lab.study import check, read, record
 from ssl_vit.lab.study import tasks as tasks_
+from ssl_vit.recipe.given import Given
 
 # of 400, by seed
 FRESH = {**RIGHT, "untrained": (190, 200, 190)}
@@ -254,7 +255,7 @@ def test_where_all_pairs_are_meant_nothing_is_compared(tmp_path):
 def replan(folder, content):
     """Give a study again in its folder, as the tool does, with nothing run."""
     made = read.build(content, "x")
-    tasks = tasks_.plan_tasks(made, {}, {})
+    tasks = tasks_.plan_tasks(made, {}, Given())
     tasks = check.add_recipe_values(tasks, check.recipes(made, tasks, here=False))
     history = record.update_history(folder, made, tasks)
     write(folder / "study.json", record.content(made, tasks, history))

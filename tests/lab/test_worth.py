@@ -22,21 +22,23 @@ from helpers.launchers import until
 from helpers.launching import ROOT
 from helpers.options import TINY, altered
 from helpers.reports import table
+from helpers.resolving import parse_request, resolve
 from helpers.runs import run
 from ssl_vit.errors import UserError
-from ssl_vit.lab import engine, report
+from ssl_vit.lab import report
 from ssl_vit.lab.compare import least_difference
 from ssl_vit.lab.options import PlanOptions
 from ssl_vit.lab.study import launch, read, record, worth
 from ssl_vit.lab.study.estimate import estimate_request
-from ssl_vit.lab.study.request import StudyRequest, parse_request
+from ssl_vit.lab.study.request import StudyRequest
+from ssl_vit.lab.study.task_options import cost
 from ssl_vit.lab.study.tasks import Task, Tasks, plan_tasks
 from ssl_vit.lab.study.worth import calibration, network, study_setup
 from ssl_vit.lab.study.worth import plan as planning
 from ssl_vit.lab.study.worth.content import RATES, TUNING_SEED, WITH_RATES, StudySize, study_file
 from ssl_vit.lab.study.worth.plan import RunSeconds, RunSpeed
 from ssl_vit.lab.study.worth.study_setup import ReleasedEncoder, StudyImages, StudySetup
-from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.given import Given
 
 IMAGES = StudyImages({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
 MAE = resolve(["recipe=mae", "data.path=/no/such/place"], here=False)
@@ -64,7 +66,7 @@ FAST = dict.fromkeys(TRAINED, RunSeconds(0.02, 10)) | {
 
 
 def tasks_of(asked: StudySetup, extent: StudySize) -> Tasks:
-    return plan_tasks(read.build(study_file(asked, extent, 1), "x"), {}, {})
+    return plan_tasks(read.build(study_file(asked, extent, 1), "x"), {}, Given())
 
 
 def bought(hours: float, asked: StudySetup = ASKED, parallel: int = 1) -> StudySize:
@@ -85,7 +87,7 @@ def test_one_comparison_is_primary_with_all_labels(
     before: set[str] = set()
     for tries in RATES:
         study = read.build(study_file(question, StudySize(tries, 5, 100, (0.1, 0.3)), 4), "x")
-        rule, tasks = record.rule_of(study), plan_tasks(study, {}, {}).values()
+        rule, tasks = record.rule_of(study), plan_tasks(study, {}, Given()).values()
         assert rule is not None and rule.measure == "top1"
         assert [(one.a, one.b, one.at) for one in rule.asked] == [(*pair, ())]
         tests = [task for task in tasks if task.run == rule.test]
@@ -127,7 +129,7 @@ def test_scratch_is_the_better_of_two_ways_by_validation() -> None:
     assert "own-2" in final.needs and "init" not in final.options
     own, pretrain = found["own-2"].options, found["pretrain-2"].options
     assert own["optim.steps"] == pretrain["optim.steps"] == "400"  # the same work a step, here
-    tuned = {"optim.steps": "200", "recipe": "finetune", "supervised.pool": "avg"}
+    tuned = {"optim.steps": 200, "recipe": "finetune", "supervised.pool": "avg"}
     for task in (final, found["final-mae-2"], *tries):
         assert tuned.items() <= task.options.items()
 
@@ -135,9 +137,9 @@ def test_scratch_is_the_better_of_two_ways_by_validation() -> None:
 def test_supervised_training_costs_what_pretraining_does() -> None:
     asked = study_setup.build_setup({"data": "shapes"})
     steps = round(900 * asked.supervised_ratio)
-    words = ["data=shapes", "model=vit_n8"]
+    options = {"data": "shapes", "model": "vit_n8"}
     mae, supervised = (
-        engine.cost([f"recipe={one}", *words], "x").exaflop_a_step for one in ("mae", "supervised")
+        cost(options | {"recipe": one}, "x").exaflop_a_step for one in ("mae", "supervised")
     )
     assert steps * supervised == pytest.approx(900 * mae, rel=0.002)
     assert asked.images.train == 50_000 and asked.images.test == 5_000
@@ -531,7 +533,7 @@ class FakeTimer:
 @pytest.fixture
 def two_cores(cpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # which the user has not set
-    monkeypatch.setattr(engine, "cores", lambda: 2)
+    monkeypatch.setattr(calibration, "cores", lambda: 2)
     monkeypatch.setattr(calibration, "usable_memory", lambda: 2**40)
 
 
@@ -595,7 +597,7 @@ def test_memory_and_gpus_bound_the_tasks_at_once(
     assert calibration.list_parallelisms(FREE, None) == [(3, 1)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(calibration, "usable_memory", lambda: 2**40)
-    monkeypatch.setattr(engine, "cores", lambda: 64)
+    monkeypatch.setattr(calibration, "cores", lambda: 64)
     assert calibration.list_parallelisms(FREE, None) == [(64, 1), (8, 8), (1, 64)]
     threads = resolve(["recipe=mae", "data=shapes", "compute.threads=4"])
     assert calibration.list_parallelisms(FREE._replace(recipe=threads), None) == [(16, 4)]
@@ -714,7 +716,7 @@ def test_a_plan_does_not_replace_that_of_a_study_that_started_meanwhile(
     with ExitStack() as stack:
 
         def start_other(question: StudySetup, timer: object, parallel: int | None) -> RunSpeed:
-            stack.enter_context(engine.lock_study(folder))
+            stack.enter_context(record.lock(folder))
             (folder / worth.FILE).write_text("of the other study")
             (folder / "hours.json").write_text("of the other study")
             return RunSpeed(FAST, parallel or 1)
@@ -809,9 +811,9 @@ def test_the_same_command_goes_on_with_the_same_study(
     path = tmp_path / "worth" / "worth.json"
     kept = json.loads(path.read_text())
     # a study's file, that can be run by itself
-    assert [*plan_tasks(read.build(kept["study"], "x"), {}, {})] == [*first.tasks]
+    assert [*plan_tasks(read.build(kept["study"], "x"), {}, Given())] == [*first.tasks]
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "is_written", lambda folder: folder == path.parent)
+        patch.setattr(worth, "is_held", lambda folder: folder == path.parent)
         with pytest.raises(UserError, match=r"worth: .* Use another name="):
             parse_request([*words, "hours=4"])
         checked = parse_request([*words, "hours=6", "--check"])  # which writes nothing there

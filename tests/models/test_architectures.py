@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 
 from helpers.images import two_classes
 from helpers.options import LOADED, ROOT
+from helpers.resolving import resolve
 from helpers.runs import run
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, session, setup
 from ssl_vit.models import encoder, weights
 from ssl_vit.models.architectures import ROTARY_ARGS, build_timm_args
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.model import GIVEN, HYBRID, RESNET
 from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run

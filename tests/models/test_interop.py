@@ -21,12 +21,12 @@ from helpers.disk import full_disk
 from helpers.encoders import MODEL, net, pixels
 from helpers.exports import forget_digests
 from helpers.images import encode
+from helpers.resolving import resolve, resolve_encoder
 from ssl_vit.data import decoding, transforms
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder, interop, weights
 from ssl_vit.recipe import export_files
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve, resolve_encoder
 from ssl_vit.recipe.schema import Data, Model
 
 DATA = Data(size=16, mean=[0.4, 0.5, 0.6], std=[0.2, 0.3, 0.25])

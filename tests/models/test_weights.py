@@ -17,13 +17,13 @@ from helpers.disk import full_disk
 from helpers.encoders import DATA, MODEL, net, pixels
 from helpers.exports import forget_digests
 from helpers.options import TINY, altered
+from helpers.resolving import resolve, resolve_encoder
 from helpers.runs import run
 from ssl_vit.errors import UserError
 from ssl_vit.jobs.api import load_encoder
 from ssl_vit.models import encoder, interop, weights
 from ssl_vit.models.architectures import build_timm_args
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve, resolve_encoder
 from ssl_vit.recipe.model import POSITIONS
 from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.folder import Run

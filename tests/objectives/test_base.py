@@ -11,6 +11,7 @@ from torch import nn
 from helpers.encoders import net
 from helpers.exports import of_timm
 from helpers.options import TINY, altered
+from helpers.resolving import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.models.encoder import build_encoder
@@ -19,7 +20,6 @@ from ssl_vit.objectives.base import Objective, Output, sums
 from ssl_vit.objectives.targets.patch_targets import Target
 from ssl_vit.objectives.teacher import Teacher
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
 
 
 class WithText(Objective):

@@ -24,6 +24,7 @@ from helpers.exactness import (
 from helpers.exports import of_timm
 from helpers.images import put
 from helpers.options import SHORT, TINY, TUNE, altered
+from helpers.resolving import resolve
 from helpers.runs import assert_same_end, cut_off, result, run
 from helpers.self_distillation import plain_tokens
 from helpers.view_batches import image_batch
@@ -32,7 +33,6 @@ from ssl_vit.jobs import cli
 from ssl_vit.models import interop
 from ssl_vit.objectives.distill.network import Distillation, resize
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data, Model, without_private
 from ssl_vit.runs.identity import recipe_hash, upstream_cost
 from ssl_vit.training import optim

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from helpers.options import TINY, altered
+from helpers.resolving import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.objectives.building import Settings
 from ssl_vit.objectives.targets.gradients import GradientHistograms
-from ssl_vit.recipe.load import resolve
 
 
 def slow_histogram(channel_HW: np.ndarray, top: int, left: int) -> np.ndarray:

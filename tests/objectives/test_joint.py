@@ -5,13 +5,13 @@ import torch
 
 from helpers.labelled_batches import batch, net, supervised
 from helpers.options import altered
+from helpers.resolving import resolve
 from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.joint.network import Joint
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import metric_sums
 from ssl_vit.training.distributed import WatchedAccelerator

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from helpers.exactness import assert_is_plain, shaken, small
 from helpers.options import TINY, altered
+from helpers.resolving import resolve
 from helpers.self_distillation import plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit.data.batching import Batch
@@ -18,7 +19,6 @@ from ssl_vit.jobs import train as train_job
 from ssl_vit.models import encoder
 from ssl_vit.objectives.global_batch import GlobalBatchNorm
 from ssl_vit.objectives.moco_v3.network import MomentumContrast
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 from ssl_vit.training.strategy import Strategy

@@ -19,6 +19,7 @@ from helpers.exactness import Unbroken, assert_a_killed_run_ends_as
 from helpers.images import two_classes
 from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY, altered
+from helpers.resolving import resolve
 from helpers.view_batches import image_batch
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
@@ -27,7 +28,6 @@ from ssl_vit.models import encoder
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective
 from ssl_vit.recipe import declaration, recipe_files
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.strategy import Strategy
 

@@ -18,6 +18,7 @@ from helpers.exactness import (
     small,
 )
 from helpers.options import TINY, altered
+from helpers.resolving import resolve
 from helpers.runs import rows
 from helpers.view_batches import image_batch
 from ssl_vit.data.batching import Batch
@@ -26,7 +27,6 @@ from ssl_vit.models import encoder
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets.teacher_features import TeacherFeatures
-from ssl_vit.recipe.load import resolve
 from ssl_vit.training.strategy import Strategy
 
 TEACHER = altered(TINY, "target=teacher")

@@ -20,6 +20,7 @@ import pytest
 from helpers import arm_studies as arms
 from helpers.options import ROOT
 from helpers.reports import Page
+from helpers.resolving import resolved
 from helpers.run_pages import EVIL, OPTIONS, SVG, evil_run, make_run, rows
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
@@ -161,13 +162,13 @@ def test_without_a_recorded_recipe_file_it_differs_from_the_defaults(tmp_path):
 
 def test_the_recipe_file_of_the_first_start_is_kept(tmp_path):
     """Resumed from its own recipe.yaml, nothing would differ any more."""
-    recipe = load.resolve([*OPTIONS, "name=made", f"out={tmp_path}"])
-    run = Run(recipe)
-    run.recipe_file = load.recipe_file(OPTIONS, recipe)
+    made = resolved([*OPTIONS, "name=made", f"out={tmp_path}"])
+    run = Run(made.recipe)
+    run.recipe_file = made.recipe_file()
     run.open({"data": {"train": "0123"}})
     (run.folder / "metrics.jsonl").write_text('{"step": 1}\n')
-    again = Run(recipe)
-    again.recipe_file = load.recipe_file([f"recipe={tmp_path}/made/recipe.yaml"], recipe)
+    again = Run(made.recipe)
+    again.recipe_file = resolved([f"recipe={tmp_path}/made/recipe.yaml"]).recipe_file()
     again.open({"data": {"train": "0123"}})
     kept = again.environment()["recipe_file"]
     assert kept["name"] == "mpp" and kept["differs"]["model.depth"] > 2

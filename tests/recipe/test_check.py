@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.resolving import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.recipe import check
-from ssl_vit.recipe.load import resolve
 
 BIT, R50 = "model=bit_r50x1 data.size=64", "model=r50_vit_b16 data.size=64"
 RESNET = f"recipe=supervised {BIT} optim.dropout=0"

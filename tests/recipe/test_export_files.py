@@ -10,9 +10,9 @@ from transformers import ViTImageProcessor
 
 import ssl_vit
 from helpers.exports import of_timm
+from helpers.resolving import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.recipe import export_files
-from ssl_vit.recipe.load import resolve
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 import ssl_vit
 from helpers.options import FREE, ROOT
+from helpers.resolving import resolve, resolved
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.objectives.mae import MaeOptions
 from ssl_vit.objectives.moco_v3 import MocoOptions
 from ssl_vit.recipe.identity import computed_values
-from ssl_vit.recipe.load import resolve, warmup_notice
+from ssl_vit.recipe.notices import warmup_notice
 from ssl_vit.recipe.operation import Checkpoint
 from ssl_vit.recipe.schema import Data, Model, Optim, all_keys, dump
 
@@ -134,16 +135,16 @@ def test_the_warmup_of_a_shortened_recipe_is_cut_and_that_is_said():
     """People shorten recipes; a tenth of the steps is what most of them warm up for."""
     words = ["recipe=mpp", f"optim.steps={WARMUP}"]
     assert resolve(words).optim.warmup == WARMUP // 10
-    line = warmup_notice(words, resolve(words))
+    line = warmup_notice(resolved(words))
     assert f"{WARMUP // 10} steps" in line and f"has {WARMUP} steps" in line
     for kept in (
         ["recipe=mpp"],
         [*words, "optim.warmup=2"],
         ["recipe=mpp", f"optim.steps={STEPS}0"],
     ):
-        assert warmup_notice(kept, resolve(kept)) is None
+        assert warmup_notice(resolved(kept)) is None
     above = ["recipe=mpp", f"optim.steps={2 * WARMUP}"]  # which leaves half of them to it
-    assert f"{WARMUP} of {2 * WARMUP} steps" in warmup_notice(above, resolve(above))
+    assert f"{WARMUP} of {2 * WARMUP} steps" in warmup_notice(resolved(above))
     assert resolve(above).optim.warmup == WARMUP
     assert refusal(*words, f"optim.warmup={WARMUP}").startswith(f"optim.warmup={WARMUP}: ")
 

@@ -4,10 +4,10 @@ Table 1."""
 import pytest
 import torch
 
+from helpers.resolving import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder
 from ssl_vit.recipe import recipe_files
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.parsing import load_yaml
 from ssl_vit.recipe.schema import Recipe
 

@@ -12,6 +12,7 @@ import torch
 
 from helpers.hub_runs import refused
 from helpers.options import PROBE, ROOT, altered
+from helpers.resolving import resolve, resolved
 from ssl_vit import metrics
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
@@ -27,7 +28,6 @@ from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration, plugins, recipe_files, schema
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.identity import changes_experiment, computed_values, differences
-from ssl_vit.recipe.load import recipe_file, resolve
 from ssl_vit.runs.folder import Run, open_run
 from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
 
@@ -220,16 +220,16 @@ def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
     plugin.write_text(f"{text}# another\n")
     differs = r"plugin=.*the file differs "
     with pytest.raises(UserError, match=differs):
-        cli.open_run(resolve([*words, f"plugin={plugin}"]))
+        cli.open_run(resolved([*words, f"plugin={plugin}"]))
     moved = tmp_path / f"moved_{tmp_path.name}.py"
     moved.write_text("")  # its names are there already: the text of the first file is what was run
     words.append(f"plugin={moved}")
     (run.folder / "result.json").unlink()
     with pytest.raises(UserError, match=differs):
-        cli.open_run(resolve(words))
+        cli.open_run(resolved(words))
     moved.write_text(text)
-    train_job.train(cli.open_run(resolve(words))[0])
-    assert cli.open_run(resolve(words))[1] is not None
+    train_job.train(cli.open_run(resolved(words))[0])
+    assert cli.open_run(resolved(words))[1] is not None
 
 
 OWN_KEYS = """
@@ -400,7 +400,7 @@ def test_what_differs_from_a_recipe_file_is_said_of_other_groups_too(
     shared: list[str], tiny: list[str]
 ) -> None:
     options = altered(tiny, "objective=joint", "joint.mpp=2")
-    differs = recipe_file(options, resolve(options))["differs"]
+    differs = resolved(options).recipe_file()["differs"]
     assert differs["objective"] == "mpp" and differs["joint.mpp"] == 1.0
 
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.resolving import parse_request, resolve
 from ssl_vit.errors import UserError
-from ssl_vit.lab.study.request import parse_request
 from ssl_vit.recipe import recipe_files
-from ssl_vit.recipe.load import resolve
 
 
 def test_the_study_that_no_document_names_can_be_run() -> None:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from helpers.exports import of_timm
+from helpers.resolving import resolve
 from helpers.view_batches import view_batch
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder, weights
 from ssl_vit.objectives import building
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.recipe.timm_models import describe
 

@@ -8,10 +8,12 @@ from pydantic import ConfigDict
 
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.errors import UserError
+from ssl_vit.lab.options import PlanOptions
 from ssl_vit.recipe import schema
+from ssl_vit.recipe.given import Arguments
 from ssl_vit.recipe.help import tool_help
 from ssl_vit.recipe.keys import FLAG, WORD, key
-from ssl_vit.recipe.tool import RecipeKeys, ToolOptions, parse, split
+from ssl_vit.recipe.tool import RecipeKeys, ToolOptions, parse
 from ssl_vit.recipe.tools import EmbedOptions
 
 
@@ -40,7 +42,7 @@ class CutOptions(ToolOptions):
 
 
 def cut(*arguments: str) -> CutOptions:
-    return parse(CutOptions, arguments)
+    return parse(CutOptions, Arguments([*arguments]))
 
 
 def test_texts_become_values() -> None:
@@ -58,13 +60,13 @@ def test_texts_become_values() -> None:
         "twice": True,
         "quiet": True,
     }
-    assert made.overrides == {"data": "cifar10", "data.path": "here", "seed": "1"}
+    assert made.given.values == {"data": "cifar10", "data.path": "here", "seed": 1}
     assert cut("x", "marks=[a,b]").marks == ["a", "b"]
 
 
 def test_a_path_of_a_list_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
     def images(text: str) -> list[str] | None:
-        return parse(EmbedOptions, ["init=x", f"query={text}"]).query
+        return parse(EmbedOptions, Arguments(["init=x", f"query={text}"])).query
 
     (tmp_path / "a,b").touch()
     assert images(f"{tmp_path}/a,b") == [f"{tmp_path}/a,b"]
@@ -113,8 +115,8 @@ def test_a_mistake_is_one_line(arguments: list[str], says: str) -> None:
 
 
 def test_keys_can_be_left_to_others() -> None:
-    own, rest = split(CutOptions, ["x", "size=2", "form=a", "k=1"], ignored=["form"])
-    assert own == {"folder": "x", "size": "2"} and rest == ["form=a", "k=1"]
+    found = parse(PlanOptions, Arguments(["price=2", "images=a", "k=1"]), ignored=["images"])
+    assert found.price == 2 and found.unread.texts == {"images": "a", "k": "1"}
 
 
 def test_help_shows_how_each_option_is_typed() -> None:
@@ -137,8 +139,10 @@ def test_help_shows_how_each_option_is_typed() -> None:
 @pytest.mark.parametrize("tool", ["finetune", "evaluate", "figures", "embed", "export"])
 def test_tools_that_load_an_encoder_take_it_with_and_without_init(tool: str) -> None:
     for word in ("runs/mpp", "init=runs/mpp"):
-        own, rest = split(TOOLS[tool], [word])
-        assert [*own.items(), *rest] in ([("init", "runs/mpp")], ["init=runs/mpp"])
+        found = parse(
+            TOOLS[tool], Arguments([word, *({"export": ["format=onnx", "out=x"]}.get(tool, []))])
+        )
+        assert getattr(found, "init", found.unread.texts.get("init")) == "runs/mpp"
 
 
 @pytest.mark.parametrize("name", TOOLS)

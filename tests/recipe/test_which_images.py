@@ -11,13 +11,14 @@ import yaml
 import ssl_vit
 from helpers.images import put, two_classes
 from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
+from helpers.resolving import resolve, resolved
 from helpers.runs import result, run
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import draw_figures
 from ssl_vit.lab import plan as plan_tool
 from ssl_vit.lab.study import check, read, tasks
-from ssl_vit.recipe.load import resolve
-from ssl_vit.recipe.which_images import crop_notice, size_notice
+from ssl_vit.recipe.given import Given
+from ssl_vit.recipe.notices import crop_notice, size_notice
 
 PRETRAINED = altered(TINY, *SHORT, "eval.every=2", "name=mine")
 
@@ -203,7 +204,7 @@ def test_a_run_of_a_study_without_images_is_planned_on_those_of_the_run_it_start
         for name, own in options.items()
     }
     study = read.build({"title": "t", "runs": runs}, "study")
-    planned = check.recipes(study, tasks.plan_tasks(study, {}, {}))
+    planned = check.recipes(study, tasks.plan_tasks(study, {}, Given()))
     data = {name.split("-")[0]: recipe.data for name, recipe in planned.items()}
     assert (data["probe"].path, data["probe"].size) == (str(images), 32)
     assert (data["other"].path, data["other"].name, data["other"].size) == (None, "shapes", 64)
@@ -238,7 +239,7 @@ def test_a_crop_that_cannot_be_had_is_said(
     """A frozen encoder was measured with another crop than its own, without a word."""
     place = export(tmp_path / "timm", **pretrained)
     options = ["recipe=evaluate", f"init={place}", "model=vit_ti16", *words]
-    notice = crop_notice(options, ssl_vit.resolve(options))
+    notice = crop_notice(resolved(options, here=False))
     assert (notice is not None) == is_said
     assert notice is None or "data.eval_crop=" in notice
 
@@ -248,8 +249,8 @@ def test_weights_of_another_image_size_are_said(words: list[str], tmp_path: Path
     """With data.path= an encoder of 32 px was measured at 64 px without a word."""
     place = export(tmp_path / "timm", crop_pct=0.9)
     options = ["recipe=evaluate", f"init={place}", "model=vit_ti16", *words]
-    recipe = ssl_vit.resolve(options)
-    recipe.data.size = 96
-    notice = size_notice(options, recipe)
+    found = resolved(options, here=False)
+    found.recipe.data.size = 96
+    notice = size_notice(found)
     assert (notice is None) == bool(words)
     assert notice is None or "data.size=224" in notice

@@ -7,20 +7,22 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given as hypothesis_given
+from hypothesis import settings
 from hypothesis import strategies as st
 
 import ssl_vit
 from helpers.options import TINY
+from helpers.resolving import parse_request, resolve
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.options import PlanOptions, ReportOptions
+from ssl_vit.lab.study import request
 from ssl_vit.lab.study.options import StudyOptions
-from ssl_vit.lab.study.request import parse_request
-from ssl_vit.recipe import words as word_module
-from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe import given
+from ssl_vit.recipe.given import python_arguments
 from ssl_vit.recipe.parsing import nested
-from ssl_vit.recipe.tool import ToolOptions, from_python, parse
+from ssl_vit.recipe.tool import from_python
 from ssl_vit.recipe.tools import EmbedOptions, PretrainOptions
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -42,14 +44,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def words(options: Any, keywords: dict[str, Any], kind: type[ToolOptions] | None = None) -> list:
-    if kind is None:
-        return word_module.from_python(options, keywords, {})
-    return from_python(kind, options, keywords)
-
-
 @settings(max_examples=30)
-@given(st.fixed_dictionaries({}, optional=VALUES), st.booleans())
+@hypothesis_given(st.fixed_dictionaries({}, optional=VALUES), st.booleans())
 def test_nested_dotted_and_typed_options_are_the_same_recipe(
     options: dict[str, Any], halved: bool
 ) -> None:
@@ -89,7 +85,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ((), {"optim": {"steps": "many"}}, "optim.steps=many: expected a whole number"),
     ((), {"optim": 3}, "optim is a group of keys"),
     ((), {"seed": object()}, "seed=<object object at "),
-    ((), {"sweep": 3}, "sweep=3: expected a mapping"),
+    ((), {"sweep": 3}, "sweep: this function makes a single run"),
     ((), {"optim": {"lr": {"a": 1}}}, "optim.lr={a: 1}: expected a number"),
     ((), {"optim": {"steps": np.array([5])}}, "optim.steps=array([5]): expected a text, a number"),
     ((), {"name": ["a"]}, "name=[a]: expected a folder's name"),
@@ -169,22 +165,22 @@ def test_a_recipe_is_pickled_with_its_groups() -> None:
 
 def test_lists_paths_and_flags_of_tools_arrive_as_they_are(tmp_path: Path) -> None:
     images = ["cat.png", "010", "a,b", "[a]", "?a", Path("a b/dog.png")]
-    found = parse(EmbedOptions, words("runs/mpp", {"query": images, "split": None}, EmbedOptions))
+    found = from_python(EmbedOptions, "runs/mpp", {"query": images, "split": None})
     assert found.query == [*map(str, images)] and found.split is None
-    assert words({"recipe": "mpp"}, {"probe": True, "device": None}, PlanOptions) == [
-        "recipe=mpp",
-        "--probe",
-    ]
-    assert words({"recipe": "mpp"}, {"probe": False}, PlanOptions) == ["recipe=mpp"]
-    assert words({"name": None, "hours": None}, {}, StudyOptions) == []
+    planned = from_python(PlanOptions, {"recipe": "mpp"}, {"probe": True, "device": None})
+    assert planned.model_dump(exclude_unset=True) == {"probe": True}
+    assert planned.given.values == {"recipe": "mpp"}
+    assert not from_python(PlanOptions, {"recipe": "mpp"}, {"probe": False}).probe
+    empty = from_python(StudyOptions, {"name": None, "hours": None}, {})
+    assert empty.model_dump(exclude_unset=True) == {}
     own = {"query": Path("a,b"), "patches": True}
-    embedded = parse(EmbedOptions, words(Path("a=b"), own, EmbedOptions))
+    embedded = from_python(EmbedOptions, Path("a=b"), own)
     assert (embedded.init, embedded.query, embedded.patches) == ("a=b", ["a,b"], True)
     options = "--time=4:00:00 --exclude=n1,n2 --comment='a: b'"
-    made = parse(StudyOptions, words({"recipe": "study/gap", "slurm": options}, {}, StudyOptions))
+    made = from_python(StudyOptions, {"recipe": "study/gap", "slurm": options}, {})
     assert made.slurm == options
     with pytest.raises(UserError, match=r"^probe=1: expected True or False"):
-        words((), {"probe": 1}, PlanOptions)
+        from_python(PlanOptions, (), {"probe": 1})
 
 
 def test_a_text_alone_is_a_path_where_the_tool_takes_one(tmp_path: Path) -> None:
@@ -194,11 +190,11 @@ def test_a_text_alone_is_a_path_where_the_tool_takes_one(tmp_path: Path) -> None
             ssl_vit.report(name)
     folder = tmp_path / "with a blank"
     folder.mkdir()
-    assert parse(ReportOptions, words(str(folder), {}, ReportOptions)).folder == folder
-    assert words(tmp_path, {}, StudyOptions) == words(str(tmp_path), {}, StudyOptions)
+    assert from_python(ReportOptions, str(folder), {}).folder == folder
+    assert from_python(ReportOptions, folder, {}).folder == folder
     seeds = [f"seeds={','.join(map(str, range(200)))}", "recipe=mpp"]  # longer than any file's name
-    assert words(" ".join(seeds), {}, StudyOptions) == seeds
-    assert words("runs/mpp --patches", {}, EmbedOptions) == ["runs/mpp", "--patches"]
+    assert from_python(StudyOptions, " ".join(seeds), {}).recipe == "mpp"
+    assert from_python(EmbedOptions, "runs/mpp patches=true", {}).patches
 
 
 @pytest.mark.parametrize(
@@ -212,7 +208,7 @@ def test_a_text_alone_is_a_path_where_the_tool_takes_one(tmp_path: Path) -> None
 def test_what_is_for_the_command_line_is_refused(kind: type, key: str, word: str) -> None:
     for options, keywords in (((), {key: True}), ([word], {})):
         with pytest.raises(UserError, match=rf"^{key}: only for the command line"):
-            words(options, keywords, kind)
+            from_python(kind, options, keywords)
 
 
 def test_a_flag_without_dashes_starts_no_study() -> None:
@@ -227,29 +223,52 @@ def test_a_flag_without_dashes_starts_no_study() -> None:
 def test_a_sweep_is_the_one_of_the_command_line(tmp_path: Path) -> None:
     swept = {"corruption": {"rate": [0.3, 0.5]}, "optim.lr": [1e-3, 0.01]}
     options = {"recipe": "mpp", "seeds": [0, 2], "out": tmp_path, "sweep": swept}
-    found = parse_request(words({}, options, StudyOptions))
+    found = request.parse_request(python_arguments({}, options))
     typed = ["recipe=mpp", "seeds=0,2", f"out={tmp_path}"]
     other = parse_request([*typed, "sweep", "corruption.rate=0.3,0.5", "optim.lr=0.001,0.01"])
     assert found.tasks == other.tasks and len(found.tasks) == 16
-    one = parse_request(words({}, options | {"seeds": [5]}, StudyOptions))
+    one = request.parse_request(python_arguments({}, options | {"seeds": [5]}))
     assert {task.seed for task in one.tasks.values()} == {5}
 
 
 @pytest.mark.parametrize(
-    "options", [{"sweep": {"optim.lr": [1, 2]}}, "sweep optim.lr=1,2", ["sweep", "optim.lr=1,2"]]
+    "options",
+    [{"sweep": {"optim.lr": [1.0, 2.0]}}, "sweep optim.lr=1,2", ["sweep", "optim.lr=1,2"]],
 )
-def test_options_of_every_arm_stand_before_the_sweep(options: Any) -> None:
-    """Keywords stood behind it, and became axes."""
-    found = words(options, {"recipe": "mpp", "data.size": 32}, StudyOptions)
-    assert found == ["recipe=mpp", "data.size=32", "sweep", "optim.lr=1,2"]
-    both = words(options, {"seed": 3, "sweep": {"name": ["a", "b"]}}, StudyOptions)
-    assert both == ["seed=3", "sweep", "optim.lr=1,2", "name=a,b"]
+def test_options_of_every_arm_may_stand_anywhere(options: Any) -> None:
+    """Keywords became axes."""
+    arguments = python_arguments(options, {"recipe": "mpp", "data.size": 32})
+    tasks = request.parse_request(arguments).tasks.values()
+    trained = [task.options for task in tasks if task.tool == "pretrain"]
+    assert [(one["data.size"], one["optim.lr"]) for one in trained] == [(32, 1.0), (32, 2.0)]
 
 
-@pytest.mark.parametrize("value", ["a,b", Path("a,b"), None])
-def test_a_swept_value_that_would_be_another_is_refused(value: Any) -> None:
-    with pytest.raises(UserError, match=r"^sweep: out=.*: expected"):
-        words((), {"sweep": {"out": [value, "c"]}}, StudyOptions)
-    betas = {"optim.betas": [[0.9, 0.95], "[0.9,0.99]"]}
-    found = words((), {"sweep": betas}, StudyOptions)
-    assert found == ["sweep", "optim.betas=[0.9,0.95],[0.9,0.99]"]
+def test_a_text_from_python_stays_a_text() -> None:
+    """A group of images called none became no group."""
+    recipe = ssl_vit.resolve(recipe="mpp", data={"path": "photos", "group": "none"})
+    assert recipe.data.group == "none"
+    typed = given.from_python({"recipe": "mpp", "data.path": "photos", "data.group": "none"}, {})
+    assert resolve(typed.words, here=False).data.group == "none"
+    with pytest.raises(UserError, match=r'^optim\.steps="3": '):
+        ssl_vit.resolve(recipe="mpp", optim={"steps": "3"})
+
+
+TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
+
+
+@settings(max_examples=200)
+@hypothesis_given(
+    st.fixed_dictionaries(
+        {},
+        optional=VALUES
+        | {
+            "data.group": st.sampled_from([None, "none", "null", '"null"', "a b", "1"]) | TEXTS,
+            "resume": st.booleans() | st.just("runs/a@3"),
+            "data.validation": st.floats(0, 0.9) | st.sampled_from(["0.1", "true", "val"]),
+            "data.classes": st.lists(TEXTS | st.sampled_from(["010", "null", "a,b"]), min_size=2),
+        },
+    )
+)
+def test_the_words_of_values_give_these_values(values: dict[str, Any]) -> None:
+    found = given.from_values(values)
+    assert given.from_words(found.words).values == found.values

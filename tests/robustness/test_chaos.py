@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from helpers.launching import launch
+from helpers.resolving import resolve
 from ssl_vit.callbacks import Row
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.trackers import MetricsLog
 

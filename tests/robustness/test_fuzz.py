@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from helpers.launching import launch
 from helpers.options import ROOT, altered
+from helpers.resolving import resolve
 from ssl_vit.data import loaders
 from ssl_vit.data.workers import InterruptibleLoader, report_lost_workers
 from ssl_vit.errors import LostError, UserError, printable, report_errors
 from ssl_vit.jobs import cli
 from ssl_vit.lab.study import tool as study_tool
-from ssl_vit.recipe.load import resolve
 
 SCRIPT = """
 import json, sys

@@ -11,12 +11,12 @@ import pytest
 from helpers.hub_runs import refused
 from helpers.images import png
 from helpers.options import FREE, TINY, altered
+from helpers.resolving import parse_request, resolve
 from ssl_vit.data import fingerprints
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, evaluate, reuse
 from ssl_vit.jobs import train as train_job
-from ssl_vit.lab.study.request import parse_request
-from ssl_vit.recipe.load import resolve
+from ssl_vit.recipe.load import Resolved
 from ssl_vit.recipe.records.run import Result
 from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
@@ -134,7 +134,7 @@ def other(key: str, now: object, root: Path) -> list[str]:
 
 def found(options: list[str]) -> tuple[Run, Result | None]:
     """What a tool does before it trains."""
-    return cli.open_run(resolve(options, here=False))
+    return cli.open_run(Resolved(resolve(options, here=False)))
 
 
 def test_every_key_is_refused_by_name_or_is_free_for_a_reason(place: Path) -> None:
@@ -148,7 +148,7 @@ def test_every_key_is_refused_by_name_or_is_free_for_a_reason(place: Path) -> No
         try:
             changed = resolve(options, here=False)
             assert (recipe_hash(changed) == recipe_hash(base)) == (key in FREE), key
-            run, result = cli.open_run(changed)
+            run, result = cli.open_run(Resolved(changed))
         except UserError as error:
             assert key not in ALWAYS_FREE, f"{key}: {error}"
             named = (key, f", .{key.partition('.')[2]}=")

@@ -20,7 +20,7 @@ import json, os, sys
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.jobs.train import train
 from ssl_vit.runs.folder import Run
-from ssl_vit.recipe.load import resolve
+from helpers.resolving import resolve
 measure = HeldOutEvaluator.__call__
 def fails(self, step, row, objective):
     if (step, os.environ["RANK"]) == (2, "1"):  # process 0 goes on to the sum over both
@@ -91,7 +91,7 @@ import json, os, sys
 from ssl_vit.jobs.train import train
 from ssl_vit.errors import report_errors
 from ssl_vit.runs.folder import Run
-from ssl_vit.recipe.load import resolve
+from helpers.resolving import resolve
 for mine in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
     try:

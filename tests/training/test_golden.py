@@ -18,8 +18,8 @@ import torch
 
 from helpers.exports import of_timm
 from helpers.options import ROOT, TINY, altered
+from helpers.resolving import resolve
 from ssl_vit.jobs import train as train_job
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.environment import cpu_model
 from ssl_vit.runs.folder import Run
 

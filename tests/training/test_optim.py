@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from helpers.resolving import resolve
 from ssl_vit import costs
 from ssl_vit.errors import UserError
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
 from ssl_vit.objectives.global_batch import GlobalBatchNorm
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.optimisation import OPTIMISERS
 from ssl_vit.recipe.schema import Data, Model, Optim, Recipe
 from ssl_vit.training import optim

@@ -23,13 +23,13 @@ from helpers.exports import of_timm
 from helpers.hub_runs import refused
 from helpers.launching import free_port, interpreter, launch_ranks, outcome
 from helpers.options import ROOT, TINY, altered
+from helpers.resolving import resolve
 from helpers.runs import assert_alike, rows, run
 from helpers.slurm import HOLDS, stand_ins
 from helpers.strategies import LAUNCH, LONG, SERIES, STEPS, launched
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import samples_at
 from ssl_vit.errors import ReportedError, UserError
-from ssl_vit.recipe.load import resolve
 from ssl_vit.training import checkpoint, distributed, sharding
 
 ZERO = ("zero1", "zero2", "zero3")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from helpers.options import ROOT, TINY, altered
+from helpers.resolving import resolve
 from helpers.runs import rows
 from ssl_vit.jobs.train import train
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 
 pytestmark = pytest.mark.slow

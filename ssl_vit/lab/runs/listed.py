@@ -45,7 +45,6 @@ from ...recipe.images import PART
 from ...recipe.keys import Values
 from ...recipe.schema import defaults
 from ...runs import seen_text
-from .. import engine
 
 NONE = "-"  # shown for a missing value
 COMPARES = (
@@ -593,7 +592,7 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
         return {key: value for key, value in facts.items() if key != "objective"}
     if split == "test":
         return facts
-    keys = [*engine.keys_of_task(values), *(PART if split == "train" else ())]
+    keys = [*identity.keys_of_task(values), *(PART if split == "train" else ())]
     counting = identity.experiment_values(
         {key: run.settings.get(key) for key in keys}, environment.free
     )

@@ -11,6 +11,7 @@ from ...errors import UserError, suggest
 from ...formatting import format_bytes, format_count, list_names, plain_table, text_line
 from ...metrics import is_model_metric
 from ...pages.run_record import read_run
+from ...recipe.given import Arguments
 from ...recipe.tool import parse
 from ...runs import notebook
 from ...stats import as_json
@@ -85,7 +86,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: An option is wrong, or there are no runs.
     """
-    options = parse(RunsOptions, arguments)
+    options = parse(RunsOptions, Arguments(arguments))
     show(table(options), options.as_json)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import UserError, suggest
-from ...formatting import list_names, option_text
+from ...formatting import list_names
 from ...metrics import (
     PIXEL_SHARE,
     PROBED,
@@ -20,11 +20,19 @@ from ...metrics import (
     has_direction,
     use_plugin_rows,
 )
-from ...recipe.schema import Recipe, sources
-from .. import engine
+from ...recipe.check import check_place
+from ...recipe.declaration import predicts_labels
+from ...recipe.init_source import SCRATCH
+from ...recipe.keys import Values
+from ...recipe.parsing import exists
+from ...recipe.probe import MEASURES, SEGMENTATION, TOKENS
+from ...recipe.schema import Recipe, all_keys, sources
+from ...runs.identity import check_trunk, options_to_keep
+from ..images import few_image_lines
 from .read import REFERENCE, BestChoice, Study
 from .record import rule_of
-from .tasks import Task, Tasks, option_words, place_text, plain_options
+from .task_options import computed_values, resolve_options, with_origin
+from .tasks import Task, Tasks, place_text, plain_options
 
 Recipes = dict[str, Recipe]  # {task: recipe}
 # keys that differ between tasks without changing a result
@@ -42,8 +50,8 @@ def _source_task(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
         key: Option that names the other task: `init` or `resume`.
     """
     options_of_try = tasks[task.best[0][0]].options if task.best else {}
-    text = task.options.get(key, options_of_try.get(key, ""))
-    return next((tasks[name] for name in REFERENCE.findall(text) if name in tasks), None)
+    place = task.options.get(key, options_of_try.get(key, ""))
+    return next((tasks[name] for name in REFERENCE.findall(str(place)) if name in tasks), None)
 
 
 def _tried_task_names(tasks: Tasks) -> set[str]:
@@ -74,15 +82,15 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
     judged = _tried_task_names(tasks)
     for task in tasks.values():
         place = place_text(task.run, task.at)
-        words = _words(task, tasks, by_task)
-        key = " ".join(words)
+        # a fixed name, because composing the default name takes longer than everything else
+        options = _known_options(task, tasks, by_task) | {"name": task.run}
+        key = str(sorted(options.items()))
         if key not in resolved:
-            # a fixed name, because composing the default name takes longer than everything else
-            resolved[key] = engine.resolve([*words, f"name={task.run}"], place, here)
+            resolved[key] = resolve_options(options, place, here)
         recipe = by_task[task.name] = resolved[key]
         # the recipe does not show which tasks an option names in braces
         in_recipe = plain_options(task.options) | OWN_KEYS
-        with_braces = [(key, text) for key, text in task.options.items() if key not in in_recipe]
+        with_braces = [(key, value) for key, value in task.options.items() if key not in in_recipe]
         identity = [task.tool, task.seed, task.best, task.tried, with_braces]
         first_task = first_tasks.setdefault(str([*identity, recipe.values() | OWN_KEYS]), task)
         if first_task is not task and task.run == first_task.run:
@@ -119,10 +127,10 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
         text = f"run {trunk.run} has no seed {task.seed}. Give both runs the same seeds."
         raise UserError(f"{place}: resume={recipe.resume}: {text}")
     try:
-        engine.check_trunk(recipe, trunk_recipe)
+        check_trunk(recipe, trunk_recipe)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
-    keys = engine.options_to_keep(trunk_recipe, step)
+    keys = options_to_keep(trunk_recipe, step)
     if keys:
         text = f"run {trunk.run} does not keep this checkpoint. Write into run {trunk.run}: {keys}."
         raise UserError(f"{place}: resume={recipe.resume}: {text}")
@@ -142,7 +150,7 @@ def _check_choice(place: str, best: BestChoice, tool: str, recipe: Recipe) -> No
 
     Raises:
         UserError: The measure cannot tell which value is better."""
-    if not best.by and tool == "pretrain" and not engine.predicts_labels(recipe.objective):
+    if not best.by and tool == "pretrain" and not predicts_labels(recipe.objective):
         text = f"best: {best.of}: accuracy and loss of pre-training say nothing about the features"
         measure = (*_online(recipe), "MEASURE")[0]
         raise UserError(f"{place}: {text}. Write best: {{of: {best.of}, by: {measure}}}.")
@@ -191,7 +199,7 @@ def _check_known(key: str, measure: str, run: str, tool: str, recipe: Recipe) ->
 
 def _is_probed(row: Metric) -> bool:
     """Return whether only probes measure the metric."""
-    probes = {*engine.MEASURES} - {"top1"}
+    probes = {*MEASURES} - {"top1"}
     return row.unit == PIXEL_SHARE or row.name.removesuffix("_*") in probes
 
 
@@ -200,7 +208,7 @@ def _probed(recipe: Recipe) -> list[str]:
     of_measures = {
         "few_shot": [f"few_shot_{shots}" for shots in recipe.probe.shots],
         "top1": ["top1", "top5", "real"],
-        engine.SEGMENTATION: ["miou", "pixel_accuracy"],
+        SEGMENTATION: ["miou", "pixel_accuracy"],
     }
     measures = recipe.probe.measures
     return [name for measure in measures for name in of_measures.get(measure, [measure])]
@@ -210,7 +218,7 @@ def _online(recipe: Recipe) -> list[str]:
     """Return the probe metrics in the result.json of a training run."""
     if recipe.probe.every:
         return [PROBED + measure for measure in _probed(recipe)]
-    has_knn = recipe.eval.knn and not engine.predicts_labels(recipe.objective)
+    has_knn = recipe.eval.knn and not predicts_labels(recipe.objective)
     return [f"{PROBED}knn"] if has_knn else []
 
 
@@ -227,28 +235,29 @@ def add_recipe_values(tasks: Tasks, resolved: Recipes) -> Tasks:
         weights = sources(task.options).values()
         unknown |= {source.network_key for source in weights if REFERENCE.search(source.place)}
         if _source_task(task, tasks) or "init" in unknown:
-            unknown |= {*engine.from_init()} - task.options.keys()
+            from_init = {key for key, declared in all_keys().items() if declared.from_init}
+            unknown |= from_init - task.options.keys()
         recipe = resolved[name]
         if id(recipe) not in computed:
-            computed[id(recipe)] = engine.computed_values(recipe)
+            computed[id(recipe)] = computed_values(recipe)
         values = computed[id(recipe)] | {"seed": task.seed}
         known = {key: value for key, value in values.items() if key not in unknown}
         completed[name] = replace(task, values=known)
     return completed
 
 
-def _words(task: Task, tasks: Tasks, resolved: Recipes) -> list[str]:
-    """Return the options of a task as words that can be resolved before the needed runs exist."""
+def _known_options(task: Task, tasks: Tasks, resolved: Recipes) -> Values:
+    """Return the options of a task that can be resolved before the needed runs exist."""
     options = plain_options(task.options)
     origin = _source_task(task, tasks)
     if origin:
-        options = engine.with_origin(options, resolved[origin.name])
+        options = with_origin(options, resolved[origin.name])
     tried = tasks[task.best[0][0]].tried if task.best else {}
-    options |= plain_options({key: option_text(value) for key, value in tried.items()})
+    options |= plain_options(tried)
     options.pop("hub.repo", None)  # the repository differs between tasks
     if _source_task(task, tasks, "resume"):  # use the other task's name as its path
         options["resume"] = REFERENCE.sub(r"\1", task.options["resume"])
-    return option_words(options)
+    return options
 
 
 def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
@@ -268,7 +277,7 @@ def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
         place = place_text(task.run, task.at)
         chosen = ["the best tried values"] if name in judged else []
         try:
-            texts = engine.few_image_lines(recipe, chosen, task.run == study.report.test, read)
+            texts = few_image_lines(recipe, chosen, task.run == study.report.test, read)
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
         for text in texts:
@@ -284,10 +293,10 @@ def describe_absent_data(resolved: Recipes) -> list[str]:
     """
     away: dict[str, None] = {}
     for data in (recipe.data for recipe in resolved.values()):
-        if data.path and not engine.exists(data.path):
+        if data.path and not exists(data.path):
             away[data.path] = None
         else:
-            engine.check_place(data)
+            check_place(data)
     text = "splits, labels and numbers of images were not checked, because this machine has no"
     return [f"{text} {list_names([*away])}"] if away else []
 
@@ -295,13 +304,13 @@ def describe_absent_data(resolved: Recipes) -> list[str]:
 def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
     """Return how an evaluation pools features, or an empty text without pooling or if unknown."""
     probe, origin = resolved[task.name].probe, _source_task(task, tasks)
-    if task.tool != "evaluate" or probe.feature == "hidden" or {*probe.measures} <= engine.TOKENS:
+    if task.tool != "evaluate" or probe.feature == "hidden" or {*probe.measures} <= TOKENS:
         return ""
     if probe.pool:
         return probe.pool
     if origin:
         return resolved[origin.name].pool
-    is_fresh = task.options.get("init", engine.SCRATCH) == engine.SCRATCH
+    is_fresh = task.options.get("init", SCRATCH) == SCRATCH
     return "token" if is_fresh else ""
 
 

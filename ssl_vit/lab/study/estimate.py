@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...formatting import format_bytes, format_count, list_names, plain_table
-from .. import engine, estimate
+from ...recipe.identity import computed_values
+from ...recipe.schema import Recipe
+from .. import estimate
 from ..compare import FEWEST, list_limits
 from ..options import PlanOptions
 from .read import find_references
@@ -17,6 +19,11 @@ from .tasks import Task, weight_sources
 if TYPE_CHECKING:
     from ...jobs.step_time import StepTime
 
+# keys that change the experiment but not the time of a step
+NOT_TIMED = (
+    *("seed", "init", "optim.steps", "optim.lr", "optim.warmup", "model.name"),
+    *("data.share", "data.validation", "data.validation_from", "data.group"),
+)
 # {key: (heading, formatter)} of the table of a study's costs
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tasks": ("tasks", str),
@@ -99,8 +106,8 @@ def estimate_request(request: StudyRequest, options: PlanOptions) -> StudyEstima
     for name, recipe in request.recipes.items():
         run, step = request.tasks[name].run, None
         if options.probe and recipe.trains:
-            key = engine.timing_key(recipe)
-            step = step_times[key] = step_times.get(key) or engine.measure(recipe)
+            key = timing_key(recipe)
+            step = step_times[key] = step_times.get(key) or _measure(recipe)
         estimates[name] = estimate.estimate(recipe, options, step)
         by_run.setdefault(run, []).append(estimates[name])
         for text in estimates[name].warnings:
@@ -150,14 +157,14 @@ def _spent(
     """
     names = [task.name, *weight_sources(request.tasks, task.name)]
     options = {name: request.tasks[name].options for name in names}
-    trunks = find_references({name: texts.get("resume", "") for name, texts in options.items()})
+    trunks = find_references(options[name].get("resume") for name in names)
     spent = 0.0
     for name in names:
         if name not in trunks:
             cost = estimates[name]
             whole_length = 1 + cost.begins_at / max(1, cost.steps)  # includes the trunk's steps
             spent += math.nan if cost.exaflop is None else cost.exaflop * whole_length
-        if not find_references({"init": options[name].get("init", "")}):
+        if not find_references([options[name].get("init")]):
             upstream = request.recipes[name].init_source.upstream_cost()["exaflop"]
             spent += math.nan if upstream is None else upstream
     return spent
@@ -187,3 +194,20 @@ def _total(values: Iterable[float | None]) -> float | None:
     """Sum the known values. Return None if no value is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def timing_key(recipe: Recipe) -> str:
+    """Return a text that is equal for recipes with equally long steps."""
+    values = computed_values(recipe).items()
+    return str(sorted((key, str(value)) for key, value in values if key not in NOT_TIMED))
+
+
+def _measure(recipe: Recipe) -> "StepTime":
+    """Time the first steps of a run on this machine.
+
+    Raises:
+        UserError: The recipe is an evaluation, or the run itself raises the error.
+    """
+    from ...jobs import step_time  # imports torch
+
+    return step_time.measure(recipe)

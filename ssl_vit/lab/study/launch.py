@@ -1,14 +1,13 @@
 """Define the interface of a launcher, and what all launchers need to know about a task."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import UserError
-from ...formatting import option_text
 from ...metrics import (
     PROBED,
     Row,
@@ -20,12 +19,14 @@ from ...metrics import (
     use_plugin_rows,
 )
 from ...recipe import records
+from ...recipe.keys import Values
 from ...recipe.records import Record
 from ...recipe.records.run import Environment, Measured
 from ...recipe.schema import Recipe
+from ...recipe.words import write_all
 from ..run_folder import HINT
 from .hours import Group, HoursPlan
-from .read import REFERENCE, find_references
+from .read import fill_references, find_references
 from .tasks import Task, Tasks
 
 RESULT = "result.json"
@@ -192,7 +193,8 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
     for key, value in best.items():
         values = [setting[key] for setting in settings.values()]
         numbers = {number for number in values if type(number) in (int, float)}
-        if len(numbers) > 1 and value in (min(numbers), max(numbers)):
+        is_switch = len(numbers) == 2 and 0 in numbers  # off and on, such as data.mixup
+        if len(numbers) > 1 and not is_switch and value in (min(numbers), max(numbers)):
             edges.append(key)
     return best, len(means), edges
 
@@ -254,7 +256,7 @@ def tuned_needs(task: Task, tasks: Tasks) -> set[str]:
     """
     if task.best is None:
         return set()
-    return {*task.needs} - {*task.best[0]} - find_references(task.options)
+    return {*task.needs} - {*task.best[0]} - find_references(task.options.values())
 
 
 def chosen_needs(task: Task, tasks: Tasks, folder: Path) -> set[str]:
@@ -264,36 +266,36 @@ def chosen_needs(task: Task, tasks: Tasks, folder: Path) -> set[str]:
         UserError: `best_values` cannot choose.
     """
     values = best_values(task, tasks, folder)[0]
-    runs = find_references({key: option_text(value) for key, value in values.items()})
+    runs = find_references(values.values())
     return {name for name in tuned_needs(task, tasks) if tasks[name].run in runs}
 
 
 def task_command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
-    """Return the tool and the options that run a task, once the needed tasks have finished."""
+    """Return the tool and the words that run a task, once the needed tasks have finished."""
     chosen = best_values(task, tasks, folder)[0] if task.best else {}
-    return [task.tool, *_words(task, tasks, folder, chosen)]
+    return [task.tool, *write_all(_options(task, tasks, folder, chosen))]
 
 
-def planned_options(task: Task, tasks: Tasks, folder: Path) -> tuple[list[str], list[str]]:
+def planned_options(task: Task, tasks: Tasks, folder: Path) -> tuple[Values, list[str]]:
     """Return the options that run a task, before all needed tasks have finished.
 
     If some tries have finished, the options hold the best values so far, as in `task_command`.
 
     Returns:
-        The options as words KEY=VALUE, and the keys whose values are not chosen yet, because no try
-            has finished.
+        `{dotted key: value}`, and the keys whose values are not chosen yet, because no try has
+            finished.
     """
     if task.best is None:
-        return _words(task, tasks, folder, {}), []
+        return _options(task, tasks, folder, {}), []
     with suppress(UserError):  # no try has a result yet
         best = best_values(task, tasks, folder)[0]
-        return _words(task, tasks, folder, best), []
+        return _options(task, tasks, folder, best), []
     tried_keys = [key for name in task.best[0] for key in tasks[name].tried]
-    return _words(task, tasks, folder, {}), [*dict.fromkeys(tried_keys)]
+    return _options(task, tasks, folder, {}), [*dict.fromkeys(tried_keys)]
 
 
-def _words(task: Task, tasks: Tasks, folder: Path, chosen: Mapping[str, Any]) -> list[str]:
-    """Return the options of a task as words, with paths in place of names in braces.
+def _options(task: Task, tasks: Tasks, folder: Path, chosen: Values) -> Values:
+    """Return the options of a task, with paths in place of names in braces.
 
     Args:
         task: Task to run.
@@ -304,10 +306,7 @@ def _words(task: Task, tasks: Tasks, folder: Path, chosen: Mapping[str, Any]) ->
     root = folder.resolve()
     # a chosen value may name a run, which stands for the needed task of the run
     task_of_run = {tasks[name].run: name for name in task.needs}
-    options = task.options | {key: option_text(value) for key, value in chosen.items()}
-    options = {
-        key: REFERENCE.sub(lambda match: str(root / task_of_run.get(match[1], match[1])), text)
-        for key, text in options.items()
-    }
-    options |= {"seed": str(task.seed), "out": str(root), "name": task.name}
-    return [f"{key}={text}" for key, text in options.items()]
+    options = task.options | chosen
+    names = {name: name for name in find_references(options.values())} | task_of_run
+    options = fill_references(options, {name: str(root / path) for name, path in names.items()})
+    return options | {"seed": task.seed, "out": str(root), "name": task.name}

@@ -26,8 +26,11 @@ from ...formatting import (
     process_environment,
     shell_command,
 )
+from ...recipe.words import write_all
 from ...runs import files, shared
-from .. import engine
+from ...runs.environment import cores, requested_threads
+from ...runs.lock import is_held
+from ..memory import memory_need
 from .hours import SAVED_EVERY, Hours, task_kind
 from .launch import (
     LaunchOutcome,
@@ -120,11 +123,11 @@ class LocalExecutor:
     def __init__(self, job: StudyJob) -> None:
         self.names: list[str] = usable_gpus()
         self.gpus = bool(self.names)
-        most = len(self.names) or min(engine.cores(), len(job.tasks))
+        most = len(self.names) or min(cores(), len(job.tasks))
         self.parallel = job.parallel or max(
             1, min(most, usable_memory() // largest_need(job, self.gpus))
         )
-        self.cores = max(1, engine.cores() // self.parallel)
+        self.cores = max(1, cores() // self.parallel)
         self.begun: list[tuple[TaskProcess, str]] = []  # each child with its GPU
         several = len(job.tasks) - len(job.finished) > 1
         self.attempts = WARM_ATTEMPTS if several and is_possible() else 0
@@ -186,8 +189,8 @@ def preview(job: StudyJob, how: str = "") -> list[str]:
     lines = [_opening(job, how)]
     for name, task in job.tasks.items():
         if not has_result(job.folder, name):
-            words, chosen = planned_options(task, job.tasks, job.folder)
-            words = [task.tool, *words, *(f"{key}=?" for key in chosen)]
+            options, undecided = planned_options(task, job.tasks, job.folder)
+            words = [task.tool, *write_all(options), *(f"{key}=?" for key in undecided)]
             lines.append(f"would run   {name}: {' '.join(words)}")
     return lines
 
@@ -212,7 +215,7 @@ def start_process(
 
 def largest_need(job: StudyJob, gpu: bool) -> int:
     """Return the bytes of memory that the largest task needs."""
-    return max(engine.memory_need(recipe, gpu) for recipe in job.recipes.values())
+    return max(memory_need(recipe, gpu) for recipe in job.recipes.values())
 
 
 def usable_gpus() -> list[str]:
@@ -407,7 +410,7 @@ class _Processes:
                 self._fail(task.name, f"needs {missing}", "left out")
             if self.signals or len(self.running) >= self.parallel or not {*task.needs} <= ended:
                 continue
-            is_written = is_recent_loss and engine.is_written(self.folder / task.name)
+            is_written = is_recent_loss and is_held(self.folder / task.name)
             if task.name not in self.failed and not is_written and self._is_used(task.name):
                 self._launch(task)
         is_tuned = self.hours is None or {*self.hours.order[0].tasks} <= ended
@@ -499,7 +502,7 @@ class _Processes:
         except UserError as error:
             self._fail(task.name, str(error))
             return
-        extra = {"compute.threads": engine.requested_threads() or self.executor.cores}
+        extra = {"compute.threads": requested_threads() or self.executor.cores}
         if self.executor.gpus:  # the other cores load the data
             extra["compute.workers"] = max(1, self.executor.cores - 1)
         options += [f"{key}={value}" for key, value in extra.items() if key not in task.options]

@@ -16,7 +16,8 @@ from typing import Any
 
 from ...errors import LostError, UserError, one_line
 from ...formatting import PACKAGE, process_environment
-from .. import engine
+from ...runs.environment import cores
+from ...runs.lock import is_held, wait_until_free
 from .launch import LaunchOutcome, StudyJob
 from .local import Local, TaskProcess, largest_need, preview, run, start_process
 
@@ -124,7 +125,7 @@ def _connect(ray: Any) -> str:
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "job_config": search}
     try:
         try:
-            ray.init(num_cpus=engine.cores(), include_dashboard=False, **quiet)
+            ray.init(num_cpus=cores(), include_dashboard=False, **quiet)
             return "started on this machine"
         except ValueError:  # a cluster exists, and its cores are already set
             ray.init(**quiet)
@@ -144,10 +145,10 @@ def run_task(
     """
     # nohup and & make child processes ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    doing = "waits for the process that writes the run" if engine.is_written(folder) else "starts"
+    doing = "waits for the process that writes the run" if is_held(folder) else "starts"
     with log.open("a") as file:
         file.write(f"on {socket.gethostname()}: {doing}\n")
-    engine.wait_until_free(folder)
+    wait_until_free(folder)
     devices = {key: text for key, text in os.environ.items() if key.endswith("_VISIBLE_DEVICES")}
     process = start_process(line, environment | devices, log, cwd)
     try:

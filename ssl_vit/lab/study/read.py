@@ -7,7 +7,8 @@ place, the key and what is expected.
 
 import graphlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -24,7 +25,10 @@ from pydantic import (
 from ...errors import UserError, suggest
 from ...formatting import option_text
 from ...metrics import TESTED
+from ...recipe.keys import Values, convert
 from ...recipe.parsing import flatten, load_yaml
+from ...recipe.schema import all_keys
+from ...recipe.words import read as read_text
 
 # {column: type} of the results table, which also has one column per axis
 COLUMNS = {
@@ -93,17 +97,24 @@ def _names(node: Any) -> tuple[str, ...]:
     return names
 
 
-def _options(node: Any) -> dict[str, str]:
-    """Return `{dotted key: text}` of a mapping of options.
+def _options(node: Any) -> Values:
+    """Return `{dotted key: value}` of a mapping of options.
 
     Raises:
         ValueError: A key is not allowed in a study.
     """
-    options = {key: option_text(value) for key, value in flatten(_keyed(node)).items()}
-    for key, text in options.items():
+    options = flatten(_keyed(node))
+    for key, value in options.items():
         if key in OURS:
+            text = option_text(value)
             raise ValueError(f"{key}: {text}: not allowed in a study. {OURS[key]}")
-    return options
+    return {key: _typed(key, value) for key, value in options.items()}
+
+
+def _typed(key: str, value: Any) -> Any:
+    """Return a value of the file in the type that the key of recipes takes."""
+    known = all_keys()
+    return convert(known[key], value) if key in known else value
 
 
 def _tries(node: Any) -> dict[str, list[Any]]:
@@ -118,7 +129,7 @@ def _tries(node: Any) -> dict[str, list[Any]]:
             raise ValueError(f"{key}: expected a list of values, not {_shown(values)}")
         if len({*map(option_text, values)}) < len(values):
             raise ValueError(f"{key}: {_shown(values)}: a value appears twice. Remove a copy.")
-    return tries
+    return {key: [_typed(key, value) for value in values] for key, values in tries.items()}
 
 
 def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
@@ -158,11 +169,11 @@ class Setting(NamedTuple):
     """Settings of a run at a name of an axis.
 
     Attributes:
-        options: `{dotted key: text}` as on a command line.
+        options: `{dotted key: value}`.
         tries: `{dotted key: values to try}`.
     """
 
-    options: dict[str, str]
+    options: Values
     tries: dict[str, list[Any]]
 
 
@@ -174,7 +185,7 @@ def _setting(node: Any) -> Setting:
 
 Keyed = BeforeValidator(_keyed)
 Names = Annotated[tuple[str, ...], PlainValidator(_names)]
-Options = Annotated[dict[str, str], PlainValidator(_options)]
+Options = Annotated[Values, PlainValidator(_options)]
 Tries = Annotated[dict[str, list[Any]], PlainValidator(_tries)]
 Seeds = Annotated[tuple[int, ...], PlainValidator(seeds_of)]
 Settings = Annotated[dict[str, Annotated[Setting, PlainValidator(_setting)]], Keyed]
@@ -354,9 +365,29 @@ def build(content: Mapping[str, Any], where: str) -> Study:
     return study
 
 
-def find_references(options: Mapping[str, str]) -> set[str]:
-    """Return the names in braces in the values of options."""
-    return {name for value in options.values() for name in REFERENCE.findall(value)}
+def find_references(values: Iterable[Any]) -> set[str]:
+    """Return the names in braces in the texts among some values."""
+    texts = (value for value in values if isinstance(value, str))
+    return {name for text in texts for name in REFERENCE.findall(text)}
+
+
+def fill_references(options: Values, names: Mapping[str, str]) -> Values:
+    """Replace `{NAME}` in the texts among options, and keep all other names in braces.
+
+    Args:
+        options: `{dotted key: value}`.
+        names: `{NAME: text}`.
+    """
+    return {key: _fill(key, value, names) for key, value in options.items()}
+
+
+def _fill(key: str, value: Any, names: Mapping[str, str]) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = REFERENCE.sub(lambda match: names.get(match[1], match[0]), value)
+    known = all_keys()
+    # {seed} may stand for a number
+    return read_text(known[key], text) if text != value and key in known else text
 
 
 def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
@@ -388,7 +419,7 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
         special_keys = [f"{run}@{name}" for other_axis, name in at.items() if other_axis != axis]
         general += [(f"{place}.{key}", settings[key]) for key in (ALL, run) if key in settings]
         special += [(f"{place}.{key}", settings[key]) for key in special_keys if key in settings]
-    options: dict[str, str] = {}
+    options: Values = {}
     tries: dict[str, list[Any]] = {}
     for place, setting in (*general, *special):
         tries |= setting.tries
@@ -396,7 +427,7 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
             text = f"run {run} tries several values of this key. Remove the option or the tries."
             raise UserError(f"{place}: {key}: {text}")
         options |= setting.options
-    return Setting({key: text for key, text in options.items() if key not in tries}, tries)
+    return Setting({key: value for key, value in options.items() if key not in tries}, tries)
 
 
 def settings_of(study: Study, run: str) -> Iterator[Setting]:
@@ -427,8 +458,7 @@ def _named_in(study: Study, run: str) -> set[str]:
     """Return all names in braces in the options and tried values of a run, at any axis name."""
     names: set[str] = set()
     for setting in settings_of(study, run):
-        tried = {option_text(value) for values in setting.tries.values() for value in values}
-        names |= find_references(setting.options | {text: text for text in tried})
+        names |= find_references([*setting.options.values(), *chain(*setting.tries.values())])
     return names
 
 

@@ -9,6 +9,7 @@ run stays and is listed.
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +21,15 @@ from ...formatting import list_names
 from ...recipe import records
 from ...recipe.names import is_name
 from ...recipe.records import MayLack, Record, Whole
+from ...recipe.schema import Recipe
 from ...runs.files import write_atomically
+from ...runs.folder import Run
 from ...runs.shared import STUDY
 from .. import run_folder
 from ..compare import Comparison, Rule, list_comparisons
 from .hours import Group
 from .launch import RESULT, planned_options
-from .read import REFERENCE, Study
+from .read import Study, fill_references
 from .tasks import Task, Tasks
 
 FILE = STUDY
@@ -105,6 +108,15 @@ class History:
     changes: tuple[str, ...] = ()
     ends: int = 1
     dropped: tuple[str, ...] = ()
+
+
+def lock(folder: Path) -> AbstractContextManager[None]:
+    """Lock a study's folder against further writers.
+
+    Raises:
+        UserError: A live process is writing in the folder.
+    """
+    return Run(Recipe(name=folder.name, out=str(folder.parent))).lock()
 
 
 def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
@@ -202,8 +214,8 @@ def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
         place = renamed.name
         for number in itertools.count(2):
             placed = replace(renamed, name=place)
-            words, undecided = planned_options(placed, settled, folder)
-            why = run_folder.why_not_planned(folder / place, placed.values, words, undecided)
+            options, undecided = planned_options(placed, settled, folder)
+            why = run_folder.why_not_planned(folder / place, placed.values, options, undecided)
             if not why and place not in settled:
                 break
             foreign[place] = why
@@ -217,10 +229,8 @@ def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
 
 def _renamed(task: Task, names: Mapping[str, str]) -> Task:
     """Return the task with the final names of all tasks that the task refers to."""
-    options = {
-        key: REFERENCE.sub(lambda match: f"{{{names.get(match[1], match[1])}}}", text)
-        for key, text in task.options.items()
-    }
+    in_braces = {name: f"{{{settled}}}" for name, settled in names.items()}
+    options = fill_references(task.options, in_braces)
     needs = tuple(names[name] for name in task.needs)
     best = task.best and (tuple(names[name] for name in task.best[0]), task.best[1])
     return replace(task, options=options, needs=needs, best=best)

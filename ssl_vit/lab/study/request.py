@@ -1,24 +1,23 @@
-"""Build a study from the words of a command line or from a Python mapping."""
+"""Build the study that the study tool was called with."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import format_count
-from ...recipe.parsing import parse_path
+from ...recipe.given import Arguments, Given, Unread
+from ...recipe.parsing import exists, parse_path
+from ...recipe.recipe_files import RECIPES, recipe_names, study_names
 from ...recipe.schema import build as build_recipe
-from ...recipe.tool import build, option_name, split
-from ...recipe.words import check_keys
-from .. import engine
+from ...recipe.tool import option_name, parse
+from ...recipe.words import NULLS, PRESETS, check_keys
 from . import check, read, sweep, worth
 from .hours import HoursPlan
-from .options import StudyOptions
+from .options import RELEASED, StudyOptions
+from .task_options import study_keys
 from .tasks import Tasks, plan_tasks, warn_about_other_tries, without_missing
-
-PRESETS = ("data", "model")  # presets, whose place a file may have
-NULLS = ("null", "none")
 
 
 @dataclass(frozen=True)
@@ -51,55 +50,49 @@ class StudyRequest:
 
 
 def parse_request(
-    words: Sequence[str],
+    arguments: Arguments,
     content: Mapping[str, Any] | None = None,
     stand_ins: bool = False,
     look: bool = True,
 ) -> StudyRequest:
-    """Plan a study from the words of a command line, and check everything before a task starts.
+    """Plan a study from the arguments of the study tool, and check it before a task starts.
 
-    The images may be on another machine if `stand_ins` is set or the words contain `--check`.
+    The images may be on another machine if `stand_ins` or the option `check` is set.
 
     Args:
-        words: Words of the command line.
-        content: Study as a mapping, or None if the words name a recipe or a file.
-        stand_ins: Use made-up paths for places that the command line does not set.
+        arguments: Arguments of the tool.
+        content: Study as a mapping, or None if the arguments name a recipe or a file.
+        stand_ins: Use made-up paths for places that the arguments do not set.
         look: Read the images that are on this machine.
 
     Raises:
         UserError: An option or the study's file is wrong.
     """
-    swept = None
-    if sweep.SWEEP in words:
-        words, swept = sweep.split(words)
-    texts, rest = split(StudyOptions, words)
-    study_options = build(StudyOptions, texts)
-    recipe_texts = engine.parse(rest)
-    if recipe_texts.get("plugin") is not None:
-        recipe_texts["plugin"] = _absolute(recipe_texts["plugin"])
-        engine.run_plugin(recipe_texts["plugin"])  # the plugin's keys are known from here on
+    arguments, swept = sweep.split(arguments)
+    study_options = parse(StudyOptions, arguments)
+    unread = study_options.unread.with_absolute_plugin()
+    unread.run_plugin()
+    plugin_only = unread.keep(("plugin",))
     planned = None
     if study_options.recipe == worth.NAME:
-        study_options, planned = _plan_worth(
-            study_options, recipe_texts, may_time=not (stand_ins or study_options.dry)
-        )
-        content = planned.study
-        recipe_texts = {key: text for key, text in recipe_texts.items() if key == "plugin"}
+        may_time = not (stand_ins or study_options.dry)
+        study_options, planned = _plan_worth(study_options, unread, may_time)
+        content, unread = planned.study, plugin_only
     elif study_options.hours is not None:
         text = f"only recipe={worth.NAME} takes hours=. Leave hours= out."
         raise UserError(f"hours={study_options.hours:g}: {text}")
-    study, default_name = _find_study(study_options, recipe_texts, content, swept)
+    study, default_name = _find_study(study_options, unread, content, swept)
     if swept is not None:  # the runs of the sweep hold all other options
-        recipe_texts = {key: text for key, text in recipe_texts.items() if key == "plugin"}
+        unread = plugin_only
     name = study_options.name or default_name
     build_recipe({"name": name})  # checks the name
-    places, options = _split_places(study, recipe_texts)
+    places, given = _split_places(study, unread)
     lines: list[str] = []
     if stand_ins:
         places = {place: _stand_in(study, place) for place in study.places} | places
     else:
         study, lines = without_missing(study, places)
-    tasks = plan_tasks(study, places, options)
+    tasks = plan_tasks(study, places, given)
     recipes = check.recipes(study, tasks, here=not (stand_ins or study_options.check))
     tasks = check.add_recipe_values(tasks, recipes)
     if look:
@@ -115,7 +108,7 @@ def parse_request(
         name=name,
         folder=folder,
         tool_options=study_options,
-        plugin=recipe_texts.get("plugin"),
+        plugin=given.values.get("plugin"),
         cautions=lines,
         opening=planned.lines if planned else [],
         hours=planned.plan if planned and study_options.launcher == "local" else None,
@@ -124,17 +117,17 @@ def parse_request(
 
 def _find_study(
     options: StudyOptions,
-    texts: Mapping[str, str],
+    unread: Unread,
     content: Mapping[str, Any] | None,
-    swept: Sequence[str] | None,
+    swept: sweep.Swept | None,
 ) -> tuple[read.Study, str]:
     """Return the study of a mapping, a sweep or a file, and the default name of its folder.
 
     Args:
         options: Options of the study tool.
-        texts: `{key: text}` of the other options.
+        unread: All other keys that the user gave.
         content: Study as a mapping, or None.
-        swept: Keys after the word `sweep`, or None.
+        swept: Keys with several values, or None.
 
     Raises:
         UserError: An option or the study is wrong.
@@ -146,13 +139,9 @@ def _find_study(
             )
         study, stem = read.build(content, "the study"), options.name
     elif swept is not None:
-        _check_options(texts, ())
-        keys = [
-            key
-            for key in swept
-            if key in texts and ("," in texts[key] or engine.changes_experiment(key))
-        ]
-        content, stem = sweep.content(options.recipe, texts, keys, options.match)
+        _check_keys([*unread.keys, *swept.values], unread, ())
+        axes, unread = sweep.axes(swept, unread)
+        content, stem = sweep.content(options.recipe, _read_given(unread), axes, options.match)
         study = read.build(content, sweep.SWEEP)
     else:
         path = _find_study_file(options.recipe)
@@ -168,27 +157,54 @@ def _find_study(
     return study, stem
 
 
-def _split_places(
-    study: read.Study, texts: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Split command-line options into paths of the study's places and options of its tasks.
+def _split_places(study: read.Study, unread: Unread) -> tuple[dict[str, str], Given]:
+    """Return the paths of the study's places, and the values for the study's tasks.
 
     Raises:
         UserError: A place has the name of an option, or an option is wrong.
     """
     for place in study.places:
-        is_option = place in StudyOptions.options() or place in engine.study_keys()
+        is_option = place in StudyOptions.options() or place in study_keys()
         if is_option and place not in PRESETS:
             raise UserError(f"places: {place}: ssl_vit has an option {place}=. Rename the place.")
-    options = {key: text for key, text in texts.items() if key not in study.places}
-    _check_options(options, study.places)
-    paths = {key: text for key, text in texts.items() if key in study.places}
+    paths, unread = unread.take(study.places)
+    _check_keys(unread.keys, unread, study.places)
     places = {key: _absolute(text) for key, text in paths.items() if text.lower() not in NULLS}
-    return places, options
+    return places, _read_given(unread)
+
+
+def _read_given(unread: Unread) -> Given:
+    """Return the values that the user gave for all tasks of a study.
+
+    Raises:
+        UserError: A value is wrong, or holds braces, which only a study's file may use.
+    """
+    given = unread.read()
+    for key, value in given.values.items():
+        if read.find_references([value]):
+            raise UserError(
+                f"{key}={value}: braces are allowed only in a study's file. Write the value itself."
+            )
+    return given
+
+
+def _check_keys(keys: Iterable[str], unread: Unread, places: Collection[str]) -> None:
+    """Check the recipe keys that a user sets for the whole study.
+
+    Raises:
+        UserError: A key is unknown, or a study sets the key itself.
+    """
+    if "seed" in unread.keys:
+        seed = unread.text("seed")
+        seeds = seed if "," in seed else f"{seed},"
+        text = f"a study takes seeds=. Use `seeds={seeds}` for this seed, or `seeds=N` for N seeds."
+        raise UserError(f"seed={seed}: {text}")
+    known_options = [*map(option_name, StudyOptions.options().values()), *places]
+    check_keys(keys, known=study_keys(), others=known_options)
 
 
 def _plan_worth(
-    options: StudyOptions, texts: Mapping[str, str], may_time: bool
+    options: StudyOptions, unread: Unread, may_time: bool
 ) -> tuple[StudyOptions, worth.WorthPlan]:
     """Plan `study/worth` and return the options that run the planned study.
 
@@ -199,7 +215,9 @@ def _plan_worth(
         text = f"{worth.NAME} times steps on this machine instead. Leave device= out."
         raise UserError(f"device={options.device}: {text}")
     name = options.name or worth.NAME.rpartition("/")[2]
-    planned = worth.build(texts, options, Path(options.out) / name, may_time)
+    released, unread = unread.take((RELEASED,))
+    values = unread.read().values | released
+    planned = worth.build(values, options, Path(options.out) / name, may_time)
     parallel = options.parallel
     if options.launcher != "local":
         planned.lines.append(
@@ -223,46 +241,26 @@ def _find_study_file(name: str | None) -> Path:
     Raises:
         UserError: No such study exists.
     """
-    known = engine.studies()
-    names = [*known, worth.NAME]
+    names = [*study_names(), worth.NAME]
     if name is None:
         choices = f"Choose from: {', '.join(names)}. Or name a study's file."
         raise UserError(f"recipe= is missing. {choices}")
-    if name in known:
-        return known[name]
+    if name in study_names():
+        return RECIPES / f"{name}.yaml"
     path = parse_path(name, "recipe")
     if path.suffix in (".yaml", ".yml"):
         if path.is_file():
             return path
         raise UserError(f"recipe={name}: no such file. Check the path.")
-    if name in engine.recipe_names():
+    if name in recipe_names():
         remedy = f"To compare values, type recipe={name} sweep KEY=VALUE,VALUE."
         raise UserError(f"recipe={name}: a recipe, not a study. {remedy}")
     raise UserError(f"recipe={name}: not a study and not a .yaml file, {suggest(name, names)}")
 
 
-def _check_options(options: Mapping[str, str], places: Collection[str]) -> None:
-    """Check the recipe keys that a command line sets for the whole study.
-
-    Raises:
-        UserError: A key is unknown, or a value holds braces, which only a study file may use.
-    """
-    if seed := options.get("seed"):
-        seeds = seed if "," in seed else f"{seed},"
-        text = f"a study takes seeds=. Use `seeds={seeds}` for this seed, or `seeds=N` for N seeds."
-        raise UserError(f"seed={seed}: {text}")
-    known_options = [*map(option_name, StudyOptions.options().values()), *places]
-    check_keys(options, known=engine.study_keys(), others=known_options)
-    for key, text in options.items():
-        if read.REFERENCE.search(text):
-            raise UserError(
-                f"{key}={text}: braces are allowed only in a study's file. Write the value itself."
-            )
-
-
 def _absolute(place: str) -> str:
     """Return an existing path as an absolute path, and any other text unchanged."""
-    return str(Path(place).resolve()) if engine.exists(place) else place
+    return str(Path(place).resolve()) if exists(place) else place
 
 
 def _stand_in(study: read.Study, place: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from ...errors import UserError
 from ...formatting import format_count, process_command, process_environment, shell_command
 from ...runs.files import write_atomically
-from .. import engine
+from ..memory import check_processes
 from .launch import LaunchOutcome, StudyJob, has_result
 from .tasks import Task
 
@@ -228,7 +228,7 @@ def _options(job: StudyJob) -> list[str]:
     nodes, each = _layout(values)
     for name, recipe in job.recipes.items():
         try:
-            engine.check_processes(recipe, nodes * each)
+            check_processes(recipe, nodes * each)
         except UserError as error:
             raise UserError(f"slurm={job.slurm}: {name}: {error}") from None
     return [

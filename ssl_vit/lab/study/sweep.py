@@ -7,61 +7,138 @@ compares the values of the first key.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from ...errors import UserError
-from ...recipe.schema import Recipe
-from .. import engine
+from ...formatting import option_text
+from ...recipe.given import Arguments, Given, Pairs, Unread, from_values, plain_value
+from ...recipe.identity import changes_experiment
+from ...recipe.keys import Values
+from ...recipe.load import resolve
+from ...recipe.recipe_files import study_names
+from ...recipe.schema import Recipe, all_keys
+from ...recipe.words import NAMED, SWEEP, read
+from ..images import has_labels
+from .task_options import evaluated_images
 
-SWEEP = "sweep"
 # matches commas outside the brackets of a list and the braces of a mapping
 COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")
+Axes = dict[str, dict[str, Any]]  # {key: {value as text: value}}
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words without `sweep`, and the keys of the options after `sweep`."""
-    words_after = words[words.index(SWEEP) + 1 :]
-    keys = [word.partition("=")[0] for word in words_after if "=" in word]
-    return [word for word in words if word != SWEEP], keys
+class Swept(NamedTuple):
+    """Keys that a user wants to sweep.
+
+    Attributes:
+        words: Keys of the words after `sweep`.
+        values: `{key: values}` from Python.
+    """
+
+    words: list[str]
+    values: dict[str, list[Any]]
+
+
+def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
+    """Return the arguments without `sweep`, and the keys to sweep, or None without `sweep`.
+
+    Raises:
+        UserError: `sweep` from Python is no mapping.
+    """
+    words = arguments.words
+    keys: list[str] = []
+    if SWEEP in words:
+        words_after = words[words.index(SWEEP) + 1 :]
+        keys = [word.partition("=")[0] for word in words_after if "=" in word]
+    pairs: Pairs = []
+    values: dict[str, list[Any]] = {}
+    for key, value in arguments.pairs or ():
+        if key != SWEEP:
+            pairs.append((key, value))
+            continue
+        if not isinstance(value, Mapping):
+            expected = "expected a mapping from keys to lists of values"
+            raise UserError(f"{SWEEP}={option_text(value)}: {expected}")
+        for swept_key, swept_values in _flat(value):
+            if isinstance(swept_values, list | tuple):
+                values[swept_key] = [*swept_values]
+            else:
+                pairs.append((swept_key, swept_values))
+    if SWEEP not in words and len(pairs) == len(arguments.pairs or ()):
+        return arguments, None
+    words = [word for word in words if word != SWEEP]
+    return Arguments(words, None if arguments.pairs is None else pairs), Swept(keys, values)
+
+
+def _flat(swept: Mapping[str, Any]) -> Pairs:
+    """Return dotted keys and values of a mapping that may be nested."""
+    pairs: Pairs = []
+    for key, value in swept.items():
+        if isinstance(value, Mapping):
+            pairs += [(f"{key}.{name}", item) for name, item in value.items()]
+        else:
+            pairs.append((key, value))
+    return pairs
+
+
+def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
+    """Return the values of the swept keys, and all other keys that the user gave.
+
+    A key after the word `sweep` is an option of all runs if it has a single value and does not
+    change the experiment, as in `sweep optim.lr=1e-3,3e-3 compute.threads=1`.
+
+    Raises:
+        UserError: A key has an impossible value.
+    """
+    keys = [
+        key
+        for key in swept.words
+        if key in unread.texts and ("," in unread.texts[key] or changes_experiment(key))
+    ]
+    texts, others = unread.take(keys)
+    known = all_keys()
+    found: Axes = {}
+    for key, text in texts.items():
+        names = COMMA.split(text)
+        if "" in names:
+            raise UserError(f"{key}={text}: a value is empty. Write every value.")
+        found[key] = {name: name if key in NAMED else read(known[key], name) for name in names}
+        if len(names) > len(found[key]):
+            raise UserError(f"{key}={text}: a value appears twice. Remove either value.")
+    for key, values in swept.values.items():
+        found[key] = {option_text(value): plain_value(key, value) for value in values}
+    return found, others
 
 
 def content(
-    recipe: str | None, texts: Mapping[str, str], swept: Iterable[str], match: str | None
+    recipe: str | None, given: Given, axes: Axes, match: str | None
 ) -> tuple[dict[str, Any], str]:
     """Return the study of a sweep with the structure of a study file, and the study's name.
 
     Args:
         recipe: Name of the recipe of all runs.
-        texts: `{key: text}` of all options. The text of a swept key has its values with commas.
-        swept: Keys that have several values.
+        given: Values of the user for all runs.
+        axes: Values of the swept keys.
         match: `exaflop` if the values of the first key get equal compute, else None.
 
     Raises:
         UserError: No key is swept, or an option is wrong.
     """
-    axes = {key: COMMA.split(texts[key]) for key in swept}
     if not axes:
         example = "Type a key with several values, such as sweep corruption.rate=0.15,0.5."
         raise UserError(f"{SWEEP}: no key follows. {example}")
-    if recipe in engine.studies():
+    if recipe in study_names():
         text = f"{SWEEP} needs a recipe, not a study. Use recipe=mpp, or leave {SWEEP} out."
         raise UserError(f"recipe={recipe}: {text}")
     for key, values in axes.items():
-        if "" in values:
-            raise UserError(f"{key}={texts[key]}: a value is empty. Write every value.")
-        if len(values) == 1:
+        if len(values) < 2:
             wanted = f"Add a value, or write {key}= before the word {SWEEP}."
-            raise UserError(f"{key}={texts[key]}: only a single value after {SWEEP}. {wanted}")
-    shared_options = {key: text for key, text in texts.items() if key not in axes}
-    shared_options |= {"recipe": recipe} if recipe else {}
-    pretrain_options = {
-        key: text for key, text in shared_options.items() if not key.startswith("probe.")
-    }
-    probe_options = {
-        key: text for key, text in shared_options.items() if key.startswith(("probe.", "compute."))
-    }
-    base = _base(pretrain_options, {key: values[0] for key, values in axes.items()})
+            text = f"{key}={','.join(values)}: only a single value after {SWEEP}. {wanted}"
+            raise UserError(text)
+    shared = given.values | ({"recipe": recipe} if recipe else {})
+    pretrain_options = {key: shared[key] for key in shared if not key.startswith("probe.")}
+    probe_options = {key: shared[key] for key in shared if key.startswith(("probe.", "compute."))}
+    base = _base(pretrain_options, {key: next(iter(axes[key].values())) for key in axes})
     if not base.trains:
         raise UserError(f"recipe={recipe}: this recipe trains no encoder. Use recipe=mpp.")
     pretrain_options.pop("plugin", None)  # the study passes on the plugin of the command line
@@ -70,8 +147,8 @@ def content(
         pretrain_options["data.path"] = base.data.path
     runs = {"pretrain": {"tool": "pretrain", "over": [*axes], "options": pretrain_options}}
     report: dict[str, Any] = {"test": "pretrain", "measures": ["loss"]}
-    if engine.has_labels(base):
-        images = engine.evaluated_images(base)
+    if has_labels(base):
+        images = evaluated_images(base)
         options = {"recipe": "evaluate", "init": "{pretrain}"} | images | probe_options
         runs["probe"] = {"tool": "evaluate", "over": [*axes], "options": options}
         report = {"test": "probe"}
@@ -84,29 +161,31 @@ def content(
     }, f"{base.name}-{SWEEP}-{'-'.join(axes)}"
 
 
-def _names(key: str, values: list[str]) -> dict[str, Any]:
+def _names(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `{name: settings}` of an axis, with characters that no name can have replaced."""
     names: dict[str, Any] = {}
-    for value in values:
-        name = re.sub(r"[^A-Za-z0-9_.%=,+-]", "_", value).strip("_.%=,+-") or "0"
+    for text, value in values.items():
+        name = re.sub(r"[^A-Za-z0-9_.%=,+-]", "_", text).strip("_.%=,+-") or "0"
         if name in names:
-            text = f"another value has the same name {name}. Remove either value."
-            raise UserError(f"{key}={value}: {text}")
+            remedy = f"another value has the same name {name}. Remove either value."
+            raise UserError(f"{key}={text}: {remedy}")
         names[name] = {"pretrain": {key: value}}
     return names
 
 
-def _base(start: Mapping[str, str], first: Mapping[str, str]) -> Recipe:
+def _base(start: Values, first: Values) -> Recipe:
     """Resolve the recipe of a sweep without the swept keys.
 
     If the recipe needs a swept key, each swept key gets its first value.
 
     Args:
-        start: `{key: text}` of the options that are not swept.
-        first: `{key: text}` of the first value of each swept key.
+        start: `{key: value}` of the options that are not swept.
+        first: `{key: value}` of the first value of each swept key.
     """
-    options = [f"{key}={text}" for key, text in start.items()]
     try:
-        return engine.resolve(options, SWEEP)
+        return resolve(from_values(start)).recipe
     except UserError:
-        return engine.resolve([*options, *(f"{key}={text}" for key, text in first.items())], SWEEP)
+        try:
+            return resolve(from_values(start | first)).recipe
+        except UserError as error:
+            raise UserError(f"{SWEEP}: {error}") from None

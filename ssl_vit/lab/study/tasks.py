@@ -9,9 +9,14 @@ from typing import Any
 
 from ...errors import UserError
 from ...formatting import list_names, option_text
+from ...hub_files import repository_for_run
+from ...recipe.given import Given
+from ...recipe.identity import changes_experiment, differences
+from ...recipe.init_source import SCRATCH
+from ...recipe.keys import Values
 from ...recipe.schema import build, sources
-from .. import engine
-from .read import REFERENCE, SEED, Study, find_references, needed_runs, settings_at
+from .read import SEED, Study, fill_references, find_references, needed_runs, settings_at
+from .task_options import cost, tool_uses
 
 # matches the characters that a run folder's name must not hold
 PLAIN = re.compile(r"[^A-Za-z0-9_.%=,+-]")
@@ -33,7 +38,7 @@ class Task:
         tool: `pretrain`, `finetune` or `evaluate`.
         at: `{axis: name}` of the task.
         seed: Seed of the run.
-        options: `{key: text}`, where `{TASK}` in a text stands for the folder of another task.
+        options: `{key: value}`, where `{TASK}` in a text stands for the folder of another task.
         tried: `{key: value}` that this task tries.
         needs: Names of the tasks that must finish before this task starts.
         best: Names of the tasks to choose the best tried values from, and the measure that decides.
@@ -47,8 +52,8 @@ class Task:
     tool: str
     at: dict[str, str]
     seed: int
-    options: dict[str, str]
-    tried: dict[str, Any] = field(default_factory=dict)
+    options: Values
+    tried: Values = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     best: tuple[tuple[str, ...], str] | None = None
     despite: tuple[str, ...] = ()
@@ -63,14 +68,9 @@ def place_text(run: str, at: Mapping[str, str]) -> str:
     return ", ".join([f"run {run}", *(f"{axis} {name}" for axis, name in at.items())])
 
 
-def plain_options(options: Mapping[str, str]) -> dict[str, str]:
+def plain_options(options: Values) -> Values:
     """Return the options without names in braces, which stand for other tasks or unset places."""
-    return {key: text for key, text in options.items() if not REFERENCE.search(text)}
-
-
-def option_words(options: Mapping[str, str]) -> list[str]:
-    """Return options as words of a command line."""
-    return [f"{key}={text}" for key, text in options.items()]
+    return {key: value for key, value in options.items() if not find_references([value])}
 
 
 def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, list[str]]:
@@ -103,7 +103,7 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
             raise UserError(f"axis {axis}: none of the names can run: {text}")
         lines += [f"{axis} {name} is left out: {why}" for name, why in dropped.items()]
     for name, run in study.runs.items():
-        for place in sorted(find_references(study.options | run.options) & missing):
+        for place in sorted(find_references((study.options | run.options).values()) & missing):
             raise UserError(f"{place}= is missing. Run {name} needs {place}=VALUE.")
     report, reduced = study.report, study.model_copy(update={"axes": axes})
     compared = {
@@ -113,7 +113,7 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     return reduced.model_copy(update={"report": report.model_copy(update=compared)}), lines
 
 
-def _why_missing(options: Mapping[str, str], places: Mapping[str, str], missing: set[str]) -> str:
+def _why_missing(options: Values, places: Mapping[str, str], missing: set[str]) -> str:
     """Return why options cannot be used, or an empty text.
 
     Args:
@@ -121,10 +121,10 @@ def _why_missing(options: Mapping[str, str], places: Mapping[str, str], missing:
         places: `{place: path}` from the command line.
         missing: Places that the command line does not set.
     """
-    for place in sorted(find_references(options) & missing):
+    for place in sorted(find_references(options.values()) & missing):
         return f"{place}= is missing"
-    for text in options.values():
-        before, _, below = text.partition("}/")
+    for value in options.values():
+        before, _, below = str(value).partition("}/")
         place = before[1:]
         if before.startswith("{") and place in places and below:
             folder = Path(places[place]) / below
@@ -133,13 +133,13 @@ def _why_missing(options: Mapping[str, str], places: Mapping[str, str], missing:
     return ""
 
 
-def plan_tasks(study: Study, places: Mapping[str, str], texts: Mapping[str, str]) -> Tasks:
+def plan_tasks(study: Study, places: Mapping[str, str], given: Given) -> Tasks:
     """Plan the tasks of a study: each run at each name of its axes, tried value and seed.
 
     Args:
         study: Study as `without_missing` returns it.
         places: `{place: path}` of every place of the study, which replaces `{place}` in options.
-        texts: `{key: text}` of the command line, for all tasks that use the key.
+        given: Values of the user, for all tasks that use the key.
 
     Raises:
         UserError: No task uses an option, a run tries the values of a given option, a needed run
@@ -147,26 +147,26 @@ def plan_tasks(study: Study, places: Mapping[str, str], texts: Mapping[str, str]
     """
     seeds = _seeds(study)
     tasks: Tasks = {}
-    unused = dict(texts)
+    unused = {*given.values}
     for run, declared in study.runs.items():
         axes = [[(axis, name) for name in study.names(run, axis)] for axis in declared.over]
         for at in map(dict, itertools.product(*axes)):
             options, tries = settings_at(study, run, at)
-            options = _fill_places(options, places)
-            merged = {**options, **texts}
+            options = fill_references(options, places)
+            merged = options | given.values
             used = {
-                key: text
-                for key, text in texts.items()
-                if engine.tool_uses(declared.tool, key, merged)
+                key: value
+                for key, value in given.values.items()
+                if tool_uses(declared.tool, key, merged)
             }
-            unused = {key: text for key, text in unused.items() if key not in used}
+            unused -= used.keys()
             for key in tries.keys() & used.keys():
                 text = f"run {run} tries several values of this key. Leave {key}= out."
-                raise UserError(f"{key}={used[key]}: {text}")
+                raise UserError(f"{key}={given.text(key)}: {text}")
             options |= used
             if study.match and study.match.exaflop in declared.over and declared.tool == "pretrain":
                 other_axes = {axis: at[axis] for axis in at if axis != study.match.exaflop}
-                base = _fill_places(settings_at(study, run, other_axes).options, places) | used
+                base = fill_references(settings_at(study, run, other_axes).options, places) | used
                 options |= _match_steps(base, options, f"match: {place_text(run, at)}")
             for seed, *values in itertools.product(seeds[run], *tries.values()):
                 tried = dict(zip(tries, values, strict=True))
@@ -176,17 +176,10 @@ def plan_tasks(study: Study, places: Mapping[str, str], texts: Mapping[str, str]
                     text = "two names or values give this folder name. Rename either of the two."
                     raise UserError(f"run {run}: {task.name}: {text}")
                 tasks[task.name] = task
-    for key, text in unused.items():
-        raise UserError(f"{key}={text}: no run of the study uses {key}. Leave {key}= out.")
+    for key in sorted(unused):
+        text = f"no run of the study uses {key}. Leave {key}= out."
+        raise UserError(f"{key}={given.text(key)}: {text}")
     return tasks
-
-
-def _fill_places(options: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
-    """Replace `{PLACE}` in options and keep all other names in braces."""
-    return {
-        key: REFERENCE.sub(lambda match: places.get(match[1], match[0]), text)
-        for key, text in options.items()
-    }
 
 
 def _seeds(study: Study) -> dict[str, list[int]]:
@@ -203,7 +196,7 @@ def _seeds(study: Study) -> dict[str, list[int]]:
     return {name: sorted(seeds) for name, seeds in seeds_of_runs.items()}
 
 
-def _match_steps(base: Mapping[str, str], options: Mapping[str, str], place: str) -> dict[str, str]:
+def _match_steps(base: Values, options: Values, place: str) -> Values:
     """Return the steps and warm-up that give a name of an axis the same exaFLOP as the base run.
 
     Args:
@@ -219,16 +212,16 @@ def _match_steps(base: Mapping[str, str], options: Mapping[str, str], place: str
         if options.get(key) != base.get(key):
             text = f"`match` chooses this value. Leave {key} out."
             raise UserError(f"{place}: {key}={options.get(key)}: {text}")
-    base_cost = engine.cost(option_words(plain_options(base)), f"{place}, without the axis")
-    cost = engine.cost(option_words(plain_options(options)), place)
-    exact_steps = base_cost.steps * base_cost.exaflop_a_step / cost.exaflop_a_step
+    base_cost = cost(plain_options(base), f"{place}, without the axis")
+    own_cost = cost(plain_options(options), place)
+    exact_steps = base_cost.steps * base_cost.exaflop_a_step / own_cost.exaflop_a_step
     steps = max(1, round(exact_steps))
     ratio = steps / exact_steps
     if abs(ratio - 1) > TOLERANCE:
         text = f"no number of steps gives the same exaFLOP ({steps} give {ratio:.0%})"
         raise UserError(f"{place}: {text}. Use more optim.steps=.")
-    warmup = min(steps - 1, round(cost.warmup * steps / cost.steps))
-    return {"optim.steps": str(steps), "optim.warmup": str(warmup)}
+    warmup = min(steps - 1, round(own_cost.warmup * steps / own_cost.steps))
+    return {"optim.steps": steps, "optim.warmup": warmup}
 
 
 def _task(
@@ -236,8 +229,8 @@ def _task(
     run: str,
     at: dict[str, str],
     seed: int,
-    tried: dict[str, Any],
-    options: Mapping[str, str],
+    tried: Values,
+    options: Values,
     tasks: Tasks,
 ) -> Task:
     """Build a task.
@@ -248,22 +241,20 @@ def _task(
         at: `{axis: name}` of the task.
         seed: Seed of the task.
         tried: `{key: value}` that the task tries.
-        options: `{key: text}`, where `{RUN}` stands for a task of another run.
+        options: `{key: value}`, where `{RUN}` stands for a task of another run.
         tasks: All tasks that the new task needs, and further tasks.
 
     Raises:
         UserError: A needed task does not exist.
     """
-    tried_texts = {key: option_text(value) for key, value in tried.items()}
-    options = {**options, **tried_texts}
+    options = options | tried
     best, tool = study.runs[run].best, study.runs[run].tool
-    needed_runs = find_references(options)
+    needed_runs = find_references(options.values())
     tries: tuple[str, ...] = ()
     if best:
         tries = tuple(task.name for task in _runs_of(run, best.of, at, tasks))
     for name in tries:  # a tried value may name a run
-        texts = {key: option_text(value) for key, value in tasks[name].tried.items()}
-        needed_runs |= find_references(texts)
+        needed_runs |= find_references(tasks[name].tried.values())
     filled, needed = {SEED: str(seed)}, [*tries]
     # a place without a path stays in braces
     for needed_run in sorted(needed_runs - {SEED, *study.places}):
@@ -273,11 +264,11 @@ def _task(
         filled[needed_run] = f"{{{needed_task}}}"
         needed.append(needed_task)
     # in the folder's name each tried value has the last word of the key: lr=0.1
-    values = [f"{key.rpartition('.')[2]}={text}" for key, text in tried_texts.items()]
+    values = [f"{key.rpartition('.')[2]}={option_text(value)}" for key, value in tried.items()]
     name = PLAIN.sub("_", "-".join([run, *at.values(), str(seed), *values]))
-    options = _fill_places(options, filled)
-    if "hub.repo" in options:  # a repository for each run
-        options["hub.repo"] = engine.repository_for_run(options["hub.repo"], name)
+    options = fill_references(options, filled)
+    if options.get("hub.repo"):  # a repository for each run
+        options["hub.repo"] = repository_for_run(options["hub.repo"], name)
     choice = (tries, best.by or "accuracy") if best else None
     despite = best.despite if best else ()
     return Task(name, run, tool, at, seed, options, tried, tuple(needed), choice, despite)
@@ -332,11 +323,10 @@ def warn_about_other_tries(tasks: Tasks) -> list[str]:
         values_tried, values = (compared.values | _weights(compared) for compared in (tried, task))
         in_one_only = values_tried.keys() ^ values.keys()
         ignored = {*tried.tried, *NOT_CHOSEN_FOR, *task.despite, *in_one_only}
-        differences = engine.differences(values_tried, values, ignored)
         counting = [
             str(difference)
-            for difference in differences
-            if engine.changes_experiment(difference.key)
+            for difference in differences(values_tried, values, ignored)
+            if changes_experiment(difference.key)
         ]
         if counting:
             text = f"takes the best {' and '.join(tried.tried)} from run {tried.run}, which differs"
@@ -347,7 +337,7 @@ def warn_about_other_tries(tasks: Tasks) -> list[str]:
 
 def _weights(task: Task) -> dict[str, str]:
     """Return `{key: place}` of a task's weights, with the run's name for weights of other tasks."""
-    named = sources({"init": engine.SCRATCH} | task.options)
+    named = sources({"init": SCRATCH} | task.options)
     return {key: OF_RUN.sub(r"\1", source.place) for key, source in named.items()}
 
 

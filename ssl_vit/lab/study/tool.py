@@ -19,8 +19,9 @@ from ...formatting import (
     process_environment,
     typed_command,
 )
-from ...recipe.tool import build, split
-from .. import engine
+from ...recipe.given import Arguments
+from ...recipe.tool import parse
+from .. import run_folder
 from ..options import PlanOptions
 from . import launch, record, worth
 from .estimate import StudyEstimate, estimate_request
@@ -29,7 +30,6 @@ from .request import StudyRequest, parse_request
 from .tasks import Tasks, failed_need
 from .warm import dies_with_us
 
-CHECK = "--check"
 ARRAY_OPTIONS = ("only=", "index=")  # the options of an element of a job array
 
 
@@ -55,12 +55,13 @@ def main(words: Sequence[str]) -> int:
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if CHECK in words:
-            print(*check(words), sep="\n")
+        arguments = Arguments([*words])
+        if is_check(arguments):
+            print(*check(arguments), sep="\n")
             return 0
         if any(word.startswith(ARRAY_OPTIONS) for word in words):
-            _exec_task(words)
-        return 1 if study(words).failed else 0
+            _exec_task(arguments)
+        return 1 if study(arguments).failed else 0
     except KeyboardInterrupt:
         print(f"next        {typed_command('study', *words)}", flush=True)
         raise
@@ -68,13 +69,18 @@ def main(words: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
+def is_check(arguments: Arguments) -> bool:
+    """Return whether the study shall only be checked."""
+    return "--check" in arguments.words or bool(dict(arguments.pairs or ()).get("check"))
+
+
 def check(
-    words: Sequence[str], content: Mapping[str, Any] | None = None
+    arguments: Arguments, content: Mapping[str, Any] | None = None
 ) -> tuple[StudyEstimate, str]:
     """Estimate the cost of a study without starting a task.
 
     Args:
-        words: Options as words of a command line.
+        arguments: Arguments of the study tool.
         content: Study as a mapping, or None if `recipe=` names a study.
 
     Returns:
@@ -83,7 +89,7 @@ def check(
     Raises:
         UserError: An option or the study's file is wrong.
     """
-    request = parse_request(words, content)
+    request = parse_request(arguments, content)
     estimate = estimate_request(request, PlanOptions(device=request.tool_options.device))
     job = _job(request, record.assign_folders(request.tasks, request.folder)[0])
     done, every = len(job.finished), len(job.tasks)
@@ -94,24 +100,24 @@ def check(
     return estimate, kept
 
 
-def study(words: Sequence[str], content: Mapping[str, Any] | None = None) -> StudyOutcome:
+def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> StudyOutcome:
     """Run or submit a study.
 
     Args:
-        words: Options as words of a command line.
+        arguments: Arguments of the study tool.
         content: Study with the structure of a study file, or None if `recipe=` names a study.
 
     Raises:
         UserError: An option or the study's file is wrong. Nothing was started.
         KeyboardInterrupt: The study was stopped. Every task that it ran has ended.
     """
-    request = parse_request(words, content)
+    request = parse_request(arguments, content)
     module, kind = LAUNCHERS[request.tool_options.launcher].split(":")
     launcher: launch.Launcher = getattr(import_module(module, __package__), kind)()
     dry = request.tool_options.dry
     if not dry:
         launcher.check(_job(request, request.tasks))
-    with nullcontext() if dry else engine.lock_study(request.folder):
+    with nullcontext() if dry else record.lock(request.folder):
         tasks, others = record.assign_folders(request.tasks, request.folder)
         job = _job(request, tasks)
         for line in request.opening:
@@ -211,11 +217,11 @@ def _describe_unchecked(job: launch.StudyJob) -> list[str]:
     lines: dict[str, None] = {}
     for name in job.finished:
         options, _ = launch.planned_options(job.tasks[name], job.tasks, job.folder)
-        lines |= dict.fromkeys(engine.changed_since(job.folder / name, options))
+        lines |= dict.fromkeys(run_folder.warn_about_changes(job.folder / name, options))
     return list(lines)
 
 
-def _exec_task(words: Sequence[str]) -> None:
+def _exec_task(arguments: Arguments) -> None:
     """Replace this process by the tool of a single task, as an element of a job array.
 
     The command names the tasks of the array, so a study that the user starts again while the array
@@ -225,8 +231,7 @@ def _exec_task(words: Sequence[str]) -> None:
     Raises:
         UserError: There is no such task, or it needs a task that has not finished.
     """
-    texts, rest = split(StudyOptions, words)
-    options = build(StudyOptions, texts)
+    options = parse(StudyOptions, arguments)
     names = (options.only or "").split("/")
     if options.only is None or options.index is None:
         raise UserError(
@@ -236,7 +241,7 @@ def _exec_task(words: Sequence[str]) -> None:
         text = f"expected a number from 0 to {len(names) - 1}, the place of a task in only="
         raise UserError(f"index={options.index}: {text}")
     # the metrics of the plugin are known from here on
-    engine.run_plugin(engine.parse(rest).get("plugin"))
+    options.unread.run_plugin()
     folder = Path(options.out) / (options.name or Path(options.recipe or "").stem)
     tasks, name = record.read(folder).by_name, names[options.index]
     if name not in tasks:

@@ -23,14 +23,17 @@ from typing import Any
 
 from ....errors import UserError
 from ....recipe import records
+from ....recipe.keys import Values
 from ....recipe.records import Number, Record, Whole
+from ....recipe.words import write_all
+from ....runs.environment import cores, cpu_model
 from ....runs.files import write_atomically
-from ... import engine
+from ....runs.lock import is_held
 from .. import hours as budget
 from ..launch import RESULT
 from ..local import usable_gpus
 from ..options import StudyOptions
-from ..tasks import option_words
+from ..record import lock
 from .calibration import Timer, calibrate
 from .content import order_groups, study_file
 from .network import choose
@@ -80,16 +83,14 @@ class WorthPlan(Record):
         return budget.HoursPlan(self.hours, self.spent, self.expected, self.frozen_first)
 
 
-def build(
-    texts: Mapping[str, str], options: StudyOptions, folder: Path, may_time: bool
-) -> WorthPlan:
+def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) -> WorthPlan:
     """Plan the study for the options of a command.
 
     An existing plan in the study's folder is used again if the options are the same. If only the
     hours differ and a task has finished, the plan is kept with the new hours.
 
     Args:
-        texts: `{key: text}` of `objective`, `init` and recipe keys.
+        given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
         options: Options of the study tool. With `check`, no file is written.
         folder: Folder of the study.
         may_time: Whether steps may be timed.
@@ -99,7 +100,7 @@ def build(
             in the folder, or a new plan needs timed steps although `may_time` is False.
     """
     hours = HOURS if options.hours is None else options.hours
-    path, words = folder / FILE, option_words(texts)
+    path, words = folder / FILE, write_all(given)
     if options.launcher != "local":
         words.append(f"launcher={options.launcher}")
     if (before := _read_plan(path, words, hours)) is not None:
@@ -108,13 +109,13 @@ def build(
         text = "to plan this study, a few steps must be timed, which dry=true and `plan` do not do"
         remedy = "Use --check. On a cluster, type this in a job with the resources of a task"
         raise UserError(f"recipe={NAME}: {text}. {remedy}.")
-    if engine.is_written(folder) and not options.check:
+    if is_held(folder) and not options.check:
         raise UserError(
             f"{folder}: a study with other options is running in this folder. Use another name=."
         )
-    planned, printed = _plan(texts, options, hours, words)
+    planned, printed = _plan(given, options, hours, words)
     if not options.check:
-        with engine.lock_study(folder):  # another command may have planned or started meanwhile
+        with lock(folder):  # another command may have planned or started meanwhile
             if (before := _read_plan(path, words, hours)) is not None:
                 return before
             write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
@@ -148,7 +149,7 @@ def _read_plan(path: Path, words: Sequence[str], hours: float) -> WorthPlan | No
 
 
 def _plan(
-    texts: Mapping[str, str],
+    given: Values,
     options: StudyOptions,
     hours: float,
     words: Sequence[str],
@@ -166,7 +167,7 @@ def _plan(
     # on a cluster each task has a machine, or a part of a machine, of its own
     parallel = options.parallel if here else 1
     with Timer() as timer:
-        images = find_images(sort_options(texts)[0])
+        images = find_images(sort_options(given)[0])
         lines = [*image_lines(images)]
         print(*lines, sep="\n", flush=True)
         timed: list[RunSpeed] = []
@@ -176,13 +177,13 @@ def _plan(
             return timed[-1]
 
         try:
-            choice = choose(texts, images, hours, time_question)
+            choice = choose(given, images, hours, time_question)
         except UserError:  # the measured times show that the hours are too few
             spent = time.perf_counter() - began
             print(*(_pace_line(speed, spent) for speed in timed[:1]), sep="\n", flush=True)
             raise
     # the command that continues the study must be the user's, without the chosen network
-    setup, speed = choice.setup._replace(command_options=texts), choice.speed
+    setup, speed = choice.setup._replace(command_options=given), choice.speed
     print(choice.reason, flush=True)
     spent = time.perf_counter() - began
     lines += [choice.reason, _pace_line(speed, spent)]
@@ -218,9 +219,7 @@ def _pace_line(speed: RunSpeed, spent: float) -> str:
     steps = [f"{kind} {clock.step:.3g} s" for kind, clock in speed.clocks.items() if clock.step]
     rest = [f"{kind} {clock.rest:.0f} s" for kind, clock in speed.clocks.items()]
     at_once = f"{speed.parallel} tasks at once" if speed.parallel > 1 else "one task at a time"
-    machine = (
-        f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(usable_gpus()) or 'none'}"
-    )
+    machine = f"{cpu_model()}, {cores()} cores, GPUs {', '.join(usable_gpus()) or 'none'}"
     load = f"load average {os.getloadavg()[0]:.1f}"
     text = (
         f"{at_once}. A step takes: {', '.join(steps)}. The rest of a run takes: {', '.join(rest)}"

@@ -11,13 +11,18 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from ....costs import compute_network_cost
 from ....errors import UserError
 from ....formatting import PACKAGE, process_environment
-from ... import engine
+from ....recipe.init_source import SCRATCH
+from ....recipe.keys import Values
+from ....runs.environment import cores, requested_threads
+from ...memory import memory_need
 from ..hours import task_kind
 from ..local import usable_gpus, usable_memory
 from ..options import RELEASED
-from ..tasks import Task, option_words, plain_options
+from ..task_options import resolve_options
+from ..tasks import Task, plain_options
 from ..warm import dies_with_us, is_possible
 from .content import MIXUP, VALIDATED
 from .plan import RunSeconds, RunSpeed, seconds, smallest_size, tasks_of
@@ -80,7 +85,7 @@ class Timer:
         self.folder.cleanup()
 
     def measure(
-        self, options: Sequence[str], images: int, parallelism: Parallelism, devices: Sequence[str]
+        self, options: Values, images: int, parallelism: Parallelism, devices: Sequence[str]
     ) -> dict[str, float]:
         """Time the steps of `way.parallel` runs at once and return the mean of each measured value.
 
@@ -97,12 +102,12 @@ class Timer:
             {"CUDA_VISIBLE_DEVICES": devices[copy % len(devices)]} if devices else {}
             for copy in range(parallelism.parallel)
         ]
-        request = {"options": [*options], "seconds": SECONDS, "images": images}
+        request = {"options": options, "seconds": SECONDS, "images": images}
         answers = self._ask(request | {"environments": environments})
         for answer in answers:
             if "error" in answer:
-                recipe = next(word for word in options if word.startswith("recipe="))
-                raise UserError(f"{NAME}: {recipe} cannot be timed: {answer['error']}")
+                recipe = options["recipe"]
+                raise UserError(f"{NAME}: recipe={recipe} cannot be timed: {answer['error']}")
         return {key: sum(answer[key] for answer in answers) / len(answers) for key in answers[0]}
 
     def _ask(self, request: Mapping[str, Any]) -> Any:
@@ -127,17 +132,17 @@ def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Paralleli
         setup: Question of the study.
         parallel: Number of tasks at once if the user sets it, else None.
     """
-    cores, devices = engine.cores(), usable_gpus()
-    fixed_threads = setup.recipe.compute.threads or engine.requested_threads()
+    cpu_cores, devices = cores(), usable_gpus()
+    fixed_threads = setup.recipe.compute.threads or requested_threads()
     if parallel is None and devices:
         parallel = len(devices)
     if parallel is None:
-        need = engine.memory_need(setup.recipe, gpu=False)
-        most = max(1, min(cores // (fixed_threads or 1), usable_memory() // need))
+        need = memory_need(setup.recipe, gpu=False)
+        most = max(1, min(cpu_cores // (fixed_threads or 1), usable_memory() // need))
         counts = {most} if fixed_threads else {most, min(most, WIDEST), 1}
     else:
         counts = {parallel}
-    ways = [Parallelism(count, fixed_threads or max(1, cores // count)) for count in counts]
+    ways = [Parallelism(count, fixed_threads or max(1, cpu_cores // count)) for count in counts]
     return sorted(ways, reverse=True)
 
 
@@ -173,7 +178,7 @@ def kinds_of(setup: StudySetup) -> list[str]:
     return [*kinds, *([TUNE_RELEASED] if setup.released else [])]
 
 
-def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[list[str], float]:
+def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[Values, float]:
     """Return the options of a run to time, and how many timed steps make up a step of the study.
 
     If a step of the network would take seconds, fewer images per step are timed.
@@ -188,22 +193,21 @@ def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[
         options["data.mixup"] = MIXUP[1]
     share = SAMPLE / setup.images.train
     if share < 1:
-        options["data.share"] = f"{share:.4g}"
-    options |= {"compute.threads": str(parallelism.threads)}
+        options["data.share"] = float(f"{share:.4g}")
+    options |= {"compute.threads": parallelism.threads}
     if usable_gpus():
-        options.setdefault("compute.workers", str(max(1, parallelism.threads - 1)))
-    recipe = engine.resolve(option_words(options), NAME)
-    batch, work = recipe.optim.batch, engine.compute_network_cost(recipe).training
+        options.setdefault("compute.workers", max(1, parallelism.threads - 1))
+    recipe = resolve_options(options, NAME)
+    batch, work = recipe.optim.batch, compute_network_cost(recipe).training
     fewer = batch if work is None or usable_gpus() else min(batch, max(2, int(STEP_WORK / work)))
-    words = option_words(options | {"optim.batch": str(fewer)})
-    return words, batch / fewer
+    return options | {"optim.batch": fewer}, batch / fewer
 
 
-def _start(setup: StudySetup, task: Task) -> dict[str, str]:
+def _start(setup: StudySetup, task: Task) -> Values:
     """Return the options that set the initial weights of a run."""
     if setup.init:
         return {"init": setup.init}
-    return setup.model | ({"init": engine.SCRATCH} if task.tool == "finetune" else {})
+    return setup.model | ({"init": SCRATCH} if task.tool == "finetune" else {})
 
 
 def _time(setup: StudySetup, timer: Timer, kind: str, parallelism: Parallelism) -> dict[str, float]:

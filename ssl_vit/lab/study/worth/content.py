@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ....formatting import format_share
-from ... import engine
+from ....recipe.init_source import SCRATCH
+from ....recipe.words import write_all
 from ...compare import FEWEST
 from ..hours import Group
 from ..options import RELEASED
-from ..tasks import Task, Tasks, option_words
+from ..task_options import resolve_options
+from ..tasks import Task, Tasks
 from .study_setup import NAME, ReleasedEncoder, StudySetup
 
 MOST_SEEDS = 8
@@ -30,8 +32,7 @@ RATES = {
 START_RATES = [0.003, 0.006, 0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3]
 WITH_RATES = 24  # number of tries that includes three learning rates before fine-tuning
 LEARNING_RATES = {"": 1.0, "_low": 1 / 3, "_high": 3.0}  # {end of a run's name: factor}
-# texts, so that no report warns that the best value is at an edge of the tried numbers
-MIXUP = ["0.0", "0.8"]
+MIXUP = [0.0, 0.8]
 # for supervised training; source: results/worth.yaml
 MIXED = {"data.mixup": 0.8, "data.cutmix": 1.0}
 
@@ -70,7 +71,8 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
     tuned |= _length(setup.fine_steps(size.steps), 1 / 10)
     runs: dict[str, Any] = {}
     of_network = setup.network_options if setup.released else {}
-    shared = {key: text for key, text in setup.shared_options.items() if key not in of_network}
+    shared = setup.shared_options
+    shared = {key: shared[key] for key in shared if key not in of_network}
     for end in size.rates:
         options = of_network | _pretraining(setup, size.steps, LEARNING_RATES[end])
         runs[f"pretrain{end}"] = {"tool": "pretrain", "options": options}
@@ -128,8 +130,8 @@ def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
         "epochs": setup.epochs(size.steps).removesuffix(" epochs"),
         "fine_steps": f"{fine_steps:,}",
         "fine_epochs": f"{fine_steps * setup.batch // setup.images.labelled:,}",
-        "pretrain": "\n".join([f"recipe={setup.objective}", *option_words(options)]),
-        "study": "\n".join([f"recipe={NAME}", *option_words(setup.command_options)]),
+        "pretrain": "\n".join([f"recipe={setup.objective}", *write_all(options)]),
+        "study": "\n".join([f"recipe={NAME}", *write_all(setup.command_options)]),
     }
 
 
@@ -163,7 +165,7 @@ def _supervised(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]:
 @functools.cache
 def _supervised_rate() -> float:
     """Return the learning rate of `recipe=supervised`."""
-    return engine.resolve(["recipe=supervised"], "", here=False).optim.lr
+    return resolve_options({"recipe": "supervised"}, "", here=False).optim.lr
 
 
 def _length(steps: int, warmup: float) -> dict[str, int]:
@@ -195,7 +197,7 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
             tries = {"optim.lr": START_RATES if several else rates, **mixed}
         else:
             start = setup.model
-            ways = [engine.SCRATCH, *(f"{{own{part}{end}}}" for end in size.rates)]
+            ways = [SCRATCH, *(f"{{own{part}{end}}}" for end in size.rates)]
             tries = {"init": ways, "optim.lr": way_rates, **mixed}
         arms[baseline] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
     if setup.released:

@@ -2,12 +2,16 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ....costs import compute_network_cost
 from ....errors import UserError
-from ... import engine
+from ....recipe.keys import Values
+from ....recipe.words import write_all
+from ....runs.environment import cores
 from ..local import usable_gpus
 from ..options import RELEASED
+from ..task_options import resolve_options
 from .plan import RunSeconds, RunSpeed, hours_needed, smallest_size, steps_of, too_few_hours
 from .study_setup import StudyImages, StudySetup, build_setup
 
@@ -36,13 +40,13 @@ class Network(NamedTuple):
         work: Multiply-adds of the forward pass of one image.
     """
 
-    options: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, Any], ...]
     work: float
 
     @property
     def words(self) -> str:
         """Options as words of a command line."""
-        return " ".join(f"{key}={text}" for key, text in self.options)
+        return " ".join(write_all(dict(self.options)))
 
     @property
     def text(self) -> str:
@@ -60,52 +64,49 @@ class NetworkChoice(NamedTuple):
     reason: str
 
 
-def is_fixed(texts: Mapping[str, str], key: str) -> bool:
+def is_fixed(given: Mapping[str, Any], key: str) -> bool:
     """Return whether the user's options decide the model or the image size."""
-    if "init" in texts:
+    if "init" in given:
         return True
-    return any(name == key or name.startswith(f"{key}.") for name in texts)
+    return any(name == key or name.startswith(f"{key}.") for name in given)
 
 
-def networks(texts: Mapping[str, str], side: int, free: bool = False) -> list[Network]:
+def networks(given: Values, side: int, free: bool = False) -> list[Network]:
     """Return the networks to choose from, the largest first.
 
     Args:
-        texts: Options of the user. The network or size that they set is kept.
+        given: Options of the user. The network or size that they set is kept.
         side: Shorter side of the images in pixels. No image is enlarged.
         free: Whether to ignore the network and size that the options set.
     """
-    sizes = [str(size) for size in SIZES if size <= side] or [str(SIZES[-1])]
+    sizes = [size for size in SIZES if size <= side] or [SIZES[-1]]
     choices = []
-    for size in sizes if free or not is_fixed(texts, "data.size") else [""]:
-        for model in MODELS if free or not is_fixed(texts, "model") else [""]:
+    for size in sizes if free or not is_fixed(given, "data.size") else [None]:
+        for model in MODELS if free or not is_fixed(given, "model") else [None]:
             chosen = {"model": model, "data.size": size}
-            options = tuple((key, text) for key, text in chosen.items() if text)
-            work = count_work(texts, options)
+            options = tuple((key, value) for key, value in chosen.items() if value is not None)
+            work = count_work(given, options)
             if work is not None:
                 choices.append(Network(options, work))
     return sorted(choices, key=lambda network: -network.work)
 
 
-def count_work(texts: Mapping[str, str], options: Sequence[tuple[str, str]]) -> float | None:
+def count_work(given: Values, options: Sequence[tuple[str, Any]]) -> float | None:
     """Return the multiply-adds of a network, or None if the patches do not suit the image size."""
-    kept = {
-        key: text for key, text in texts.items() if key in NETWORK_KEYS or key.startswith("model")
-    }
+    kept = {key: given[key] for key in given if key in NETWORK_KEYS or key.startswith("model")}
     if any(key == "model" for key, _ in options):
-        kept = {key: text for key, text in kept.items() if not key.startswith(("model", "init"))}
-    words = [f"{key}={text}" for key, text in (kept | dict(options)).items()]
+        kept = {key: kept[key] for key in kept if not key.startswith(("model", "init"))}
     try:
-        recipe = engine.resolve(["recipe=evaluate", *words], "", here=False)
+        recipe = resolve_options({"recipe": "evaluate"} | kept | dict(options), "", here=False)
     except UserError:  # the patches do not divide the size
         return None
     if options and not recipe.model.convolutional and recipe.patches not in PATCHES:
         return None
-    return float(engine.compute_network_cost(recipe).features or 0)
+    return float(compute_network_cost(recipe).features or 0)
 
 
 def choose(
-    texts: Mapping[str, str],
+    given: Values,
     images: StudyImages,
     hours: float,
     calibrate: Calibrate,
@@ -117,7 +118,7 @@ def choose(
     are timed one after the other, and the speed of all other networks is estimated from their work.
 
     Args:
-        texts: Options of the user.
+        given: Options of the user.
         images: Images of the study.
         hours: Hours that the study may take.
         calibrate: Function that times the runs of a question.
@@ -126,10 +127,10 @@ def choose(
     Raises:
         UserError: The hours are too few for the network.
     """
-    choices, room = networks(texts, images.side), ROOM
-    default = Network((), count_work(texts, ()) or 0.0)
-    if usable_gpus() and not is_fixed(texts, "model") and not is_fixed(texts, "data.size"):
-        recipe = build_setup(texts, images).recipe
+    choices, room = networks(given, images.side), ROOM
+    default = Network((), count_work(given, ()) or 0.0)
+    if usable_gpus() and not is_fixed(given, "model") and not is_fixed(given, "data.size"):
+        recipe = build_setup(given, images).recipe
         default = default._replace(
             work=count_work({}, _named(recipe.model.name, recipe.data.size)) or 0.0
         )
@@ -137,24 +138,24 @@ def choose(
             [default, *(network for network in choices if network.work < default.work)],
             1,
         )
-    search = _Search(texts, images, hours, calibrate, clock)
+    search = _Search(given, images, hours, calibrate, clock)
     chosen = search.largest(choices or [default], room)
     setup, speed = search.timed[chosen]
     if search.needed(chosen) <= hours:
         return NetworkChoice(setup, speed, _reason(search, chosen, choices))
     error = too_few_hours(setup, hours, speed)
     smaller = [
-        network for network in networks(texts, images.side, free=True) if network.work < chosen.work
+        network for network in networks(given, images.side, free=True) if network.work < chosen.work
     ]
-    if smaller and "init" not in texts:
+    if smaller and "init" not in given:
         alternative = search.largest(smaller, 1)
         if search.needed(alternative) <= hours:
             error += f", or a smaller network: {alternative.words} fits into {hours:g} hours"
     raise UserError(f"{error}.")
 
 
-def _named(model: str, size: int) -> list[tuple[str, str]]:
-    return [("model", model), ("data.size", str(size))]
+def _named(model: str, size: int) -> list[tuple[str, Any]]:
+    return [("model", model), ("data.size", size)]
 
 
 def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> str:
@@ -185,13 +186,13 @@ class _Search:
 
     def __init__(
         self,
-        texts: Mapping[str, str],
+        given: Values,
         images: StudyImages,
         hours: float,
         calibrate: Calibrate,
         clock: Callable[[], float],
     ) -> None:
-        self.given, self.images, self.hours = texts, images, hours
+        self.given, self.images, self.hours = given, images, hours
         self.calibrate, self.clock, self.began = calibrate, clock, clock()
         self.timed: dict[Network, tuple[StudySetup, RunSpeed]] = {}
         self.guess: tuple[Network, StudySetup, RunSpeed] | None = None
@@ -223,10 +224,10 @@ class _Search:
 
     def setup(self, network: Network) -> StudySetup:
         """Return the question with a network."""
-        texts = dict(self.given)
+        kept = dict(self.given)
         if any(key == "model" for key, _ in network.options):
-            texts = {key: text for key, text in texts.items() if not key.startswith("model")}
-        return build_setup(texts | dict(network.options), self.images)
+            kept = {key: kept[key] for key in kept if not key.startswith("model")}
+        return build_setup(kept | dict(network.options), self.images)
 
     def needed(self, network: Network) -> float:
         """Return the fewest hours that can answer the question with a network."""
@@ -252,7 +253,7 @@ class _Search:
         """Guess how fast the runs of a network are, before anything is timed."""
         setup = self.setup(network)
         work = TRAINING * network.work * setup.recipe.optim.batch
-        clock = RunSeconds(work / (GUESSED_RATE * engine.cores()), GUESSED_REST)
+        clock = RunSeconds(work / (GUESSED_RATE * cores()), GUESSED_REST)
         return (
             network,
             setup,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ....errors import UserError
 from ....formatting import format_share, plain_table
+from ....recipe.given import Given
 from ...compare import FEWEST, least_difference
 from .. import read
 from ..hours import makespan, task_kind
@@ -49,7 +50,7 @@ class RunSpeed(NamedTuple):
 
 def tasks_of(setup: StudySetup, size: StudySize) -> Tasks:
     """Return the tasks of a study with a given extent."""
-    return plan_tasks(read.build(study_file(setup, size, 0), NAME), {}, {})
+    return plan_tasks(read.build(study_file(setup, size, 0), NAME), {}, Given())
 
 
 def seconds_of(kind: str, clocks: Mapping[str, RunSeconds], steps: int) -> float:

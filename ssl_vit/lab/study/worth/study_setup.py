@@ -3,17 +3,22 @@
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....errors import UserError, suggest
 from ....formatting import FEW_IMAGES, TEST_SHARE
+from ....recipe.declaration import objectives
 from ....recipe.init_source import DESCRIBED, InitSource
-from ....recipe.schema import Data, Recipe
-from ... import engine
+from ....recipe.keys import Values
+from ....recipe.parsing import exists
+from ....recipe.recipe_files import file_values, find_recipe, recipe_names
+from ....recipe.schema import DEFAULT_OBJECTIVE, Data, Recipe
+from ....recipe.words import write
+from ...images import SplitLabels, shorter_side, split_labels
 from ..options import RELEASED, WORTH
-from ..tasks import option_words
+from ..task_options import cost, network_options, resolve_options
 
 NAME = WORTH
 OBJECTIVE = "mae"
@@ -40,7 +45,7 @@ class ReleasedEncoder(NamedTuple):
     """
 
     place: str
-    options: dict[str, str]
+    options: Values
     pool: str
     network: str
 
@@ -49,7 +54,7 @@ class StudyImages(NamedTuple):
     """Numbers of images of a study, and how the splits are made.
 
     Attributes:
-        options: `{key: text}` that select the test and validation images.
+        options: `{key: value}` that select the test and validation images.
         train: Number of images that pre-training sees.
         labelled: Number of labelled training images.
         classes: Number of classes of the labelled training images.
@@ -61,7 +66,7 @@ class StudyImages(NamedTuple):
         side: Median of the images' shorter sides, in pixels.
     """
 
-    options: dict[str, str]
+    options: Values
     train: int
     labelled: int
     classes: int
@@ -89,22 +94,22 @@ class StudySetup(NamedTuple):
             pre-training.
         fine_ratio: Steps of fine-tuning for each step of pre-training.
         batch: Batch size of supervised training and of fine-tuning.
-        command_options: `{key: text}` of the command.
+        command_options: `{key: value}` of the command.
         released: Released encoder to compare with, or None.
     """
 
     objective: str
     init: str
-    shared_options: dict[str, str]
-    pretraining_options: dict[str, str]
+    shared_options: Values
+    pretraining_options: Values
     images: StudyImages
     recipe: Recipe
-    model: dict[str, str]
+    model: Values
     pool: str
     supervised_ratio: float
     fine_ratio: float
     batch: int = 128
-    command_options: Mapping[str, str] = {}
+    command_options: Mapping[str, Any] = {}
     released: ReleasedEncoder | None = None
 
     @property
@@ -124,9 +129,9 @@ class StudySetup(NamedTuple):
         return f"{', '.join(first)} and {last}"
 
     @property
-    def network_options(self) -> dict[str, str]:
+    def network_options(self) -> Values:
         """Shared options that do not apply to the arm of a released encoder."""
-        return {key: text for key, text in self.shared_options.items() if _is_network_key(key)}
+        return {key: value for key, value in self.shared_options.items() if _is_network_key(key)}
 
     @property
     def network(self) -> str:
@@ -156,37 +161,37 @@ class StudySetup(NamedTuple):
         return f"{math.floor(steps * self.recipe.optim.batch / self.images.train):,} epochs"
 
 
-def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def sort_options(given: Values) -> tuple[Values, Values]:
     """Split the options into options of every run and options of pre-training alone.
 
     Raises:
         UserError: The study does not take an option, or the released encoder is not found.
     """
-    _check_released(texts)
-    objective = texts.get("objective", OBJECTIVE)
-    if not engine.is_pretraining(objective):
+    _check_released(given)
+    objective = given.get("objective", OBJECTIVE)
+    if not is_pretraining(objective):
         what = "not a recipe that pre-trains without labels"
-        choices = suggest(objective, filter(engine.is_pretraining, engine.recipe_names()))
+        choices = suggest(objective, filter(is_pretraining, recipe_names()))
         raise UserError(f"objective={objective}: {what}, {choices}")
-    plain = engine.resolve([f"recipe={objective}"], NAME, here=False)
+    plain = resolve_options({"recipe": objective}, NAME, here=False)
     groups = [*SHARED, *plain.declared.groups_with(plain.target)]
-    shared: dict[str, str] = {}
-    of_pretraining: dict[str, str] = {}
-    for key, text in texts.items():
+    shared: Values = {}
+    of_pretraining: Values = {}
+    for key, value in given.items():
         group = key.split(".")[0]
         if key in ("objective", "init", "plugin", RELEASED):
             continue
         if key in ("data.share", "data.mixup"):
             raise UserError(
-                f"{key}={text}: {NAME} tries several values of this key. Leave out {key}=."
+                f"{write(key, value)}: {NAME} tries several values of this key. Leave out {key}=."
             )
         if group not in groups:
             raise UserError(
-                f"{key}={text}: {NAME} sets this key itself. You can set objective, init, released,"
-                f" hours, and keys of {', '.join(groups)}."
+                f"{write(key, value)}: {NAME} sets this key itself. You can set objective, init,"
+                f" released, hours, and keys of {', '.join(groups)}."
             )
-        (shared if group in SHARED else of_pretraining)[key] = text
-    if (path := shared.get("data.path")) and engine.exists(path):
+        (shared if group in SHARED else of_pretraining)[key] = value
+    if (path := shared.get("data.path")) and exists(path):
         shared["data.path"] = str(Path(path).resolve())
     return shared, of_pretraining
 
@@ -195,23 +200,23 @@ def _is_network_key(key: str) -> bool:
     return key in NETWORK_KEYS or key.split(".")[0] == "model"
 
 
-def _check_released(texts: Mapping[str, str]) -> None:
+def _check_released(given: Values) -> None:
     """Check that `released=` names weights with a description of the network.
 
     Raises:
         UserError: There are no such weights, or `init=` names the same weights.
     """
-    place = texts.get(RELEASED)
+    place = given.get(RELEASED)
     if place is None:
         return
-    if place == texts.get("init"):
+    if place == given.get("init"):
         raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave {RELEASED}= out.")
     source = InitSource(place, RELEASED)
     if source.is_scratch or not source.read_description():
         raise UserError(f"{RELEASED}={place}: not a released encoder. Choose from: {DESCRIBED}")
 
 
-def _find_released(place: str, shared: Mapping[str, str], size: int) -> ReleasedEncoder:
+def _find_released(place: str, shared: Values, size: int) -> ReleasedEncoder:
     """Return the released encoder with the smallest image size that suits the patches.
 
     The size is at least `size` and at least `LEAST_SIDE` patches along each side.
@@ -219,43 +224,42 @@ def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released
     Raises:
         UserError: The encoder does not suit the images.
     """
-    kept = {key: text for key, text in shared.items() if not _is_network_key(key)}
-    words = ["recipe=finetune", f"init={place}", *option_words(kept)]
+    options = {key: value for key, value in shared.items() if not _is_network_key(key)}
+    options |= {"recipe": "finetune", "init": place}
     try:
-        recipe = engine.resolve(words, NAME)
+        recipe = resolve_options(options, NAME)
         if not recipe.model.convolutional:
             patch = recipe.model.patch
             size = patch * max(LEAST_SIDE, math.ceil(size / patch))
-        recipe = engine.resolve([*words, f"data.size={size}"], NAME)
+        recipe = resolve_options(options | {"data.size": size}, NAME)
     except UserError as error:
         raise UserError(str(error).replace(f"init={place}", f"{RELEASED}={place}")) from None
-    options = {"init": place, "data.size": str(size)}
-    name = InitSource(place).short_name
-    return ReleasedEncoder(place, options, recipe.pool, f"{name} at {size} px")
+    network = f"{InitSource(place).short_name} at {size} px"
+    return ReleasedEncoder(place, {"init": place, "data.size": size}, recipe.pool, network)
 
 
-def build_setup(texts: Mapping[str, str], images: StudyImages | None = None) -> StudySetup:
+def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
     """Build the question that the options ask.
 
     Args:
-        texts: `{key: text}` of `objective`, `init`, `released` and recipe keys.
+        given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
         images: Images if they have been counted before, else None.
 
     Raises:
         UserError: An option is wrong, or there are too few images.
     """
-    objective, init = texts.get("objective", OBJECTIVE), texts.get("init", "")
-    place = texts.get(RELEASED)
-    shared, of_pretraining = sort_options(texts)
+    objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
+    place = given.get(RELEASED)
+    shared, of_pretraining = sort_options(given)
     images = images or find_images(shared)
-    shared = {**shared, **images.options}
+    shared = shared | images.options
     start = {"init": init} if init else {}
-    words = [f"recipe={objective}", *option_words(shared | of_pretraining | start)]
-    recipe = engine.resolve(words, NAME)
-    model = {} if init else engine.model_options(recipe, option_words(shared))
-    supervised = engine.cost(["recipe=supervised", *option_words(shared | model | start)], NAME)
-    ratio = engine.cost(words, NAME).exaflop_a_step / supervised.exaflop_a_step
-    batch = engine.resolve(["recipe=finetune", *option_words(shared)], NAME).optim.batch
+    pretraining = {"recipe": objective} | shared | of_pretraining | start
+    recipe = resolve_options(pretraining, NAME)
+    model = {} if init else _model_options(recipe, shared)
+    supervised = cost({"recipe": "supervised"} | shared | model | start, NAME)
+    ratio = cost(pretraining, NAME).exaflop_a_step / supervised.exaflop_a_step
+    batch = resolve_options({"recipe": "finetune"} | shared, NAME).optim.batch
     return StudySetup(
         objective=objective,
         init=init,
@@ -268,12 +272,37 @@ def build_setup(texts: Mapping[str, str], images: StudyImages | None = None) -> 
         supervised_ratio=ratio,
         fine_ratio=FINE * recipe.optim.batch / batch,
         batch=batch,
-        command_options=texts,
+        command_options=given,
         released=_find_released(place, shared, recipe.data.size) if place else None,
     )
 
 
-def find_images(shared: Mapping[str, str]) -> StudyImages:
+def _model_options(recipe: Recipe, shared: Values) -> Values:
+    """Return the options that give a run from fresh weights the network of a recipe.
+
+    The options are the network's name or, if the recipe has changed a size of the named network,
+    all sizes.
+
+    Args:
+        recipe: Recipe with the network.
+        shared: Options of every run.
+    """
+    named = {"recipe": "supervised", "model": recipe.model.name} | shared
+    if resolve_options(named, NAME, here=False).model == recipe.model:
+        return {"model": recipe.model.name}
+    return network_options(recipe)
+
+
+def is_pretraining(name: str) -> bool:
+    """Return whether a name belongs to a recipe that trains without labels."""
+    if name not in recipe_names():
+        return False
+    objective = file_values(find_recipe(name)).get("objective", DEFAULT_OBJECTIVE)
+    declared = objectives().get(objective)
+    return declared is not None and not declared.labels
+
+
+def find_images(shared: Values) -> StudyImages:
     """Count the images and choose how test and validation images are taken.
 
     Existing splits with labels are used unchanged. Otherwise a share of the training images is held
@@ -287,13 +316,13 @@ def find_images(shared: Mapping[str, str]) -> StudyImages:
     Raises:
         UserError: The images cannot be read, have no labels or several labels each, or are too few.
     """
-    data = engine.resolve(["recipe=finetune", *option_words(shared)], NAME).data
-    options: dict[str, str] = {}
-    labels = engine.split_labels(data)
+    data = resolve_options({"recipe": "finetune"} | shared, NAME).data
+    options: Values = {}
+    labels = split_labels(data)
     if not _count_labelled(labels.test):
-        options["data.test"] = str(TEST_SHARE)
+        options["data.test"] = TEST_SHARE
         data = data.model_copy(update={"test": TEST_SHARE})
-        labels = engine.split_labels(data)
+        labels = split_labels(data)
     if not _count_labelled(labels.train):
         raise UserError(
             f"{NAME}: the images have no labels. Put the images of each class into a folder."
@@ -309,8 +338,8 @@ def find_images(shared: Mapping[str, str]) -> StudyImages:
     source = "train" if _count_labelled(labels.train) == len(labels.train) else "labelled"
     for share in [] if enough else [*share_given, *HELD_OUT]:
         data = data.model_copy(update={"validation": share, "validation_from": source})
-        options |= {"data.validation": str(share), "data.validation_from": source}
-        labels = engine.split_labels(data)
+        options |= {"data.validation": share, "data.validation_from": source}
+        labels = split_labels(data)
         if enough := _count_labelled(labels.validation) >= FEW_IMAGES:
             break
     if not enough:
@@ -329,7 +358,7 @@ def find_images(shared: Mapping[str, str]) -> StudyImages:
 
 
 def _count(
-    labels: engine.SplitLabels, data: Data, options: dict[str, str], guesses: tuple[str, ...]
+    labels: SplitLabels, data: Data, options: Values, guesses: tuple[str, ...]
 ) -> StudyImages:
     """Count the images of each split.
 
@@ -351,7 +380,7 @@ def _count(
         test=_count_labelled(labels.test),
         notes=labels.splits.notes,
         guesses=guesses,
-        side=engine.shorter_side(labels.splits.train, data) if data.path else data.size,
+        side=shorter_side(labels.splits.train, data) if data.path else data.size,
     )
 
 

@@ -1,0 +1,203 @@
+"""Read what a study or a plan must know about images before a run starts: the number, the labels
+and the size of the images of each split.
+
+The modules that read images take a second to import, so they are imported when they are needed.
+"""
+
+import functools
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .. import costs
+from ..errors import UserError
+from ..formatting import few_images
+from ..recipe import schema
+from ..recipe.images import PART, READING, SPLIT_KEYS
+from ..recipe.parsing import exists
+from ..recipe.schema import Data, Recipe, uses_labels
+
+if TYPE_CHECKING:
+    from ..data.run_splits import Splits
+    from ..data.source import Source
+
+SAMPLED = 16  # number of images whose sides are measured
+
+
+def splits_of(data: Data, test: bool) -> "Splits":
+    """Return the splits of a recipe's data, with the test split if `test` is set.
+
+    Raises:
+        UserError: The images cannot be read, or a split does not exist.
+    """
+    from ..data import run_splits
+
+    return run_splits.load(data, test)
+
+
+def has_labels(recipe: Recipe) -> bool:
+    """Return whether a recipe's images have labels. Images on another machine count as labelled.
+
+    Raises:
+        UserError: The images cannot be read.
+    """
+    data = recipe.data
+    if not data.path or not exists(data.path) or data.stream:
+        return True
+    return bool(splits_of(data, False).train.labels.source)
+
+
+def few_image_lines(
+    recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]
+) -> list[str]:
+    """Return a line for each split with few images that a run is measured on.
+
+    The list is empty if the images are not on this machine.
+
+    Args:
+        recipe: Recipe of the run.
+        chosen: What other tasks choose on the run's held-out images, in words.
+        tested: Whether the run must measure test images.
+        known: Cache of splits and classes, so that several calls read each data set once.
+
+    Raises:
+        UserError: A split does not exist, images cannot be read, or labels are missing or not among
+            the classes.
+    """
+    data = recipe.data
+    if not data.path or not exists(data.path) or data.stream:
+        return []
+    from ..data import class_numbers
+    from ..data.layout import NoTestSplitError
+    from ..evaluation import split_images
+
+    test = recipe.eval.test or recipe.objective == "probe"
+    deciding_keys = {*SPLIT_KEYS, *PART, *READING, "eval.images"}
+    values = {key: value for key, value in recipe.values().items() if key in deciding_keys}
+    # the number of images does not depend on which share is drawn
+    splits_key = str((test, values | {"data.share_seed": 0}))
+    if splits_key not in known:
+        try:
+            known[splits_key] = splits_of(data, test)
+        except NoTestSplitError as error:
+            raise UserError(split_images.explain_missing_test(recipe, error, not tested)) from None
+    classes_key = f"{splits_key} {recipe.objective} {data.classes}"
+    if uses_labels(recipe) and classes_key not in known:  # checks the labels
+        splits = known[splits_key]
+        known[classes_key] = class_numbers.num_classes(splits, data, recipe.objective)
+    counts = split_images.count_measured_images(
+        recipe, split_images.drop_unlabelled(recipe, known[splits_key])
+    )
+    return few_images(
+        counts,
+        [*schema.describe_held_out_choices(recipe), *chosen],
+        schema.option_for_more_held_out(recipe),
+        data.group,
+    )
+
+
+class ImageCounts(NamedTuple):
+    """Numbers of images of a run.
+
+    Attributes:
+        trained: Training images, or None if unknown.
+        seen: Images that the run sends through the encoder, or None if unknown.
+        source: Words that say where the number of training images comes from.
+    """
+
+    trained: int | None
+    seen: int | None
+    source: str
+
+
+def count_images(recipe: Recipe, train_images: int | None) -> ImageCounts:
+    """Return the numbers of images of a run.
+
+    The images are counted if they are in a folder on this machine. Otherwise the published number
+    is used.
+
+    Args:
+        recipe: Recipe of the run.
+        train_images: Number of training images to use instead, or None.
+    """
+    count = costs.training_images(recipe.data, train_images)
+    seen = costs.images_seen(recipe, train_images)
+    path = recipe.data.path
+    if train_images is None and path and exists(path) and not recipe.data.stream:
+        # every draw has the same number of images
+        data = recipe.data.model_dump() | {"share_seed": 0}
+        count, total = _counted(json.dumps(data), not recipe.trains)
+        if not recipe.trains:
+            seen = costs.evaluated_images(recipe, count, total - count)
+        return ImageCounts(count, seen, "on this machine")
+    published = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
+    source = "given by images=" if train_images else "as published"
+    if count != published:
+        source = f"of {published:,} {source}"
+    return ImageCounts(count, seen, source)
+
+
+@functools.cache  # many tasks of a study have the same images
+def _counted(data: str, test: bool) -> tuple[int, int]:
+    """Return the numbers of training images and of all images that an evaluation uses.
+
+    Args:
+        data: Keys of `data` as JSON, because a cache needs a text.
+        test: Whether the test split counts.
+    """
+    splits = splits_of(Data(**json.loads(data)), test)
+    trained = len(splits.train)
+    held_out = 0 if json.loads(data)["validation"] == 0 else len(splits.validation)
+    return trained, trained + held_out + (0 if splits.test is None else len(splits.test))
+
+
+class SplitLabels(NamedTuple):
+    """Labels of the images of each split, and the splits.
+
+    A split's labels have shape (N,), with -1 for no label, or (N, L) for lists of labels. `test` is
+    None if there are no test images.
+    """
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray | None
+    splits: "Splits"
+
+
+def split_labels(data: Data) -> SplitLabels:
+    """Return the labels of each split.
+
+    Raises:
+        UserError: The images cannot be read.
+    """
+    from ..data.layout import NoTestSplitError
+
+    try:
+        splits = splits_of(data, True)
+    except NoTestSplitError:
+        splits = splits_of(data, False)
+    used = splits.train, splits.validation
+    train, validation = (source.label_of(np.arange(len(source))) for source in used)
+    test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
+    return SplitLabels(train, validation, test, splits)
+
+
+def shorter_side(images: "Source", data: Data) -> int:
+    """Return the median of the shorter sides, in pixels, of a few images of a split.
+
+    Raises:
+        UserError: None of the images can be read.
+    """
+    from ..data.pixel_values import decoder
+
+    decode, sides = decoder(data), list[int]()
+    rows = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int)
+    for raw in images.fetch(rows)[0]:
+        with suppress(ValueError):
+            sides.append(min(decode(raw).shape[1:]))
+    if not sides:
+        raise UserError(f"{data.place}: no image can be read (tried {len(rows)}). Check the files.")
+    return int(np.median(sides))
