@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.launchers import Bench, process_command
-from helpers.resolving import resolve, resolved
+from helpers.resolving import resolve
 from helpers.slurm import stand_ins
 from ssl_vit import formatting
 from ssl_vit.errors import UserError
@@ -24,7 +24,9 @@ from ssl_vit.jobs import cli
 from ssl_vit.lab.study import tool as study_tool
 from ssl_vit.lab.study.launch import LaunchOutcome, StudyJob
 from ssl_vit.lab.study.slurm import Slurm
+from ssl_vit.recipe.given import Arguments, from_words
 from ssl_vit.recipe.images import Data
+from ssl_vit.recipe.load import Resolved
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.next_steps import next_steps, worth_command
@@ -94,7 +96,7 @@ def test_no_study_is_named_where_none_answers() -> None:
 def test_an_error_that_says_what_to_type_can_be_pasted(tmp_path: Path) -> None:
     words = ["recipe=evaluate", f"init={AWKWARD}"]
     with pytest.raises(UserError) as caught:
-        cli.PRETRAIN.check(resolved(words, here=False))
+        cli.PRETRAIN.check(Resolved(Recipe(objective="probe"), from_words(words)))
     assert pasted(str(caught.value).partition("Type ")[2], tmp_path) == shlex.split(
         formatting.typed_command("evaluate", *words)
     )
@@ -125,7 +127,7 @@ def test_what_a_study_says_next_can_be_pasted(
     monkeypatch.setitem(study_tool.LAUNCHERS, "local", "of_the_test:Nothing")
     monkeypatch.setitem(sys.modules, "of_the_test", SimpleNamespace(Nothing=Nothing))
     out = tmp_path / AWKWARD
-    study_tool.study(["recipe=study/gap", f"out={out}"])
+    study_tool.study(Arguments(["recipe=study/gap", f"out={out}"]))
     words = pasted(after("next", capsys.readouterr().out), tmp_path)
     assert words == shlex.split(formatting.typed_command("report", out / "gap"))
 

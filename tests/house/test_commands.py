@@ -68,8 +68,9 @@ def test_a_documented_command_resolves(command: str, document: str, tmp_path: Pa
             assert parse(TOOLS[name], Arguments(words))
             continue
         if name != "study":  # whose request has its own options in it
-            options = [f"--{key}" for key in TOOLS[name].options()]
-            words = [word for word in words if word not in options]
+            options = TOOLS[name].options()
+            given = [w.removeprefix("--").partition("=")[0] for w in words]
+            words = [word for word, key in zip(words, given, strict=True) if key not in options]
         if name == "study" or any(word.startswith("recipe=study/") for word in words):
             # without images and weights it takes stand-ins
             given = [w for w in words if not w.startswith("--")]

@@ -213,7 +213,7 @@ def test_declarations_bring_no_torch() -> None:
     """Of all objectives and targets: title, options and sentences, in a process of its own."""
     code = (
         "import sys; from ssl_vit.recipe import declaration, schema;"
-        "from ssl_vit.recipe.load import resolve;"
+        "from ssl_vit import resolve;"
         "print(sorted(declaration.objectives()), sorted(declaration.targets()));"
         "schema.all_keys(); [resolve([f'recipe=mpp', f'objective={name}']).declared.groups"
         " for name in ('mpp', 'ijepa')];"

@@ -98,8 +98,8 @@ def test_values_that_are_tried_at_a_name_go_over_what_holds_for_all() -> None:
     changed = {"runs": runs(tune=TUNE), "axes": tries, "options": {"optim.lr": 0.7}}
     tasks = planned(**changed)[1].values()
     rates = {task.options["optim.lr"] for task in tasks if task.run == "tune"}
-    assert rates == {"0.1", "0.2", "0.3"}
-    assert {task.options.get("optim.lr") for task in tasks if task.run == "pre"} == {"0.7"}
+    assert rates == {0.1, 0.2, 0.3}
+    assert {task.options.get("optim.lr") for task in tasks if task.run == "pre"} == {0.7}
 
 
 KNN = own(PROBE, probe__measures=["knn"])
@@ -168,7 +168,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     },
     # each was run, and counted as another
     "run pre, arm b: ... run pre, arm a": {
-        "axes": {"arm": {"a": {"pre": {"optim.lr": 0.1}}, "b": {"pre": {"optim.lr": "1e-1"}}}}
+        "axes": {"arm": {"a": {"pre": {"optim.lr": 0.1}}, "b": {"pre": {"optim.lr": 1e-1}}}}
     },
     "run tune, arm a: data.validation=0: ": {
         "runs": runs(tune=own(TUNE, data__validation=0), fin=FIN | {"best": "tune"})

@@ -27,6 +27,7 @@ from ssl_vit.lab.study import local as launcher
 from ssl_vit.lab.study.launch import StudyJob, best_values
 from ssl_vit.lab.study.ray import Ray
 from ssl_vit.lab.study.tasks import Task
+from ssl_vit.recipe.given import from_words
 
 FIRST = ("pretrain-scratch-0", "pretrain-scratch-1", "pretrain-mpp-0", "pretrain-mpp-1")
 NEED = memory.memory_need(RECIPE, gpu=False)
@@ -122,7 +123,7 @@ def test_no_gpu_has_two_tasks_while_another_has_none(bench, monkeypatch):
 def test_threads_and_workers_that_are_given_stay(bench, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     tasks = bench.only(ALONE)
-    tasks[ALONE].options.update({"compute.workers": "3", "compute.threads": "5"})
+    tasks[ALONE].options.update({"compute.workers": 3, "compute.threads": 5})
     bench.run(tasks=tasks)
     words = bench.words(ALONE)
     assert (words["compute.workers"], words["compute.threads"]) == ("3", "5")
@@ -447,7 +448,7 @@ with report_errors():
 def test_a_real_run_that_is_stopped_and_killed_ends_as_an_undisturbed_one(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     words = altered(TINY, "optim.steps=30", "eval.every=10", "log.every=1", "checkpoint.every=5")
-    tasks = {"run": Task("run", "run", "pretrain", {}, 0, dict(one.split("=", 1) for one in words))}
+    tasks = {"run": Task("run", "run", "pretrain", {}, 0, from_words(words).values)}
     path, run = tmp_path / "job.pickle", tmp_path / "study" / "run"
     path.write_bytes(
         pickle.dumps(StudyJob("study", run.parent, tasks, {"run": RECIPE}, parallel=1))

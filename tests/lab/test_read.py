@@ -151,8 +151,8 @@ def test_names_that_yaml_reads_as_numbers_are_texts(tmp_path: Path) -> None:
 def test_options_are_as_on_a_command_line() -> None:
     own = {"optim": {"betas": [0.9, 0.95], "clip": None}, "eval.test": False, "optim.lr": 1.0e-3}
     found = build(changed("runs/pretrain/options", own), "x").runs["pretrain"].options
-    shared = {"optim.betas": "[0.9,0.95]", "optim.clip": "null", "eval.test": "false"}
-    assert found == shared | {"optim.lr": "0.001"}
+    shared = {"optim.betas": [0.9, 0.95], "optim.clip": None, "eval.test": False}
+    assert found == shared | {"optim.lr": 0.001}
 
 
 def test_the_later_axis_goes_over_the_earlier_and_a_run_at_a_name_over_both() -> None:
@@ -169,10 +169,10 @@ def test_the_later_axis_goes_over_the_earlier_and_a_run_at_a_name_over_both() ->
     found = build(raw, "x")
     assert found.runs["final"].over == ("arm", "share")  # in the order of the axes
     at_a = settings_at(found, "final", {"arm": "a", "share": "1%"})
-    assert (at_a.options["optim.steps"], at_a.options["data.share"]) == ("6", "0.01")
-    assert (at_a.options["optim.lr"], at_a.tries) == ("9", {})
+    assert (at_a.options["optim.steps"], at_a.options["data.share"]) == (6, 0.01)
+    assert (at_a.options["optim.lr"], at_a.tries) == (9, {})
     at_b = settings_at(found, "final", {"arm": "b", "share": "1%"})
-    assert at_b.options["optim.steps"] == "7" and "optim.lr" not in at_b.options
+    assert at_b.options["optim.steps"] == 7 and "optim.lr" not in at_b.options
     assert at_b.tries == {"optim.lr": [1, 2]}
 
 

@@ -26,9 +26,9 @@ from ssl_vit.lab.study.launch import LaunchOutcome, best_values
 from ssl_vit.lab.study.options import LAUNCHERS
 from ssl_vit.lab.study.request import StudyRequest
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.given import Arguments, python_arguments
+from ssl_vit.recipe.given import Arguments, from_words, python_arguments
 
-LOADED_OPTIONS = dict(option.split("=") for option in LOADED)
+LOADED_OPTIONS = from_words(LOADED).values
 TINY = {"model.patch": 4, "model.width": 32, "model.depth": 1, "model.heads": 2, "model.mlp": 32}
 SHORT = {"optim.steps": 2, "optim.batch": 8, "optim.warmup": 1, "eval.every": 2, "eval.images": 24}
 TUNED = {"recipe": "finetune", "init": "{pretrain}", "data.share": 0.02, **SHORT}
@@ -80,7 +80,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(LAUNCHERS, "local", "helpers.serial_launcher:Serial")
-        outcome = tool.study(written(folder, STUDY))
+        outcome = tool.study(Arguments(written(folder, STUDY)))
     assert outcome.failed == {} and sorted(outcome.finished) == sorted(NAMES)
     return folder
 
@@ -120,7 +120,7 @@ WRONG = {
     "recipe=mpp sweep corruption.rat=1,2": "did you mean corruption.rate?",
     "recipe=mpp sweep supervised.smoothing=0,0.1": "supervised.smoothing=0: has no effect with objective=mpp",
     "recipe=mpp sweep corruption.rate=0.1": "corruption.rate=0.1: ",
-    "recipe=mpp sweep corruption.rate=0.1,0.1": "corruption.rate=0.1: another value",
+    "recipe=mpp sweep corruption.rate=0.1,0.1": "corruption.rate=0.1,0.1: a value appears twice",
     "recipe=mpp sweep corruption.rate=0.1,": "corruption.rate=0.1,: ",
     "recipe=mpp sweep corruption.rate=a,b": "corruption.rate=a: ",
     "recipe=mpp sweep corruption.rate=0.5,7": "corruption.rate 7: corruption.rate=7",
@@ -502,7 +502,9 @@ def test_tries_that_are_added_may_change_what_is_best(
     for path in (ended / "tiny").glob("tune-mpp*"):  # as if they were at chance
         with_metric(path, "accuracy", value=0.0)
     tune = TUNE | {"try": {"optim.lr": [1.0e-9, 1.0e-8, 3.0, 5.0]}}
-    outcome = tool.study(written(ended, STUDY | {"runs": STUDY["runs"] | {"tune": tune}}))
+    outcome = tool.study(
+        Arguments(written(ended, STUDY | {"runs": STUDY["runs"] | {"tune": tune}}))
+    )
     tries = ["tune-mpp-0-lr=3.0", "tune-mpp-0-lr=5.0"]
     assert serial == [*tries, tries[1], "final-mpp-0-2"]  # what failed is tried again
     assert [*outcome.failed] == ["tune-mpp-0-lr=5.0"]
@@ -521,7 +523,7 @@ def test_images_that_have_changed_since_end_the_study(ended: Path, serial: list[
         UserError,
         match=r"the images of train differ between this command and the run in .*pretrain-mpp-0\.",
     ):
-        tool.study(written(ended, STUDY))
+        tool.study(Arguments(written(ended, STUDY)))
     assert serial == []
 
 
@@ -568,7 +570,7 @@ def test_an_element_of_an_array_keeps_its_task_when_the_study_is_widened(
 ) -> None:
     """Its number in the run was another task's then, which ran twice."""
     monkeypatch.setattr(Serial, "start", lambda self, job: LaunchOutcome([]))
-    tool.study(written(ended, with_arms(first=at_rate(0.1), **STUDY["axes"]["arm"])))
+    tool.study(Arguments(written(ended, with_arms(first=at_rate(0.1), **STUDY["axes"]["arm"]))))
     now = [task.name for task in record.read(ended / "tiny").tasks if task.run == "pretrain"]
     assert now == ["pretrain-first-0", "pretrain-mpp-0"]
     with pytest.raises(Became):

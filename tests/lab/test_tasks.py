@@ -15,6 +15,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab.study.read import build
 from ssl_vit.lab.study.tasks import Tasks, plan_tasks, without_missing
 from ssl_vit.recipe.given import Given, from_words
+from ssl_vit.recipe.words import write_all
 
 
 def with_run(name: str, **new: Any) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def test_seeds_and_places_stand_in_any_option() -> None:
     found = planned(raw, {"images": "/p"})
     assert {task.options["data.path"] for task in found.values()} == {"/p/x"}
     drawn = [found[f"pretrain-mpp-{seed}"].options["data.share_seed"] for seed in (0, 1)]
-    assert drawn == ["0", "1"]
+    assert drawn == [0, 1]
 
 
 def test_options_of_the_command_line_go_to_those_that_use_them() -> None:
@@ -126,8 +127,8 @@ def test_options_of_the_command_line_go_to_those_that_use_them() -> None:
         trained = {key: text for key, text in task.options.items() if key in of_training}
         is_probe = task.tool == "evaluate"
         assert ("probe.shots" in task.options) == is_probe
-        assert not trained if is_probe else trained.items() >= {"optim.batch": "8"}.items()
-        assert is_probe or task.options["optim.steps"] == "5"
+        assert not trained if is_probe else trained.items() >= {"optim.batch": 8}.items()
+        assert is_probe or task.options["optim.steps"] == 5
     with pytest.raises(UserError, match=r"^mae\.rate=1: "):
         planned(GAP, corruption__rate="0.5", mae__rate="1")
 
@@ -145,7 +146,8 @@ def test_probes_are_of_the_runs_that_make_them(key: str, text: str, having: set[
     """Options that go to an evaluation which refuses them, and pass by the runs that use them."""
     probed = with_run("pretrain", options=SMALL | {"probe.every": 10})
     for task in planned(probed, **{key: text}).values():
-        assert (task.options.get(key.replace("__", ".")) == text) == (task.run in having)
+        value = from_words([f"{key.replace('__', '.')}={text}"]).values[key.replace("__", ".")]
+        assert (task.options.get(key.replace("__", ".")) == value) == (task.run in having)
     # keys of probes beside the probe.every that makes them
     found = planned(GAP, **{key: text, "probe__every": "5"}).values()
     assert all(key.replace("__", ".") in task.options for task in found if task.run == "final")
@@ -217,7 +219,7 @@ def test_names_at_equal_compute_cost_what_the_run_costs_without_the_axis(
     whole = exaflop(base, base.optim.steps * base.optim.batch)
     assert whole is not None
     for task in planned(raw, **given_options).values():
-        recipe = resolve([f"{key}={text}" for key, text in task.options.items()])
+        recipe = resolve(write_all(task.options))
         step = exaflop(recipe, recipe.optim.batch)
         assert step is not None
         assert abs(recipe.optim.steps * step - whole) <= step / 2 * (1 + 1e-9)

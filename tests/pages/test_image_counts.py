@@ -9,12 +9,12 @@ import ssl_vit
 from helpers.images import put, two_classes
 from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
+from helpers.resolving import resolve
 from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
 from ssl_vit.lab.runs import index as index_page
 from ssl_vit.pages import metric_tables, run_page
-from ssl_vit.recipe import load
 from ssl_vit.recipe.records.run import Measured
 from ssl_vit.recipe.schema import option_for_more_held_out
 from ssl_vit.stats import wilson_interval
@@ -64,7 +64,7 @@ def test_a_hundred_images_are_where_an_accuracy_is_known_to_ten_points() -> None
 def test_more_images_are_held_out_where_a_share_limits_them(
     options: list[str], remedy: str
 ) -> None:
-    recipe = load.resolve(options)
+    recipe = resolve(options)
     assert option_for_more_held_out(recipe) == remedy
     (text,) = few_images({"validation": 12}, (), remedy)
     assert ("use data.validation=0.2" in text) == bool(remedy)

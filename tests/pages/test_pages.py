@@ -20,7 +20,7 @@ import pytest
 from helpers import arm_studies as arms
 from helpers.options import ROOT
 from helpers.reports import Page
-from helpers.resolving import resolved
+from helpers.resolving import resolve, resolved
 from helpers.run_pages import EVIL, OPTIONS, SVG, evil_run, make_run, rows
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
@@ -31,7 +31,7 @@ from ssl_vit.pages import blocks, curves, figure_blocks, figure_style, run_page
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
 from ssl_vit.pages.curves import Curve, thin_curve
 from ssl_vit.pages.run_record import read_run
-from ssl_vit.recipe import load, schema, tools
+from ssl_vit.recipe import schema, tools
 from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
 
@@ -551,7 +551,7 @@ def test_the_command(tmp_path, capsys):
 
 def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "made")
-    run = Run(load.resolve([*OPTIONS, "name=made", f"out={tmp_path}"]))
+    run = Run(resolve([*OPTIONS, "name=made", f"out={tmp_path}"]))
     result = run.result()
     assert result is not None
     finish.write_page(run, result)
