@@ -11,10 +11,9 @@ from ..metrics import LOSS, SHARE, find_metric, is_model_metric, use_plugin_rows
 from ..pages import figure_blocks, metric_tables
 from ..pages.blocks import block_markdown
 from ..recipe import declaration, export_files
-from ..recipe.identity import changes_experiment
 from ..recipe.images import Data
 from ..recipe.records.run import Measured
-from ..recipe.schema import Recipe, describe_held_out_choices
+from ..recipe.schema import Recipe, changes_experiment, describe_held_out_choices
 from ..runs import seen_text
 from ..runs.folder import Run
 from . import public

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from ..formatting import list_names
 from ..recipe import export_files
-from ..recipe.identity import FACTS
 from ..recipe.schema import dump
 from ..runs.checkpoint_files import list_checkpoints, step_of
 from ..runs.folder import COMPARED, TRAINED_ON, Run
+from ..runs.identity import FACTS
 from . import card, public
 
 STATE = ("recipe.yaml", "environment.json", "metrics.jsonl", "state.json", "state.safetensors")

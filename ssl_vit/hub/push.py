@@ -22,14 +22,14 @@ from ..errors import UserError
 from ..formatting import format_bytes
 from ..recipe import export_files
 from ..recipe.given import Arguments
-from ..recipe.identity import computed_values, differences, experiment_values, facts
 from ..recipe.parsing import flatten, load_yaml
-from ..recipe.schema import build
+from ..recipe.schema import build, computed_values, experiment_values
 from ..recipe.tool import parse
 from ..recipe.tools import PushOptions
 from ..runs.checkpoint_files import remove
 from ..runs.files import write_atomically
 from ..runs.folder import Run, open_run
+from ..runs.identity import differences, facts
 from . import manifest
 from .payload import Upload, about_data, identity, uploads
 from .public import public_recipe

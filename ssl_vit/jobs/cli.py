@@ -21,11 +21,11 @@ from ..recipe.records.run import Result
 from ..recipe.schema import all_keys
 from ..recipe.tools import EvaluateOptions, FinetuneOptions, JobOptions, PretrainOptions
 from ..recipe.which_images import OTHERS
-from ..runs import trackers
+from ..runs import identity, trackers
 from ..runs.folder import Run
 from ..runs.lock import hold_process
 from ..training.preemption import SignalHandler
-from . import reuse
+from .image_facts import fingerprint
 
 
 class JobKind(NamedTuple):
@@ -122,14 +122,14 @@ def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
         run.printed = [text for text in lines if text and text.startswith("warning: ")]
     run.reconcile()
     result = run.result()
-    if result is not None and (again := reuse.describe_remeasurement(run)):
+    if result is not None and (again := identity.describe_remeasurement(run)):
         result = None
         _print(again)
     if result is not None:
         if _is_main():  # the other processes exit without printing
-            _print(*(f"warning: {text}" for text in reuse.check_finished(run)))
+            _print(*(f"warning: {text}" for text in identity.check_finished(run, fingerprint)))
         return run, result
-    reuse.check_unfinished(run)
+    identity.check_unfinished(run)
     try:
         check_place(recipe.data)
     except UserError as error:

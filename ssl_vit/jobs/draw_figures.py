@@ -22,13 +22,13 @@ from ..errors import UserError
 from ..pages import figure_blocks
 from ..pages.run_record import read_run
 from ..recipe.given import Arguments, Given
-from ..recipe.identity import differences, facts
 from ..recipe.records.run import Figure, Figures
 from ..recipe.tool import parse
 from ..recipe.tools import FIGURES, MOST_IMAGES, FigureOptions
 from ..runs import notebook
 from ..runs.environment import default_threads
 from ..runs.files import write_atomically
+from ..runs.identity import differences, facts
 from ..runs.lock import hold_process
 from ..runs.output_folder import OutputFolder
 

@@ -30,7 +30,6 @@ from ..evaluation.embedding import FeatureShard, Neighbor, TokenReader
 from ..evaluation.features import ENCODER, check_finite, is_finite
 from ..formatting import crop_text, feature_text, format_image_count, text_line
 from ..models.encoder import Backbone, Encoder
-from ..recipe.identity import Difference, differences, facts
 from ..recipe.images import CROPPING, PIXEL_KEYS
 from ..recipe.init_source import file_hash
 from ..recipe.operation import Precision
@@ -38,6 +37,7 @@ from ..recipe.records import Record
 from ..recipe.schema import Data
 from ..recipe.tools import TOP, EmbedOptions
 from ..runs.files import write_atomically
+from ..runs.identity import Difference, differences, facts
 from ..runs.output_folder import OutputFolder
 from ..training.distributed import broadcast_from_main, on_main
 from ..training.loop import autocast

@@ -14,14 +14,13 @@ from ..errors import UserError
 from ..formatting import format_exaflop
 from ..pages.metric_tables import NOT_KNOWN
 from ..recipe import recipe_files, records
-from ..recipe.identity import computed_values, differences
 from ..recipe.init_source import SCRATCH
 from ..recipe.keys import Values
 from ..recipe.load import POOL
 from ..recipe.records.run import Environment, Result
-from ..recipe.schema import Recipe
+from ..recipe.schema import Recipe, computed_values
 from ..runs import next_steps
-from ..runs.identity import runs_before
+from ..runs.identity import differences, runs_before
 
 MEASURE = "top1"
 TUNED = ("optim.", "data.mixup", "data.cutmix")

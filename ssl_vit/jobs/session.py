@@ -18,11 +18,13 @@ from ..evaluation import split_images
 from ..metrics import use_plugin_rows
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
+from ..runs import identity
 from ..runs.folder import Run
 from ..training import distributed
 from ..training.heartbeat import Watchdog
 from ..training.preemption import SignalHandler
-from . import resources, reuse
+from . import resources
+from .image_facts import fingerprint
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Session:
         stop = (signals.request_stop,) if signals else ()
         self.hold(self.run.lock(*stop))
         return distributed.broadcast_from_main(
-            self.accelerator, lambda: reuse.read_finished(self.run)
+            self.accelerator, lambda: identity.read_finished(self.run, fingerprint)
         )
 
 

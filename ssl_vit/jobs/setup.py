@@ -24,14 +24,15 @@ from ..models import encoder, weights
 from ..objectives import building
 from ..objectives.base import Objective
 from ..objectives.building import Settings
-from ..recipe.identity import FACTS
 from ..recipe.records.run import RunEnvironment, SeenImages
 from ..recipe.schema import Recipe, compared_views, learns_labels
 from ..runs.environment import environment
 from ..runs.files import write_atomically
 from ..runs.folder import COMPARED, TRAINED_ON, Run
 from ..runs.identity import (
+    FACTS,
     check_facts,
+    check_start,
     initial_weights,
     read_record,
     read_recorded,
@@ -42,7 +43,7 @@ from ..runs.trackers import Trackers
 from ..training import checkpoint, distributed, optim, sharding
 from ..training.loop import LoopSettings
 from ..training.state import State
-from . import resources, reuse, seen_images
+from . import resources, seen_images
 
 # Keys, and beginnings of keys, that may differ between the processes of a run. Keys that name
 # weights may differ too.
@@ -391,7 +392,7 @@ def _restore(job: TrainingJob, path: Path) -> None:
         if saved["recipe"] != recipe_hash(job.recipe):
             raise UserError(f"{prefix} belongs to another run. Remove the checkpoint.")
         job.state.load(saved)
-        reuse.check_start(job.recipe, job.state.trunk)
+        check_start(job.recipe, job.state.trunk)
     except UserError:
         raise
     except Exception as error:  # torch, pickle and parts of the state raise many types of errors

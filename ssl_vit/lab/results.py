@@ -20,9 +20,9 @@ from ..metrics import FRESH
 from ..pages import metric_tables
 from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
-from . import run_folder
+from ..runs import identity
+from ..runs.identity import STUDY_HINT
 from .compare import PredictionOutcomes
-from .run_folder import HINT
 from .study import hours, launch, record
 from .study.read import COLUMNS, UNTRAINED
 from .study.record import StudyRecord
@@ -127,13 +127,13 @@ class Results:
             first = firsts.setdefault(images, (path.parent, index_M, label_ML))
             if not all(map(np.array_equal, first[1:], (index_M, label_ML))):
                 text = f"the test images differ from the test images of {first[0].name}"
-                raise UserError(f"{path}: {text}, so {HINT}")
+                raise UserError(f"{path}: {text}, so {STUDY_HINT}")
             is_labelled_M = (label_ML >= 0).any(1)
             by_task[name] = PredictionOutcomes(*(array[is_labelled_M] for array in outcomes))
             top1 = by_task[name].correct_M.mean()
             if abs(top1 - value) > 1e-6:
                 text = f"top1 is {top1:.4f} in this file and {value:.4f} in result.json"
-                raise UserError(f"{path}: {text}, so {HINT}")
+                raise UserError(f"{path}: {text}, so {STUDY_HINT}")
         return by_task
 
 
@@ -160,15 +160,15 @@ def load(folder: Path) -> Results:
                 missing.append(name)
             continue
         options, undecided = launch.planned_options(task, tasks, folder)
-        why = run_folder.why_not_planned(folder / name, task.values, options, undecided)
+        why = identity.why_not_planned(folder / name, task.values, options, undecided)
         foreign_need = next((need for need in task.needs if need in foreign), None)
         if why or foreign_need:
             foreign[name] = why or f"the task needs {foreign_need}, which is left out"
             continue
-        training_images[name] = run_folder.training_images(folder / name)
+        training_images[name] = identity.training_images(folder / name)
         finished[name] = FinishedRun(
-            records.require(folder / name / "result.json", CountedResult, HINT),
-            records.require(folder / name / "environment.json", RunEnvironment, HINT),
+            records.require(folder / name / "result.json", CountedResult, STUDY_HINT),
+            records.require(folder / name / "environment.json", RunEnvironment, STUDY_HINT),
         )
     if not finished:
         state = f"{len(missing)} of {format_count(len(tasks), 'tasks')} not finished"
@@ -262,4 +262,4 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutc
         if are_integers and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
             label_ML = label.reshape(len(index), -1)
             return index, label_ML, PredictionOutcomes((top5[:, :1] == label_ML).any(1), content)
-    raise UserError(f"{path} is damaged, so {HINT}")
+    raise UserError(f"{path} is damaged, so {STUDY_HINT}")

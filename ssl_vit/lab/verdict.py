@@ -34,8 +34,8 @@ from ..metrics import (
     metric_label,
 )
 from ..recipe.declaration import predicts_labels
-from ..recipe.identity import keys_of_task
 from ..recipe.init_source import SCRATCH
+from ..runs.identity import keys_of_task
 from .compare import (
     FEWEST,
     Comparison,

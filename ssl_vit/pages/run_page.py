@@ -19,9 +19,13 @@ from ..formatting import (
 )
 from ..metrics import use_plugin_rows
 from ..recipe import export_files
-from ..recipe.identity import experiment_values
 from ..recipe.names import is_name
-from ..recipe.schema import defaults, describe_held_out_choices, option_for_more_held_out
+from ..recipe.schema import (
+    defaults,
+    describe_held_out_choices,
+    experiment_values,
+    option_for_more_held_out,
+)
 from ..runs import seen_text
 from ..runs.files import write_atomically
 from ..runs.next_steps import NextCommand, has_labels, next_steps

@@ -4,8 +4,7 @@ import hashlib
 from typing import Any
 
 from . import schema
-from .identity import computed_values
-from .schema import Recipe
+from .schema import Recipe, computed_values
 
 # characters; the limit in bytes, which file systems count, is twice this number
 LONGEST_DEFAULT_NAME = 120

@@ -5,7 +5,7 @@ docs/options.md lists all keys. This module does not import torch.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -17,7 +17,18 @@ from ..metrics import Row
 from . import declaration
 from .images import Data
 from .init_source import InitSource
-from .keys import Key, Keys, NamedChoice, Values, build_validated, convert, key, keys_of, summary
+from .keys import (
+    Effect,
+    Key,
+    Keys,
+    NamedChoice,
+    Values,
+    build_validated,
+    convert,
+    key,
+    keys_of,
+    summary,
+)
 from .model import Model
 from .names import NO_CONTROL, NewFolder, PathText, RunAtStep, RunName, has_control
 from .operation import Checkpoint, Compute, Eval, Hub, Log
@@ -35,6 +46,7 @@ LARGE_SHARE = 0.2  # share of the training images that counts as many held-out i
 PRIVATE = ("out", "resume", "plugin", "data.path", "eval.real", "hub")
 
 G = TypeVar("G")
+V = TypeVar("V")
 
 
 def group(kind: type[Keys]) -> Any:
@@ -459,3 +471,40 @@ def without_private(recipe: Recipe) -> Recipe:
     """
     kept = {key: value for key, value in recipe.values().items() if not is_private(key)}
     return build(kept | {key: source.public_name for key, source in recipe.sources().items()})
+
+
+def changes_experiment(key: str, free: Collection[str] = ()) -> bool:
+    """Return whether another value of a dotted key makes another experiment.
+
+    Args:
+        key: Dotted key.
+        free: As in `experiment_values`.
+    """
+    return bool(experiment_values({key: None}, free))
+
+
+def experiment_values(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]:
+    """Return the items of {dotted key: value} that make another experiment if they change.
+
+    Args:
+        values: The values of a recipe, or of a part of a recipe.
+        free: Keys that make no other experiment, as recorded by a run whose plugin is not loaded
+            here.
+    """
+    known = all_keys()
+    return {
+        key: value
+        for key, value in values.items()
+        if (known[key].effect == "compute" if key in known else key not in free)
+    }
+
+
+def keys_with_effect(effect: Effect) -> list[str]:
+    """Return the dotted keys that have an effect."""
+    return [key for key, declared in all_keys().items() if declared.effect == effect]
+
+
+def computed_values(recipe: Recipe) -> Values:
+    """Return {dotted key: value} for the keys that change what is computed."""
+    ignored = {key for key, declared in all_keys().items() if declared.effect != "compute"}
+    return {key: value for key, value in recipe.values().items() if key not in ignored}

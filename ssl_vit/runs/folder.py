@@ -22,12 +22,11 @@ from typing import Any
 from ..callbacks import Row
 from ..errors import UserError
 from ..recipe import declaration, recipe_files
-from ..recipe.identity import FACTS
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, dump
 from . import identity, lock
 from .files import append, remove, sweep, write_atomically
-from .identity import recipe_hash
+from .identity import FACTS, recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
 COMPARED = "compared.safetensors"

@@ -1,48 +1,151 @@
-"""Compare a run folder with a recipe: values, images, initial weights and files. No torch.
+"""Decide whether two runs are the same: what a run is computed from, and how two runs differ.
 
-A folder records what its run was computed from (recipe/identity.py): the keys in recipe.yaml, and
-the facts of images, initial weights and files in environment.json. environment.json and result.json
-also have the recipe's hash, which names the run.
+The identity of a run is one mapping. It holds {dotted key: value} for the keys that change what is
+computed, and {"KIND:NAME": hash or value} for facts about the files that those keys name; FACTS
+lists the kinds. A run folder records the keys in recipe.yaml and the facts in environment.json,
+under their kind. environment.json and result.json also have the recipe's hash, which names the run.
+
+`differences` compares two identities. Resuming a run, returning the result of a finished run,
+refusing a folder of another run, changing a study and pushing to the Hub all use this comparison.
+No torch.
 """
 
+import functools
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .. import hub_files
 from ..errors import UserError
 from ..formatting import option_text
-from ..recipe import records
+from ..recipe import declaration, records
 from ..recipe.check import check_trunk_before_decay
 from ..recipe.given import Given
-from ..recipe.identity import (
-    Difference,
-    changes_experiment,
-    computed_values,
-    differences,
-    experiment_values,
-    facts,
-    keys_with_effect,
-)
-from ..recipe.images import PIXEL_KEYS, Data, unmeasured
-from ..recipe.init_source import COSTS, file_hash
+from ..recipe.images import PIXEL_KEYS, PREPROCESSING, TRAIN_SPLIT_KEYS, Data, unmeasured
+from ..recipe.init_source import COSTS, SCRATCH, InitSource, file_hash
 from ..recipe.keys import Values
 from ..recipe.load import resolve
 from ..recipe.parsing import flatten, load_yaml
 from ..recipe.recipe_files import read
 from ..recipe.records import Kind
-from ..recipe.records.run import Environment, RunEnvironment, WithRecipe
-from ..recipe.schema import Recipe, defaults, sources
+from ..recipe.records.run import Environment, Result, RunEnvironment, Trunk, WithRecipe
+from ..recipe.schema import (
+    DEFAULT_TARGET,
+    Recipe,
+    all_keys,
+    changes_experiment,
+    computed_values,
+    defaults,
+    experiment_values,
+    keys_with_effect,
+    optional_groups,
+    sources,
+)
 from . import lock
 from .checkpoint_files import list_checkpoints, step_of
 
+if TYPE_CHECKING:
+    from .folder import Run
+
+# Kinds of facts: about images, initial weights, the weights of a teacher, and a plugin
+FACTS = ("data", "init", "teacher", "plugin")
+# stands for the value of a key that is missing on one side and has no default
+UNKNOWN = "not known"
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
-FOLDER_HINT = (
-    "Use another name=, or remove this folder."  # what to do about a folder of another run
-)
+# what to do about a folder of another run
+FOLDER_HINT = "Use another name=, or remove this folder."
+STUDY_HINT = "remove the run's folder and type the study's command again"
 LENGTH = ("optim.steps", "optim.decay")  # keys that may differ between runs with the same beginning
+MEASURED_LAST = {"eval.test", "eval.real"}  # keys of measurements after the last step
+
+# Returns {"train": hash, ...} of a recipe's images, or {} and why they were not compared
+Fingerprint = Callable[[Recipe], tuple[dict[str, str], str]]
+
+
+class Difference(NamedTuple):
+    """Key or fact that differs between two runs, with the two values.
+
+    Attributes:
+        key: Dotted key, or KIND:NAME of a fact.
+        recorded: Value in the run that exists.
+        wanted: Value in the run that is wanted.
+    """
+
+    key: str
+    recorded: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} ({self.recorded} there, {self.wanted} here)"
+
+    @property
+    def kind(self) -> str:
+        """Kind of the fact, or an empty string for a key."""
+        kind, colon, _ = self.key.partition(":")
+        return kind if colon else ""
+
+    @property
+    def name(self) -> str:
+        """Name of the fact without the kind, or the key."""
+        return self.key.rpartition(":")[2]
+
+
+def facts(kind: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return {"KIND:NAME": value} for the facts that environment.json has under a kind.
+
+    Whether a run has a plugin is a fact too.
+    """
+    named = {f"{kind}:{name}": value for name, value in (values or {}).items()}
+    return named | ({"plugin:": bool(values)} if kind == "plugin" else {})
+
+
+def differences(
+    before: Mapping[str, Any], here: Mapping[str, Any], undecided: Collection[str] = ()
+) -> list[Difference]:
+    """Return how two identities differ.
+
+    A key that is missing on one side counts with its default: keys come and go with versions and
+    with objectives. A fact is compared only if both sides have it: earlier versions recorded fewer
+    facts, and deleted files have none.
+
+    Args:
+        before: Identity of the run that exists.
+        here: Identity of the run that is wanted.
+        undecided: Keys to leave out of the comparison.
+    """
+    default = defaults()
+    compared = (
+        Difference(key, *(side.get(key, default.get(key, UNKNOWN)) for side in (before, here)))
+        for key in {**before, **here}
+        if key not in undecided and (":" not in key or (key in before and key in here))
+    )
+    return [difference for difference in compared if difference.recorded != difference.wanted]
+
+
+def keys_of_task(values: Mapping[str, Any]) -> list[str]:
+    """Return the keys that decide what an objective predicts and how difficult the prediction is.
+
+    The keys are those of the objective's groups, the sizes of images and patches, and with several
+    views also the batch and the preprocessing. If the objective is unknown, for example because its
+    plugin is not loaded, all groups count that only some objectives have.
+
+    Args:
+        values: `{dotted key: value}` of the recipe.
+    """
+    declared = declaration.objectives().get(str(values.get("objective")))
+    target = str(values.get("target", DEFAULT_TARGET))
+    if declared:
+        groups = {*declared.groups_with(target)}
+    else:
+        groups = optional_groups() & {key.split(".")[0] for key in values}
+        # keys that ssl_vit does not know belong to the plugin
+        groups |= {key.split(".")[0] for key in values.keys() - all_keys().keys()}
+    keys = [key for key in {**defaults(), **values} if key.split(".")[0] in groups]
+    keys += ["objective", "data.size", "model.patch"]
+    # objectives with views distinguish the images of a batch
+    return [*keys, "optim.batch", *PREPROCESSING] if "views" in groups else keys
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -418,3 +521,227 @@ def check_options(recipe: Recipe, folder: Path) -> None:
         names = ", ".join(map(str, differ))
         text = f"the run in {folder} has finished with other values: {names}"
         raise UserError(f"name={recipe.name}: {text}. {FOLDER_HINT}")
+
+
+def check_finished(run: "Run", fingerprint: Fingerprint) -> list[str]:
+    """Check that a finished run had the images, weights and files that its recipe now names.
+
+    `Run.reconcile` has already compared the recipe.
+
+    Args:
+        run: The finished run.
+        fingerprint: Function that returns the fingerprints of the recipe's images.
+
+    Returns:
+        Warnings about images and weights that are missing on this machine, and so were not checked.
+
+    Raises:
+        UserError: The run has other images, weights or files, which the message names, or the run
+            began at another step or run than the recipe says.
+    """
+    recipe, folder, result = run.recipe, run.folder, run.result()
+    check_start(recipe, result.trunk if result else None)
+    check_options(recipe, folder)
+    hashes_by_source = {source: source.identity() for source in recipe.sources().values()}
+    weights = {source.kind: hashes for source, hashes in hashes_by_source.items()}
+    hashes_by_kind = file_hashes(recipe)
+    files = {kind: hashes_by_kind.get(kind) or {} for kind in ("plugin", "real")}
+    check_facts(recipe, folder, weights | files)
+    images, image_warning = fingerprint(recipe)
+    check_facts(recipe, folder, {"data": images})
+    warnings = []
+    for source, hashes in hashes_by_source.items():
+        if source.is_local and not hashes:
+            text = "not found, so the weights were not compared with the finished run"
+            warnings.append(f"{source.option}: {text}")
+    if image_warning:
+        warnings.append(image_warning)
+    return warnings
+
+
+def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
+    """Check that resume=RUN@STEP names the run and the step that the run began at.
+
+    Runs are compared by the name of the folder, because the folder may have been moved or removed.
+
+    Args:
+        recipe: Recipe of the run.
+        began: Entry `trunk` of the run, with the `run` and the `step` that it began at. None for a
+            run that began at step 0: its weights are the same to the bit, so any resume= is
+            accepted.
+
+    Raises:
+        UserError: The run began at another step or run.
+    """
+    trunk = recipe.trunk
+    if not began or not trunk:
+        return
+    run, step = began["run"], began["step"]
+    if (run, step) != (trunk.folder.name, trunk.step):
+        text = f"the run began at step {step} of run {run}. Leave out resume=."
+        raise recipe.error("resume", text)
+
+
+def check_unfinished(run: "Run") -> None:
+    """Check that a run that is to be resumed has the same plugin as before.
+
+    Images and initial weights are compared when they are read.
+
+    Raises:
+        UserError: The plugin differs.
+    """
+    if is_begun(run.folder):
+        plugin = file_hashes(run.recipe).get("plugin") or {}
+        check_facts(run.recipe, run.folder, {"plugin": plugin})
+
+
+def describe_remeasurement(run: "Run") -> str:
+    """Return a line to print if a finished training run must be measured again, else "".
+
+    A run is measured again, with the same weights, if the recipe now has further measurements after
+    the last step, and nothing else has changed. The checkpoint of the last step is needed.
+    """
+    recipe = run.recipe
+    changed = changed_options(recipe, run.folder)
+    keys = {difference.key for difference in changed}
+    adds_measurements = keys <= MEASURED_LAST and all(difference.wanted for difference in changed)
+    if not keys or not adds_measurements or not recipe.trains:
+        return ""
+    checkpoints = list_checkpoints(run.checkpoints)
+    if not checkpoints or step_of(checkpoints[-1]) != recipe.optim.steps:
+        return ""
+    names = ", ".join(map(str, changed))
+    return f"again       the run has finished and is measured again with other values: {names}"
+
+
+def read_finished(run: "Run", fingerprint: Fingerprint) -> Result | None:
+    """Return the result that another process has written in the meantime, or None.
+
+    The caller holds the run's lock, and has written nothing yet. Warnings of `check_finished` are
+    printed. If the run is to be measured again, result.json is removed and None is returned.
+
+    Raises:
+        UserError: The folder now holds another run, or the result is for other images.
+    """
+    run.reconcile()
+    result = run.result()
+    if result is not None and describe_remeasurement(run):
+        (run.folder / "result.json").unlink()  # written again when the run ends
+        return None
+    if result is not None:
+        for warning in check_finished(run, fingerprint):
+            print(f"warning: {warning}", flush=True)
+    return result
+
+
+def why_not_planned(
+    run: Path, values: Values, options: Values, undecided: Collection[str] = ()
+) -> str:
+    """Return why a folder does not hold the run that a study plans, or an empty text.
+
+    The folder may hold a run of another recipe, a copied or edited run, or a run that started from
+    other weights. The run need not have finished. A folder in which no run has begun is free for
+    the planned run, so the result is empty too.
+
+    Args:
+        run: Folder of the run.
+        values: `{dotted key: value}` of the task that decide its computation and its result.
+        options: `{dotted key: value}` of the task. Values chosen among tries appear only here.
+        undecided: Keys whose values are not chosen yet.
+
+    Raises:
+        UserError: result.json or environment.json in the folder is damaged.
+    """
+    files = {name for name in ("recipe.yaml", *RECORDS) if (run / name).exists()}
+    if not files or not is_begun(run):
+        return ""
+    try:
+        written = flatten(load_yaml(run / "recipe.yaml"))
+    except UserError:
+        return "recipe.yaml is missing or damaged"
+    if written.get("name") != run.name:
+        return f"recipe.yaml belongs to a run called {written.get('name')}"
+    environment, is_finished = None, "result.json" in files
+    if is_finished or "environment.json" in files:
+        environment = records.require(run / "environment.json", Environment, STUDY_HINT)
+    free = environment.free if environment else []
+    if is_finished:
+        recorded_hash = records.require(run / "result.json", Result, STUDY_HINT).recipe
+        if recorded_hash != written_hash(written, free):
+            return "result.json was made with another recipe.yaml"
+    recipe_keys = all_keys()
+    weights = sources({"init": SCRATCH, **options})
+    planned = experiment_values(
+        {key: value for key, value in options.items() if key in recipe_keys and key not in weights}
+    )
+    # keys that change only the result may change until the run has finished
+    planned |= values if is_finished else experiment_values(values, free)
+    if planned.get("compute.precision") == "auto":
+        undecided = [*undecided, "compute.precision"]
+    recorded_options = (environment and environment.options) or {}
+    actual = {**written, **recorded_options}
+    differing = planned_differences(actual, planned, undecided)
+    if differing:
+        return f"recipe.yaml differs from the plan: {', '.join(differing)}"
+    for key, source in weights.items():
+        if key in undecided:
+            continue
+        recorded = environment[source.kind] if environment else None
+        difference = _other_weights(source, written, recorded or {})
+        if difference:
+            return difference
+    return ""
+
+
+def _other_weights(
+    source: InitSource, written: Mapping[str, Any], recorded: Mapping[str, Any]
+) -> str:
+    """Return why the weights that a run began with are not the planned weights, or an empty text.
+
+    The hashes of the weights are compared. If the weights are not on this machine, or if
+    environment.json does not describe them, only their names are compared.
+
+    Args:
+        source: Planned weights.
+        written: `{dotted key: value}` of recipe.yaml.
+        recorded: Facts about the weights in environment.json, or empty.
+    """
+    recorded_source = InitSource(str(written.get(source.key, SCRATCH)), source.key)
+    weights_text = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
+    planned: dict[str, Any] = {}
+    if source.is_local:
+        path = Path(source.place)
+        weights = path if path.is_file() else path / "export" / "model.safetensors"
+        try:
+            planned = _weights_identity(
+                source, weights.stat().st_mtime_ns if weights.exists() else 0
+            )
+        except UserError as error:
+            # the caller ends the sentence
+            return f"the {weights_text} cannot be compared: {str(error).rstrip('.')}"
+    if planned and recorded:
+        if differences(facts(source.kind, recorded), facts(source.kind, planned)):
+            return f"the {weights_text} differ from the weights of {source.public_name}"
+        return ""
+    # recipes name weights on the Hub together with a commit
+    names = {compared.public_name.partition("@")[0] for compared in (recorded_source, source)}
+    if len(names) == 1:
+        return ""
+    recorded_place = f"{recorded_source.key}={recorded_source.public_name}"
+    return f"the {weights_text} come from {recorded_place} and not from {source.public_name}"
+
+
+@functools.lru_cache(maxsize=64)  # several tasks start from one run
+def _weights_identity(source: InitSource, changed: int) -> dict[str, Any]:
+    return source.identity()
+
+
+def training_images(run: Path) -> tuple[str, ...]:
+    """Return the options that choose a run's training images, labels and groups.
+
+    The result is empty for a stream, because only the first images of a stream are known.
+    """
+    written = flatten(load_yaml(run / "recipe.yaml"))
+    # the embedded images are drawn at the size data.size
+    keys = [*TRAIN_SPLIT_KEYS, "data.group", *([] if written.get("data.path") else ["data.size"])]
+    return () if written.get("data.stream") else tuple(f"{key}={written.get(key)}" for key in keys)

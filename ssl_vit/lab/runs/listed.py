@@ -40,11 +40,12 @@ from ...pages.metric_tables import (
     read_metrics,
 )
 from ...pages.run_record import RunRecord
-from ...recipe import declaration, export_files, identity
+from ...recipe import declaration, export_files, schema
 from ...recipe.images import PART
 from ...recipe.keys import Values
 from ...recipe.schema import defaults
 from ...runs import seen_text
+from ...runs.identity import keys_of_task
 
 NONE = "-"  # shown for a missing value
 COMPARES = (
@@ -265,7 +266,7 @@ def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
         # a key of a plugin has no default: a run without the plugin differs
         using = [values for values in recipes if key in values or key not in default]
         texts = {format_value(values.get(key, NONE)) for values in using}
-        if len(texts) > 1 and identity.changes_experiment(key, free):
+        if len(texts) > 1 and schema.changes_experiment(key, free):
             by_key[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
     return by_key
 
@@ -592,8 +593,8 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
         return {key: value for key, value in facts.items() if key != "objective"}
     if split == "test":
         return facts
-    keys = [*identity.keys_of_task(values), *(PART if split == "train" else ())]
-    counting = identity.experiment_values(
+    keys = [*keys_of_task(values), *(PART if split == "train" else ())]
+    counting = schema.experiment_values(
         {key: run.settings.get(key) for key in keys}, environment.free
     )
     return facts | {key: format_value(counting[key]) for key in sorted(counting)}

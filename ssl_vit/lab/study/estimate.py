@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...formatting import format_bytes, format_count, list_names, plain_table
-from ...recipe.identity import computed_values
-from ...recipe.schema import Recipe
+from ...recipe.schema import Recipe, computed_values
 from .. import estimate
 from ..compare import FEWEST, list_limits
 from ..options import PlanOptions

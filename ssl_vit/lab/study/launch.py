@@ -24,7 +24,7 @@ from ...recipe.records import Record
 from ...recipe.records.run import Environment, Measured
 from ...recipe.schema import Recipe
 from ...recipe.words import write_all
-from ..run_folder import HINT
+from ...runs.identity import STUDY_HINT
 from .hours import Group, HoursPlan
 from .read import fill_references, find_references
 from .tasks import Task, Tasks
@@ -136,7 +136,7 @@ def read_result(folder: Path, name: str) -> TaskResult:
     Raises:
         UserError: The file is damaged.
     """
-    return records.require(folder / name / RESULT, TaskResult, HINT)
+    return records.require(folder / name / RESULT, TaskResult, STUDY_HINT)
 
 
 def describe_result(job: StudyJob, name: str) -> str:

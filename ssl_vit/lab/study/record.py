@@ -22,10 +22,10 @@ from ...recipe import records
 from ...recipe.names import is_name
 from ...recipe.records import MayLack, Record, Whole
 from ...recipe.schema import Recipe
+from ...runs import identity
 from ...runs.files import write_atomically
 from ...runs.folder import Run
 from ...runs.shared import STUDY
-from .. import run_folder
 from ..compare import Comparison, Rule, list_comparisons
 from .hours import Group
 from .launch import RESULT, planned_options
@@ -215,7 +215,7 @@ def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
         for number in itertools.count(2):
             placed = replace(renamed, name=place)
             options, undecided = planned_options(placed, settled, folder)
-            why = run_folder.why_not_planned(folder / place, placed.values, options, undecided)
+            why = identity.why_not_planned(folder / place, placed.values, options, undecided)
             if not why and place not in settled:
                 break
             foreign[place] = why

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from ...errors import UserError
 from ...formatting import option_text
 from ...recipe.given import Arguments, Given, Pairs, Unread, from_values, plain_value
-from ...recipe.identity import changes_experiment
 from ...recipe.keys import Values
 from ...recipe.load import resolve
 from ...recipe.recipe_files import study_names
-from ...recipe.schema import Recipe, all_keys
+from ...recipe.schema import Recipe, all_keys, changes_experiment
 from ...recipe.words import NAMED, SWEEP, read
 from ..images import has_labels
 from .task_options import evaluated_images

@@ -11,10 +11,10 @@ from ...errors import UserError
 from ...formatting import list_names, option_text
 from ...hub_files import repository_for_run
 from ...recipe.given import Given
-from ...recipe.identity import changes_experiment, differences
 from ...recipe.init_source import SCRATCH
 from ...recipe.keys import Values
-from ...recipe.schema import build, sources
+from ...recipe.schema import build, changes_experiment, sources
+from ...runs.identity import differences
 from .read import SEED, Study, fill_references, find_references, needed_runs, settings_at
 from .task_options import cost, tool_uses
 

@@ -19,9 +19,14 @@ from ...formatting import (
     process_environment,
     typed_command,
 )
-from ...recipe.given import Arguments
+from ...jobs.image_facts import fingerprint
+from ...recipe.given import Arguments, from_values
+from ...recipe.keys import Values
+from ...recipe.load import resolve
+from ...recipe.recipe_files import read
 from ...recipe.tool import parse
-from .. import run_folder
+from ...runs.folder import Run
+from ...runs.identity import check_finished
 from ..options import PlanOptions
 from . import launch, record, worth
 from .estimate import StudyEstimate, estimate_request
@@ -217,8 +222,29 @@ def _describe_unchecked(job: launch.StudyJob) -> list[str]:
     lines: dict[str, None] = {}
     for name in job.finished:
         options, _ = launch.planned_options(job.tasks[name], job.tasks, job.folder)
-        lines |= dict.fromkeys(run_folder.warn_about_changes(job.folder / name, options))
+        lines |= dict.fromkeys(_warn_about_changes(job.folder / name, options))
     return list(lines)
+
+
+def _warn_about_changes(run: Path, options: Values) -> list[str]:
+    """Check that the images, weights and files of a finished run have not changed since the run.
+
+    Args:
+        run: Folder of the run.
+        options: `{dotted key: value}` that resolves to the recipe of the run.
+
+    Returns:
+        Lines about what could not be checked.
+
+    Raises:
+        UserError: The images, weights or files have changed.
+    """
+    try:
+        recipe = resolve(from_values(options), here=False).recipe
+    except UserError:  # the initial weights of the run no longer exist
+        recipe = read(run / "recipe.yaml")
+        recipe.out = str(run.parent)
+    return check_finished(Run(recipe), fingerprint)
 
 
 def _exec_task(arguments: Arguments) -> None:
