@@ -30,10 +30,9 @@ from ssl_vit.lab.study import tasks
 from ssl_vit.recipe import recipe_files
 from ssl_vit.recipe.check import TRAINING_KEYS
 from ssl_vit.recipe.given import Given
-from ssl_vit.recipe.identity import computed_values, keys_with_effect
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.parsing import yaml_value
-from ssl_vit.recipe.schema import Recipe, all_keys
+from ssl_vit.recipe.schema import Recipe, all_keys, computed_values, keys_with_effect
 
 Options = Mapping[str, Any]
 HERE = Path(__file__).parent

@@ -41,7 +41,6 @@ LAB_ORDER = (
     "memory",
     "estimate",
     "compare",
-    "run_folder",
     "study",
     "results",
     "verdict",

@@ -19,7 +19,7 @@ from helpers.runs import assert_goes_on_exactly, result, rows, run
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli, draw_figures
-from ssl_vit.recipe.identity import computed_values
+from ssl_vit.recipe.schema import computed_values
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.identity import planned_differences
 

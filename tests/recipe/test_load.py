@@ -18,10 +18,9 @@ from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.objectives.mae import MaeOptions
 from ssl_vit.objectives.moco_v3 import MocoOptions
-from ssl_vit.recipe.identity import computed_values
 from ssl_vit.recipe.notices import warmup_notice
 from ssl_vit.recipe.operation import Checkpoint
-from ssl_vit.recipe.schema import Data, Model, Optim, all_keys, dump
+from ssl_vit.recipe.schema import Data, Model, Optim, all_keys, computed_values, dump
 
 MODELS, DATASETS, MPP = (
     yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())

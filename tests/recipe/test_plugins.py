@@ -27,9 +27,9 @@ from ssl_vit.pages import run_page
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration, plugins, recipe_files, schema
 from ssl_vit.recipe.help import meaning
-from ssl_vit.recipe.identity import changes_experiment, computed_values, differences
+from ssl_vit.recipe.schema import changes_experiment, computed_values
 from ssl_vit.runs.folder import Run, open_run
-from ssl_vit.runs.identity import free_keys, recipe_hash, written_hash
+from ssl_vit.runs.identity import differences, free_keys, recipe_hash, written_hash
 
 EXAMPLES = ROOT / "docs" / "examples"
 PLUGIN = '''

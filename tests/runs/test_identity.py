@@ -14,13 +14,13 @@ from helpers.options import FREE, TINY, altered
 from helpers.resolving import parse_request, resolve
 from ssl_vit.data import fingerprints
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli, evaluate, reuse
+from ssl_vit.jobs import cli, evaluate, image_facts
 from ssl_vit.jobs import train as train_job
 from ssl_vit.recipe.load import Resolved
 from ssl_vit.recipe.records.run import Result
 from ssl_vit.runs import lock
 from ssl_vit.runs.folder import Run
-from ssl_vit.runs.identity import recipe_hash
+from ssl_vit.runs.identity import check_finished, recipe_hash
 
 # These change what the result says, at its end: an unfinished run may go on with another value.
 FREE_UNTIL_FINISHED = {
@@ -203,7 +203,7 @@ def test_a_finished_run_is_told_for_its_own_images_only(
 def test_what_is_not_here_is_said_not_to_have_been_checked(place: Path, tmp_path: Path) -> None:
     run, _ = found(options_of(place))
     run.recipe.init, run.recipe.data.path, run.recipe.data.hub = f"{tmp_path}/gone", None, "me/pics"
-    lines = reuse.check_finished(run)
+    lines = check_finished(run, image_facts.fingerprint)
     assert [line.partition(":")[0] for line in lines] == [
         f"init={tmp_path}/gone",
         "data.hub=me/pics",
@@ -333,7 +333,7 @@ def test_a_studys_file_runs_no_plugin_of_its_own(tmp_path: Path) -> None:
 def test_images_are_hashed_once_for_all_runs_that_share_them(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reuse._fingerprints.cache_clear()
+    image_facts._fingerprints.cache_clear()
     real, times = fingerprints.fingerprint_splits, []
     monkeypatch.setattr(fingerprints, "fingerprint_splits", lambda *a: times.append(1) or real(*a))
     for _ in range(2):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssl_vit.recipe import schema
-from ssl_vit.recipe.identity import differences, facts
+from ssl_vit.runs.identity import differences, facts
 
 KEYS = ("optim.lr", "optim.steps", "seed", "data.flip", "mae.rate")
 NAMES = ("data:train", "data:test", "init:file", "init:heads", "unheard.of")

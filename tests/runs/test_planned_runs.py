@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from helpers import made_studies
-from ssl_vit.lab import run_folder
 from ssl_vit.lab.study import launch, record
 from ssl_vit.recipe.parsing import flatten, load_yaml
+from ssl_vit.runs import identity
 from ssl_vit.runs.identity import written_hash
 
 
@@ -22,7 +22,7 @@ def why(folder: Path, name: str, **options: float) -> str:
     tasks = record.read(folder).by_name
     planned, undecided = launch.planned_options(tasks[name], tasks, folder)
     values = tasks[name].values | {key.replace("__", "."): one for key, one in options.items()}
-    return run_folder.why_not_planned(folder / name, values, planned, undecided)
+    return identity.why_not_planned(folder / name, values, planned, undecided)
 
 
 def trained_with(run: Path, old: str, new: str) -> None:
