@@ -104,6 +104,10 @@ Values are strings, numbers, True, False, None, paths, and lists of such values.
 key with two values, raises a `ssl_vit.UserError` with a message of one line. The functions refuse
 options that only make sense on a command line (`--json`, `only=`).
 
+A string from Python stays a string: `optim={"steps": "300"}` is refused, and `data={"group":
+"none"}` groups the images by a column called none. On a command line, `data.group=none` means no
+group, and `data.group='"none"'` names this column.
+
 ## Functions
 """
 
