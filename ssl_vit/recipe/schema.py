@@ -249,7 +249,8 @@ class Recipe(Keys):
 
     def sources(self) -> dict[str, InitSource]:
         """Return {dotted key: source of weights} for keys that name weights and have a value."""
-        return sources(self.values())
+        named = (key for key, declared in all_keys().items() if declared.names_weights)
+        return sources({key: self.value(key) for key in named if self.uses_key(key)})
 
     @property
     def training_tool(self) -> str:
