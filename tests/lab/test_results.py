@@ -211,7 +211,7 @@ def test_an_objective_that_is_not_known_here_is_compared_by_its_values(made):
     """As of a plugin."""
     run = made / "pretrain-mpp-0"
     own = {"objective": "mine", "mine.rate": 0.1, "mine.sizes": [1, 2], "seed": 0}
-    options = {"objective": "mine", "mine.rate": "1e-1", "optim.steps": "10"}
+    options = {"objective": "mine", "mine.rate": 0.1, "optim.steps": 10}
     replanned(made, lambda tasks: named(tasks, run.name).update(options=options, values={**own}))
     recipe = own | {"name": run.name, "optim.steps": 10}
     lines = (f"{key}: {json.dumps(value)}\n" for key, value in recipe.items())
@@ -247,7 +247,7 @@ def test_the_same_options_with_other_training_images_are_refused(made):
 
 def test_drawn_images_of_two_sizes_share_a_table(tmp_path):
     """Such a study was refused when all its runs had finished."""
-    sizes = {size: {"all": {"data.size": size}} for size in ("16", "32")}
+    sizes = {str(size): {"all": {"data.size": size}} for size in (16, 32)}
     content = changed(FROZEN, axes__size=sizes)
     del content["options"]["data.size"]
     for run in content["runs"].values():

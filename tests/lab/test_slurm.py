@@ -26,6 +26,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab.study import slurm as launcher
 from ssl_vit.lab.study import tool
 from ssl_vit.lab.study.launch import task_command
+from ssl_vit.recipe.given import Arguments, from_words
 
 SLURM = launcher.Slurm()
 RUNS = ("pretrain", "sweep", "probe", "final")
@@ -255,7 +256,7 @@ def test_a_submission_says_what_was_submitted_and_not_that_it_has_finished(tmp_p
     words = ["name=gap", f"out={tmp_path}", "launcher=slurm"]
     probe = GAP["runs"]["probe"] | {"options": {"recipe": "evaluate", "init": "{pretrain}"}}
     content = GAP | {"runs": GAP["runs"] | {"probe": probe}, "options": {"data": "shapes"}}
-    assert len(tool.study(words, content).submitted) == 18
+    assert len(tool.study(Arguments(words), content).submitted) == 18
     text = capsys.readouterr().out
     assert "18 tasks in 4 jobs" in text and "\nfinished" not in text
     assert text.index("the same command") < text.index("\nnext ")
@@ -444,8 +445,8 @@ def test_two_processes_are_signalled_go_on_and_are_measured(tmp_path, slurm, mon
     monkeypatch.setenv("SIGNAL_AT", f"{tmp_path}/small/pretrain-0/metrics.jsonl")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     own = {"optim.steps": 20, "eval.every": 20, "log.every": 1}
-    trained = dict(word.split("=") for word in TINY) | own
-    probed = dict(word.split("=") for word in PROBE) | {"init": "{pretrain}", "data.share": 0.02}
+    trained = from_words(TINY).values | own
+    probed = from_words(PROBE).values | {"init": "{pretrain}", "data.share": 0.02}
     runs = {
         "probe": {"tool": "evaluate", "options": probed},
         "pretrain": {"tool": "pretrain", "options": trained},

@@ -6,13 +6,15 @@ from helpers.made_studies import IMAGES, alter, study, with_metric
 from ssl_vit.errors import UserError
 from ssl_vit.lab import results, verdict
 from ssl_vit.lab.study import sweep
+from ssl_vit.recipe.given import Given, Unread
 
-SHORT = {"optim.steps": "10", "optim.warmup": "1", "model": "vit_n8", "data.size": "32"}
+SHORT = {"optim.steps": 10, "optim.warmup": 1, "model": "vit_n8", "data.size": 32}
 
 
 def made(folder, given, *, recipe="mpp", measure="loss", environment=None, **report):
     """A finished study of a sweep, of which every name has lower losses than the one before it."""
-    found, _ = sweep.content(recipe, given | SHORT, [*given], None)
+    axes, _ = sweep.axes(sweep.Swept([*given], {}), Unread(given))
+    found, _ = sweep.content(recipe, Given(SHORT), axes, None)
     found = found | {"seeds": [0, 1, 2]}
     found["report"] = {"test": "pretrain", "measures": [measure]} | report
     found["runs"] = {"pretrain": found["runs"]["pretrain"]}
