@@ -46,7 +46,7 @@ def known_classes(splits: Splits, data: Data) -> int | None:
 
 
 def choose_images(source: Source, most: int | None) -> Source:
-    """Return at most `most` random images of a split, always the same ones; all if it is None."""
+    """Return at most `most` random images, the same at each call. None: return all images."""
     if most is None or most >= len(source):
         return source
     return source.subset(first_permuted_rows(source, most, CHOICE_KEY))

@@ -45,6 +45,10 @@ def decoder(data: Data) -> Decoder:
 def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
     """Decode an image to the stored channels, integers (C, H, W), clipped to data.range.
 
+    Args:
+        raw: An encoded image or an array.
+        data: Options of the images, with the number of channels and the range.
+
     Raises:
         ValueError: The image cannot be read, or its values have another number of bits.
     """
@@ -70,7 +74,11 @@ def pixel_type(data: Data) -> torch.dtype:
 def check_integers(pixels: object, data: Data) -> None:
     """Check that pixels are a tensor of the integer type that images of `data` have.
 
-    The range of values of another type is not known.
+    Other types are refused, because the range of their values is not known.
+
+    Args:
+        pixels: What a caller gives as images.
+        data: Options of the images, with the range of the pixels.
 
     Raises:
         TypeError: Pixels are no such tensor.
@@ -80,9 +88,13 @@ def check_integers(pixels: object, data: Data) -> None:
     if isinstance(pixels, Tensor) and pixels.dtype in allowed:
         return
     kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
+    if of_bytes:
+        raise TypeError(f"images of type {kind}. {OF_BYTES}")
     lowest, highest = data.pixel_range
-    of_others = f"Expected torch.int32 or torch.uint16 values from {lowest} to {highest}"
-    raise TypeError(f"images of type {kind}. {OF_BYTES if of_bytes else of_others}")
+    raise TypeError(
+        f"images of type {kind}. Expected torch.int32 or torch.uint16 values from {lowest} to"
+        f" {highest}"
+    )
 
 
 def evaluation_images(images: Any, data: Data) -> Tensor:
@@ -103,13 +115,15 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
         ValueError: An array has another shape, an image has no pixels, or there are no images.
     """
     if isinstance(images, np.ndarray) and images.ndim == 4:
-        parts = list(_channels_last(images) if data.is_rgb else images)
+        singles = list(_channels_last(images) if data.is_rgb else images)
+    elif isinstance(images, list | tuple):
+        singles = list(images)
     else:
-        parts = list(images) if isinstance(images, list | tuple) else [images]
-    if not parts:
+        singles = [images]
+    if not singles:
         raise ValueError(f"no images. {EXPECTED if data.is_rgb else CHANNELS}")
-    read = _rgb_array if data.is_rgb else _channel_array
-    decoded = [decoder(data)(read(part)) for part in parts]
+    to_array = _rgb_array if data.is_rgb else _channel_array
+    decoded = [decoder(data)(to_array(image)) for image in singles]
     return eval_transform(decoded, data.size, data.eval_mode, data.eval_crop)
 
 
@@ -190,15 +204,19 @@ def shown_note(channels: int) -> str:
     """Describe which of an image's channels are displayed, or return "" if all three are."""
     if channels == SHOWN:
         return ""
+    if channels == 1:
+        return "one channel, as grey"
     if channels < SHOWN:
-        return f"channel 1 of {channels}, as grey" if channels > 1 else "one channel, as grey"
+        return f"channel 1 of {channels}, as grey"
     return f"channels 1 to 3 of {channels}, as red, green and blue"
 
 
 def shown_image(image_BCHW: Tensor, pixel_range: tuple[int, int]) -> Tensor:
     """Return images to display: uint8 (B, 3, H, W) of `shown_channels`.
 
-    The lowest value becomes black, the highest white.
+    Args:
+        image_BCHW: Images as an encoder receives them, integers.
+        pixel_range: The lowest value, which becomes black, and the highest, which becomes white.
     """
     image_B3HW = shown_channels(image_BCHW, 1)
     if pixel_range == BYTES:
