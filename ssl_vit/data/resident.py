@@ -132,7 +132,7 @@ class ResidentDataset(ImageDataset):
         self.decoded = decoded
 
     def fetch(self, rows: np.ndarray) -> tuple[list[Tensor | str], np.ndarray]:
-        """Return the labels of rows, and for each row the decoded image or why it is unreadable."""
+        """Return for each row the decoded image or why it is unreadable, and the labels."""
         image_NCHW = rearrange(self.decoded.image_NHWC, "n h w c -> n c h w")
         unreadable = self.decoded.unreadable
         images = [unreadable.get(row, image_NCHW[row]) for row in rows.tolist()]
