@@ -71,15 +71,19 @@ def training_share(train: Source, data: Data) -> Source:
 
 
 def _one_label(source: Source) -> bool:
-    """Return whether images have single labels, and not lists of labels or no labels at all."""
+    """Return whether images have a single label each, and not lists of labels or no labels."""
     return source.labels.lists is None and source.labels.lowest_and_highest[1] >= 0
 
 
 def cut_test(whole: Source, data: Data) -> SplitCut | None:
     """Cut the test share off the training split, or return None if data.test names a split.
 
-    Images of a folder are chosen by name, so that later images do not change the choice. Other
+    Files are chosen by name, so that files that are added later do not change the choice. Other
     images are chosen by group if data.group is set, else by class if they have one label each.
+
+    Args:
+        whole: The training split.
+        data: The recipe's options, with the share data.test.
 
     Raises:
         UserError: There are fewer than two images or groups, or one part would be empty.
@@ -166,6 +170,10 @@ def cut_held_out(train: Source, data: Data) -> SplitCut:
     With data.validation_from=labelled only images with a label are held out. An image without a
     label is a training image, or in neither part if its group is held out.
 
+    Args:
+        train: The training images.
+        data: The recipe's options.
+
     Raises:
         UserError: There are fewer than two images or groups, or a class would have no training
             images.
@@ -181,7 +189,9 @@ def cut_held_out(train: Source, data: Data) -> SplitCut:
     if data.group is not None:
         held_out_groups = cut.cut_off.group_of(np.arange(len(cut.cut_off)))
         is_taken_N = np.isin(train.group_of(rows_N), held_out_groups)
-    how = ", ".join(filter(None, [cut.description, "only images with a label"]))
+    how = "only images with a label"
+    if cut.description:
+        how = f"{cut.description}, only images with a label"
     return SplitCut(train.subset(rows_N[~is_taken_N]), cut.cut_off, how)
 
 
@@ -254,9 +264,9 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> SplitCut:
 def _groups_that_fit(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray:
     """Return the positions of the groups that are small enough to be cut off.
 
-    Such a group has at most twice the wanted number of images; a larger group could be most of the
-    data. If all groups are larger and the user did not choose the share, return the first of the
-    smallest groups.
+    Such a group has at most twice the wanted number of images, because a larger group could be most
+    of the data. If all groups are larger and the user did not choose the share, the first of the
+    smallest groups is returned.
 
     Args:
         size_G: The number of images of each group.
@@ -277,12 +287,12 @@ def _groups_that_fit(size_G: np.ndarray, count: int, key: int, data: Data) -> np
     share = getattr(data, name)
     if share is None:
         return np.array([size_G.argmin()])
-    finding = f"the smallest group of data.group={data.group} has {size_G.min():,} images"
     # the share of the smallest group, rounded up to three decimals
     enough = math.ceil(1000 * size_G.min() / size_G.sum()) / 1000
     raise UserError(
-        f"data.{name}={share:g}: {finding}, more than twice the {count:,} wanted. Use"
-        f" data.{name}={enough:g}, or smaller groups."
+        f"data.{name}={share:g}: the smallest group of data.group={data.group} has"
+        f" {size_G.min():,} images, more than twice the {count:,} wanted. Use data.{name}={enough:g},"
+        " or smaller groups."
     )
 
 
@@ -302,27 +312,28 @@ def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:
     return pair_M2[order_M[first_G], 1]
 
 
-def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, data: Data) -> None:
-    """Check that every class still has training images.
+def _check_classes(
+    whole: Source, label_N: np.ndarray, is_cut_off_N: np.ndarray, data: Data
+) -> None:
+    """Check that every class still has training images after images are cut off.
 
     Args:
         whole: The images that are divided.
         label_N: The label of each image, integers.
-        inside_N: Whether each image is cut off, bool.
+        is_cut_off_N: Whether each image is cut off, bool.
         data: The recipe's options, for the error.
 
     Raises:
         UserError: A class has no training images left, because its images are in too few groups.
     """
-    trained = {*label_N[~inside_N].tolist()}
-    gone = sorted({*label_N[inside_N].tolist()} - trained - {UNLABELLED})
-    if not gone:
-        return
-    raise UserError(
-        f"data.group={data.group}: no training images would be left of {class_names(whole, gone)},"
-        " which are in too few groups. Use smaller groups, or data.labels=false if the labels are"
-        " no classes."
-    )
+    kept_labels = {UNLABELLED, *label_N[~is_cut_off_N].tolist()}
+    lost_labels = sorted({*label_N[is_cut_off_N].tolist()} - kept_labels)
+    if lost_labels:
+        raise UserError(
+            f"data.group={data.group}: no training images would be left of"
+            f" {class_names(whole, lost_labels)}, which are in too few groups. Use smaller groups,"
+            " or data.labels=false if the labels are no classes."
+        )
 
 
 def class_names(source: Source, numbers: Sequence[int]) -> str:
