@@ -291,8 +291,8 @@ def _groups_that_fit(size_G: np.ndarray, count: int, key: int, data: Data) -> np
     enough = math.ceil(1000 * size_G.min() / size_G.sum()) / 1000
     raise UserError(
         f"data.{name}={share:g}: the smallest group of data.group={data.group} has"
-        f" {size_G.min():,} images, more than twice the {count:,} wanted. Use data.{name}={enough:g},"
-        " or smaller groups."
+        f" {size_G.min():,} images, more than twice the {count:,} wanted. Use"
+        f" data.{name}={enough:g}, or smaller groups."
     )
 
 
