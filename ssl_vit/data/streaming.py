@@ -183,7 +183,10 @@ class Stream:
     def _windows(
         self, start: Cursor, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
-        """Yield (images, cursor of the next window) of this process's windows, from `start` on."""
+        """Yield (images, cursor of the next window) of this process's windows, without end.
+
+        Args and errors are those of `windows`, with the number of images of a window as `count`.
+        """
         while True:
             epoch, first_place, first_row, window, image = start
             cells: list[StreamedImage] = []
@@ -228,23 +231,41 @@ class Stream:
             ) from None
 
     def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
+        """Return the image and the label of a row.
+
+        Args:
+            cell: {column: value} of the row.
+            shard: The number of the shard.
+            row: The number of the row in the shard.
+
+        Raises:
+            ValueError: The label is not one of the run's classes.
+        """
         label = cell[self.label] if self.label else None
-        if label is not None and self.classes is not None and not -1 <= label < self.classes:
+        if label is None:
+            label = -1
+        elif self.classes is not None and not -1 <= label < self.classes:
             raise ValueError(
                 f"row {row} has label {label}, but {self.classes} classes have the labels 0 to"
                 f" {self.classes - 1}. Set data.classes="
             )
-        image = cell[self.image] or {"bytes": None, "path": None}
-        raw = image if isinstance(image, bytes) else image["bytes"]
-        raw = self.read_file(image["path"]) if raw is None else raw
-        return StreamedImage(raw, -1 if label is None else label, shard, row)
+        image = cell[self.image]  # bytes, {bytes, path}, or None for a row without an image
+        if image is None:
+            raw = self.read_file(None)
+        elif isinstance(image, bytes):
+            raw = image
+        elif image["bytes"] is None:
+            raw = self.read_file(image["path"])
+        else:
+            raw = image["bytes"]
+        return StreamedImage(raw, label, shard, row)
 
 
 def window_text(preview: Source) -> str:
     """Describe how many images and bytes the windows of all processes hold together.
 
     Args:
-        preview: The first images of the stream, whose mean size is used.
+        preview: The first images of the stream, whose mean size in bytes is used.
     """
     mean_bytes = max(1, preview.store.sizes().mean())
     count = min(WINDOW, max(1, int(WINDOW_BYTES / mean_bytes)))
