@@ -185,7 +185,7 @@ class Stream:
     ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
         """Yield (images, cursor of the next window) of this process's windows, without end.
 
-        Args and errors are those of `windows`, with the number of images of a window as `count`.
+        See `windows` for the arguments and errors.
         """
         while True:
             epoch, first_place, first_row, window, image = start
@@ -249,8 +249,8 @@ class Stream:
                 f"row {row} has label {label}, but {self.classes} classes have the labels 0 to"
                 f" {self.classes - 1}. Set data.classes="
             )
-        image = cell[self.image]  # bytes, {bytes, path}, or None for a row without an image
-        if image is None:
+        image = cell[self.image]  # bytes, {bytes, path}, or nothing for a row without an image
+        if not image:
             raw = self.read_file(None)
         elif isinstance(image, bytes):
             raw = image
