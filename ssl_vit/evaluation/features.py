@@ -41,6 +41,7 @@ Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, 
 
 
 def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
+    """Return a function that reads features of images, see `Backbone.feature`."""
     return lambda image_B3HW: net.feature(image_B3HW, pool, layer)
 
 
@@ -56,7 +57,7 @@ def is_finite(output_B: Tensor) -> Tensor:
 
 
 def check_finite(name: str, finite_N: Tensor) -> None:
-    """Raise an error if a network's output is not finite for all images.
+    """Check that a network's output is finite for all images.
 
     Args:
         name: Name of the network: ENCODER, or a baseline of PROBE_BASELINES.
@@ -171,7 +172,7 @@ def count_copies_in(
     Args:
         batches: Batches of this process.
         accelerator: Processes that read images.
-        labelled: Count only labelled images.
+        labelled: Whether to count only labelled images.
 
     Returns:
         The copies, or None if all images are distinct.
@@ -179,8 +180,11 @@ def count_copies_in(
     parts = []
     for batch in batches:
         assert batch.content is not None
-        is_counted_B = is_labelled(batch.label).numpy() | (not labelled)
-        parts.append((batch.content[is_counted_B], batch.label.numpy()[is_counted_B]))
+        content_B, label_B = batch.content, batch.label.numpy()
+        if labelled:
+            is_labelled_B = is_labelled(batch.label).numpy()
+            content_B, label_B = content_B[is_labelled_B], label_B[is_labelled_B]
+        parts.append((content_B, label_B))
     content_N, label_N = map(np.concatenate, zip(*accelerator.gather_parts(parts), strict=True))
     return count_copies(content_N, label_N)
 
@@ -208,11 +212,13 @@ def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe,
     smallest = int(images_C.argmin())
     fewest = int(images_C[smallest])
     note = ""
-    left_out = ", ".join(str(shots) for shots in probe.shots if shots > fewest)
-    if left_out:
+    too_many = ", ".join(str(shots) for shots in probe.shots if shots > fewest)
+    if too_many:
         name = probes.class_name(smallest, source.classes)
-        reason = f"class {name} has {format_image_count(fewest)} to learn from"
-        note = f"probe.shots={left_out} is left out, because {reason}"
+        note = (
+            f"probe.shots={too_many} is left out, because class {name} has"
+            f" {format_image_count(fewest)} to learn from"
+        )
     fitting = [shots for shots in probe.shots if shots <= fewest]
     return probe.model_copy(update={"shots": fitting}), note
 
@@ -265,7 +271,18 @@ def sample_few_shot(
 
 
 def _picks(label_N: Tensor, probe: Probe, classes: int, names: Sequence[str], draws: int) -> Picks:
-    """Pick the images of each (shots, trial), with another seed for each of `draws` trials."""
+    """Pick the training images of few-shot, for each number of shots and each trial.
+
+    Args:
+        label_N: Labels of the training images.
+        probe: Numbers of shots.
+        classes: Number of classes.
+        names: Names of the classes for errors, if any.
+        draws: Number of trials, each with another seed.
+
+    Returns:
+        {(shots, trial): rows of the picked images}.
+    """
     return {
         (shots, trial): probes.sample_shots(label_N, shots, classes, SEED + trial, names)
         for shots in probe.shots
