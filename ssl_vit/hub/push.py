@@ -133,7 +133,7 @@ def _push(run: Run, say: Say) -> None:
 def _send(run: Run, upload: Upload) -> str:
     """Commit the files of an upload to its branch, and return the id of the branch's last commit.
 
-    The Hub makes no commit if no file differs. The branch `state` keeps only the last commit.
+    The Hub makes no commit if no file differs. The history of the branch `state` is squashed.
     """
     from huggingface_hub import CommitOperationAdd
 
