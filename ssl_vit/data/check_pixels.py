@@ -133,6 +133,11 @@ def _histogram(
 ) -> tuple[np.ndarray, dict[str, int], list[str]]:
     """Count how often each channel has each value, in at most `most` images.
 
+    Args:
+        source: The images.
+        channels: The number of channels C.
+        most: The largest number of images.
+
     Returns:
         The counts, int64 (C, V); {name: 8 or 16 bits} for readable images; and a list of unreadable
         images, each with the reason.

@@ -175,6 +175,11 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
 def count_classes(splits: Splits, data: Data, objective: str) -> int:
     """Count the classes: data.classes, else the number of class names, else highest label + 1.
 
+    Args:
+        splits: The splits of the run.
+        data: The recipe's options of the images.
+        objective: The name of the objective, for the error.
+
     Raises:
         UserError: A split has no labels (the message names `objective`), a label is out of range, a
             number means different classes in two splits, or the highest label is MOST_BY_HIGHEST or

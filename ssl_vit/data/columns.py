@@ -108,6 +108,10 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
 def check_group(features: Features, data: Data) -> None:
     """Check that the training images have the column of data.group, with a single value each.
 
+    Args:
+        features: {column: type}.
+        data: The recipe's options, with data.group.
+
     Raises:
         UserError: There is no such column, or it holds images or lists.
     """

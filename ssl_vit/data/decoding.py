@@ -550,6 +550,10 @@ def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
 def _check_pixels(width: int, height: int) -> None:
     """Check the size of an image before decoding.
 
+    Args:
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
+
     Raises:
         TooLarge: The image has more than MOST_PIXELS.
     """

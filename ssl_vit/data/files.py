@@ -303,7 +303,12 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
 
 
 def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
-    """Return a warning if metadata have columns, but labels are in none of the columns."""
+    """Return a warning if metadata have columns, but labels are in none of the columns.
+
+    Args:
+        metadata: The rows of the metadata files.
+        data: The options that name columns.
+    """
     unused = [name for name in metadata.columns if name not in ("split", data.group)]
     if not unused or data.label_column is not None or labels.usual_columns(metadata.columns):
         return []

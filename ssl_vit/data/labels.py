@@ -318,6 +318,10 @@ def _number(text: str) -> bool:
 def _whole(value: Any, where: str) -> int:
     """Return a value such as 3, 3.0, "3" or "3.0" as a whole number.
 
+    Args:
+        value: A stored label.
+        where: The beginning of the error message.
+
     Raises:
         UserError: The value is no whole number.
     """

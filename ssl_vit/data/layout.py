@@ -235,6 +235,10 @@ def choose(name: str, splits: Collection[str]) -> str | None:
     """Return the split called `name`, else the only split with the same role, else None.
 
     For example, "test" chooses the split "eval" if there is no split "test".
+
+    Args:
+        name: Name of the split to choose.
+        splits: Names of all splits.
     """
     if name in splits:
         return name
@@ -322,6 +326,10 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
     """Check that an entry of a folder can be read as a file.
 
     A broken link is accepted: it counts as an image that cannot be read.
+
+    Args:
+        entry: A file, link, pipe, socket or device.
+        root: The user's folder, for the error.
 
     Raises:
         UserError: The entry is a pipe, socket or device, or a link to one of them.

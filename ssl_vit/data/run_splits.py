@@ -513,7 +513,12 @@ def _describe_cut(cut: SplitCut, labels: bool) -> str:
 
 
 def describe_labels(source: Source, data: Data) -> str:
-    """Describe where labels come from, with the names of the first classes."""
+    """Describe where labels come from, with the names of the first classes.
+
+    Args:
+        source: The images.
+        data: The recipe's options, with data.labels.
+    """
     if not data.labels:
         return "none (data.labels=false)"
     if not source.labels.source:

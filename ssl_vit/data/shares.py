@@ -54,6 +54,10 @@ def training_share(train: Source, data: Data) -> Source:
     A smaller share has a part of the images of a larger share. With data.share_seed, each class has
     the same share of its images.
 
+    Args:
+        train: The training images.
+        data: The recipe's options, with data.share and data.share_seed.
+
     Raises:
         UserError: data.share_seed is set, and images do not have one label each.
     """

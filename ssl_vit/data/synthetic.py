@@ -193,6 +193,11 @@ def masks(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
 
     A class is a place in MASK_CLASSES: 1 + the image's label if the pixel's centre is inside the
     shape, else 0.
+
+    Args:
+        index: The numbers of the images in the split.
+        size: The side of the masks in pixels.
+        split: "train", "validation" or "test".
     """
     mask_BHW = np.empty((len(index), size, size), np.uint8)
     for chunk, key_B, label_B in _chunks(index, split):
@@ -211,7 +216,13 @@ def _chunks(index: np.ndarray, split: str) -> Iterator[tuple[slice, np.ndarray, 
 
 
 def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> None:
-    """Draw images into `image_BHWC`, uint8, from their keys and labels."""
+    """Draw images into `image_BHWC`, uint8, from their keys and labels.
+
+    Args:
+        image_BHWC: The images, uint8, which are overwritten.
+        key_B: Keys of the images.
+        label_B: The class of each image, which is the kind of its shape.
+    """
     size = image_BHWC.shape[1]
     inside_BHW = _figure(rng.stream(key_B, "outline"), label_B, size)
     ground_BHW = _texture(rng.stream(key_B, "ground"), size)

@@ -368,6 +368,10 @@ def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
 def _opened(load: Callable[[], Any], data: Data) -> Any:
     """Return the result of `load`, without progress bars.
 
+    Args:
+        load: A function that calls `datasets`.
+        data: The recipe's options, for the error.
+
     Raises:
         UserError: `load` failed.
     """

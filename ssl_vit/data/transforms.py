@@ -177,6 +177,10 @@ def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
 
     If x^(1/a) + y^(1/a) <= 1 for uniform x and y, the share of the first term is the result. This
     holds with a probability of at least 1/2, so one of 4 * TRIES pairs nearly always fits.
+
+    Args:
+        key_B: Keys of the samples.
+        a: Both parameters of the distribution.
     """
     slot_T = 2 + 2 * np.arange(4 * TRIES)
     x_BT = rng.uniform(key_B[:, None], slot_T) ** (1 / a)

@@ -221,6 +221,10 @@ def _exit_on_queue_error(error: Exception, item: object) -> None:
 
     The training process would wait for that batch for ever. The exit status tells if too many files
     are open.
+
+    Args:
+        error: Why the batch could not be handed over.
+        item: The batch, not used.
     """
     is_shortage = has_too_many_files(error)
     if not is_shortage:

@@ -52,7 +52,13 @@ def read_batches(
 def count_images(
     batches: list[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> int:
-    """Count all processes' images, or with `labelled` only labelled images. Collective."""
+    """Count all processes' images, or with `labelled` only labelled images. Collective.
+
+    Args:
+        batches: Batches of this process.
+        accelerator: Processes that read images.
+        labelled: Whether to count only images with a label or a list of labels.
+    """
     if labelled:
         counts = [int(is_labelled(batch.label).sum()) for batch in batches]
     else:

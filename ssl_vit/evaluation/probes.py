@@ -146,6 +146,11 @@ def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
     """Return the weights (A, C) of ridge regression, (X'X + l2 I)^-1 X'Y.
 
     With fewer images than features, the equal X' (XX' + l2 I)^-1 Y needs a smaller matrix.
+
+    Args:
+        x_SA: Standardised features of the picked images, and the constant feature.
+        target_SC: 1 for the class of an image, -1 for all other classes.
+        l2: Weight of the regularisation.
     """
     images, features = x_SA.shape
     if images >= features:

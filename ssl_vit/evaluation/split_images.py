@@ -44,6 +44,10 @@ def drop_unlabelled(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Spl
     """Drop unlabelled training and held-out images if every part of the loss needs labels.
 
     A split without any label stays as it is, so that a later check reports the missing labels.
+
+    Args:
+        recipe: Recipe of the run or evaluation.
+        splits: Images of the run or evaluation.
     """
     needs_labels = all(part.labels for part in recipe.declared.trained(recipe))  # parts of the loss
     if not needs_labels or not recipe.trains or splits.stream is not None:
@@ -119,6 +123,10 @@ def _remedy(recipe: Recipe, needed: int) -> str:
     """Return a sentence that says what to write so that `needed` images are held out.
 
     The first of two larger shares that holds out enough images is named.
+
+    Args:
+        recipe: Recipe of the run.
+        needed: Number of images to hold out.
     """
     for share in () if recipe.data.stream else (LARGE_SHARE, 0.5):
         with suppress(UserError):  # for instance, groups may be too large

@@ -74,6 +74,10 @@ def _names(run_name: str, private_name: str) -> bool:
 
     Long default names of runs are cut off before their hash, so the part before the hash may end
     with only the beginning of the private name (of at least 3 characters).
+
+    Args:
+        run_name: Name of a run.
+        private_name: Name of a folder of images, or of local weights.
     """
     if not private_name:
         return False

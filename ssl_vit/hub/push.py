@@ -134,6 +134,10 @@ def _send(run: Run, upload: Upload) -> str:
     """Commit the files of an upload to its branch, and return the id of the branch's last commit.
 
     The Hub makes no commit if no file differs. The history of the branch `state` is squashed.
+
+    Args:
+        run: The run that is uploaded.
+        upload: The files, and the name of the branch.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -155,6 +159,10 @@ def _parent(run: Run, branch: str) -> str:
 
     The branch is created if it does not exist. A new branch begins at the repository's first
     commit.
+
+    Args:
+        run: The run that is uploaded.
+        branch: Name of the branch.
 
     Raises:
         UserError: The branch holds something else, or the repository is public and

@@ -39,6 +39,10 @@ def principal_components(x_ND: Tensor, count: int) -> Components:
 
     The entry of largest magnitude of each component is positive, so that the sign does not depend
     on the library.
+
+    Args:
+        x_ND: The rows.
+        count: Largest number of components.
     """
     rows, width = x_ND.shape
     x_ND = x_ND.double()

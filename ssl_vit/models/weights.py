@@ -148,6 +148,10 @@ def copy_weights(source: Backbone, target: Backbone) -> None:
     """Copy the weights of a network into another network of the same architecture.
 
     Positions are interpolated to the target's grid, as if an export of the source were loaded.
+
+    Args:
+        source: The network to copy from.
+        target: The network to copy into.
     """
     state = source.backbone.state_dict()
     if isinstance(source, Encoder) and isinstance(target, Encoder):
@@ -471,7 +475,15 @@ def export(
 def _config(
     encoder: Backbone, model: Model, data: Data, pool: str, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the content of config.json, from which timm builds the network and the transforms."""
+    """Return the content of config.json, from which timm builds the network and the transforms.
+
+    Args:
+        encoder: The encoder that is exported.
+        model: The architecture.
+        data: The preprocessing of images.
+        pool: How timm pools tokens into a feature, "token" or "avg".
+        classes: Names of the classes; empty without a classifier.
+    """
     args = build_timm_args(model, data.size, data.channels)
     is_cropped = data.eval_mode == "crop"
     pretrained: dict[str, Any] = {
