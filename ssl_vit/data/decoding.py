@@ -44,8 +44,6 @@ NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of NEW_SUBFILE_TYPE: a smaller copy of the first image, or its mask
 NEEDS_TIFFFILE = "this TIFF needs the package tifffile. Type pip install -e '.[tiff]' in the clone"
-EXPECTED_INTEGERS = "Expected whole numbers of 8 or 16 bits"
-OF_OTHERS = ". If the image is not RGB with 8 bits, set data.channels= or data.range="
 
 
 class TooLarge(ValueError):
@@ -80,8 +78,8 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     if isinstance(raw, np.ndarray):
         if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
             raise ValueError(
-                f"an array of type {raw.dtype} and shape {raw.shape}. Expected uint8 (H, W, 3),"
-                " unless data.channels= or data.range= is set"
+                f"the array has type {raw.dtype} and shape {raw.shape}. Use uint8 (H, W, 3), or set"
+                " data.channels= or data.range="
             )
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     return call_decoder(_rgb, raw)
@@ -101,7 +99,7 @@ def decode_stored_values(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
     values = StoredValues(raw) if isinstance(raw, np.ndarray) else call_decoder(_values, raw)
     array = _channels_first(values, channels)
     if array.dtype.kind not in "ui":
-        raise ValueError(f"pixels of {array.dtype}. {EXPECTED_INTEGERS}")
+        raise ValueError(f"the pixels have type {array.dtype}. Use whole numbers of 8 or 16 bits")
     if array.dtype == np.uint8:
         return array
     _check_16_bits(array)
@@ -191,8 +189,13 @@ def open_image(raw: bytes) -> Image.Image:
         with warnings.catch_warnings(action="ignore"):  # about many pixels and damaged EXIF
             image = Image.open(io.BytesIO(raw), formats=PILLOW)
     except UnidentifiedImageError:
-        hint = OF_OTHERS if raw.startswith(TIFF) else ""
-        raise ValueError(f"damaged, or in none of the formats {', '.join(PILLOW)}{hint}") from None
+        formats = ", ".join(PILLOW)
+        if raw.startswith(TIFF):
+            raise ValueError(
+                f"the file is damaged, or in none of the formats {formats}. If the image is not RGB"
+                " with 8 bits, set data.channels= or data.range="
+            ) from None
+        raise ValueError(f"the file is damaged, or in none of the formats {formats}") from None
     _check_pixels(*image.size)
     return image
 
@@ -284,7 +287,9 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     """
     has_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
     if image.mode == "F" or (image.mode == "I" and not has_16_bits):
-        raise ValueError(f"pixels of 32 bits, with an unknown range. {EXPECTED_INTEGERS}")
+        raise ValueError(
+            "the range of pixels of 32 bits is unknown. Use whole numbers of 8 or 16 bits"
+        )
     value = np.asarray(image)
     _check_16_bits(value)
     # the upper 8 of 12 or 16 bits; Pillow unpacks 12 bits without scaling
@@ -372,7 +377,7 @@ def _saved_array(raw: bytes) -> np.ndarray:
     _check_shape(shape)  # before memory is taken for the values
     array = np.load(io.BytesIO(raw), allow_pickle=False)
     if not array.size:
-        raise ValueError(f"an empty array of shape {array.shape}")
+        raise ValueError(f"the array is empty: its shape is {array.shape}")
     return array
 
 
@@ -394,7 +399,9 @@ def _values_of_pillow(raw: bytes) -> StoredValues:
     image = open_image(raw)
     # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
     if raw.startswith(PNG) and stored_bits(raw) == 16 and len(image.getbands()) > 1:
-        raise ValueError("a PNG of 16 bits and several channels. Save the image as TIFF or .npy")
+        raise ValueError(
+            "this is a PNG of 16 bits and several channels. Save the image as TIFF or .npy"
+        )
     if image.mode in ("P", "PA"):  # a palette: the file stores no channels of color
         return StoredValues(from_pillow(image), True)
     image.load()
@@ -419,8 +426,8 @@ def _values_of_tiff(raw: bytes) -> StoredValues:
         if page.photometric == PALETTE or page.bitspersample < 8:
             if len(series.pages) > 1:
                 raise ValueError(
-                    f"a TIFF of {len(series.pages)} images with a palette or fewer than 8 bits."
-                    " Expected a single image"
+                    f"this is a TIFF of {len(series.pages)} images with a palette or fewer than 8"
+                    " bits. Use a file of a single image"
                 )
             return _values_of_pillow(raw)
         array, is_last = _read_series(series)
@@ -443,8 +450,8 @@ def _check_series(series: Sequence[Any]) -> None:
     if others:
         shapes = " and ".join(str(page.shape) for page in (series[0], others[0]))
         raise ValueError(
-            f"a TIFF of {1 + len(others)} images of the shapes {shapes}. Expected a single image"
-            " whose samples or pages are the channels"
+            f"this is a TIFF of {1 + len(others)} images of the shapes {shapes}. Use a file of a"
+            " single image whose samples or pages are the channels"
         )
 
 
@@ -489,15 +496,15 @@ def _channels_first(values: StoredValues, channels: int) -> np.ndarray:
     may_be_last = array.ndim == 3 and array.shape[2] == channels and channels_last is not False
     if may_be_first and may_be_last:
         raise ValueError(
-            f"an image of shape {array.shape}, whose first or last axis could be the channels. Save"
-            " the image as TIFF, which names the axis"
+            f"the image has shape {array.shape}, so the first or last axis could be the channels."
+            " Save the image as TIFF, which names the axis"
         )
     if may_be_first:
         return array
     if may_be_last:
         return np.moveaxis(array, 2, 0)
     raise ValueError(
-        f"an image of shape {array.shape}, but data.channels={channels} expects"
+        f"the image has shape {array.shape}, but data.channels={channels} expects"
         f" (H, W, {channels}) or ({channels}, H, W)"
     )
 
@@ -585,4 +592,7 @@ def _check_16_bits(array: np.ndarray) -> None:
         ValueError: Numbers are below 0 or above MOST_VALUE.
     """
     if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
-        raise ValueError(f"pixels from {array.min()} to {array.max()}. {EXPECTED_INTEGERS}")
+        raise ValueError(
+            f"the pixels have values from {array.min()} to {array.max()}. Use whole numbers of 8 or"
+            " 16 bits"
+        )
