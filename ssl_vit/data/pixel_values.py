@@ -56,10 +56,12 @@ def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
     if array.dtype == np.uint8 and data.pixel_range == BYTES:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     if data.range is None:
-        raise ValueError(f"pixels of {array.dtype}, which need data.range=[LOWEST,HIGHEST]")
+        raise ValueError(f"the pixels have type {array.dtype}. Set data.range=[LOWEST,HIGHEST]")
     lowest, highest = data.pixel_range
     if array.dtype == np.uint8 and highest > BYTES[1]:  # the image would be nearly black
-        raise ValueError(f"pixels of 8 bits, but data.range=[{lowest},{highest}] is for 16 bits")
+        raise ValueError(
+            f"the pixels have 8 bits, but data.range=[{lowest},{highest}] is for 16 bits"
+        )
     return torch.from_numpy(array.astype(np.int32).clip(lowest, highest)).to(pixel_type(data))
 
 
@@ -89,10 +91,10 @@ def check_integers(pixels: object, data: Data) -> None:
         return
     kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
     if of_bytes:
-        raise TypeError(f"images of type {kind}. {OF_BYTES}")
+        raise TypeError(f"the images have type {kind}. {OF_BYTES}")
     lowest, highest = data.pixel_range
     raise TypeError(
-        f"images of type {kind}. Expected torch.int32 or torch.uint16 values from {lowest} to"
+        f"the images have type {kind}. Expected torch.int32 or torch.uint16 values from {lowest} to"
         f" {highest}"
     )
 
@@ -121,7 +123,7 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
     else:
         singles = [images]
     if not singles:
-        raise ValueError(f"no images. {EXPECTED if data.is_rgb else CHANNELS}")
+        raise ValueError(f"there are no images. {EXPECTED if data.is_rgb else CHANNELS}")
     to_array = _rgb_array if data.is_rgb else _channel_array
     decoded = [decoder(data)(to_array(image)) for image in singles]
     return eval_transform(decoded, data.size, data.eval_mode, data.eval_crop)
@@ -132,7 +134,7 @@ def _channels_last(array_B: np.ndarray) -> np.ndarray:
     is_last = array_B.shape[3] == 3
     is_first = array_B.shape[1] == 3
     if is_last == is_first:
-        raise ValueError(f"an array of shape {array_B.shape}. {EXPECTED}")
+        raise ValueError(f"the array has shape {array_B.shape}. {EXPECTED}")
     return array_B if is_last else array_B.transpose(0, 2, 3, 1)
 
 
@@ -141,20 +143,20 @@ def _rgb_array(image: Any) -> np.ndarray:
     if isinstance(image, Image.Image):
         return from_pillow(image)
     if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image of type {type(image).__name__}. {EXPECTED}")
+        raise TypeError(f"an image has type {type(image).__name__}. {EXPECTED}")
     if image.dtype != np.uint8:
-        raise TypeError(f"an array of {image.dtype}. {EXPECTED}")
+        raise TypeError(f"an array has type {image.dtype}. {EXPECTED}")
     if image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise ValueError(f"an array of shape {image.shape}. {EXPECTED}")
+        raise ValueError(f"an array has shape {image.shape}. {EXPECTED}")
     return np.array(image)  # contiguous and writable, as torch requires
 
 
 def _channel_array(image: Any) -> np.ndarray:
     """Return one image of any channels, which must be an array with pixels."""
     if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image of type {type(image).__name__}. {CHANNELS}")
+        raise TypeError(f"an image has type {type(image).__name__}. {CHANNELS}")
     if not image.size:
-        raise ValueError(f"an image without pixels. {CHANNELS}")
+        raise ValueError(f"an image has no pixels. {CHANNELS}")
     return image
 
 
