@@ -140,12 +140,14 @@ def inspect(place: Path) -> Contents:
     """
     if not place.is_dir():
         if place.exists() and not place.is_file():
-            raise UserError(f"data.path={place}: not a regular file or folder. Use another path.")
+            raise UserError(
+                f"data.path={place}: this path is not a regular file or folder. Use another path."
+            )
         kind = place.suffix[1:].lower()
         if kind not in SHARDS:
             raise UserError(
-                f"data.path={place}: not a folder, parquet file or tar. Put the images into a"
-                " folder."
+                f"data.path={place}: this path is not a folder, parquet file or tar. Put the images"
+                " into a folder."
             )
         guesses = []
         if any(ROLE[split] != "train" for split in splits_in_file(place.name)):
@@ -158,13 +160,13 @@ def inspect(place: Path) -> Contents:
     skipped = [format_count(count, what) for what, count in sorted(tree.skipped.items())]
     if not kinds and not skipped:
         raise UserError(
-            f"data.path={place}: no images, parquet files or tars in this folder. Use another"
+            f"data.path={place}: this folder has no images, parquet files or tars. Use another"
             " folder."
         )
     if not kinds:
         remedy = "Unpack the .zip files." if ".zip files" in tree.skipped else "Use another folder."
         raise UserError(
-            f"data.path={place}: no images, parquet files or tars in this folder, only"
+            f"data.path={place}: this folder has no images, parquet files or tars, only"
             f" {', '.join(skipped)}. {remedy}"
         )
     kind = kinds[0]
