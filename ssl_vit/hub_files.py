@@ -71,7 +71,7 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
     repository, revision = split_place(place)
     if not NAME.fullmatch(repository):
-        raise UserError(f"{source}: expected USER/NAME instead of {repository!r}")
+        raise UserError(f"{source}: {repository!r} is not a repository of the Hub. Use USER/NAME.")
     configure_client()
     try:
         folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(names)))

@@ -256,7 +256,7 @@ def read_file(path: Path) -> bytes:
         return Missing(str(error.strerror))
     with os.fdopen(opened, "rb") as file:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            return Missing("not a regular file")
+            return Missing("the path is not a regular file")
         try:
             return file.read()
         except OSError as error:

@@ -343,7 +343,7 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
     if k > len(train_ND):
         images = len(train_ND)
         raise UserError(
-            f"probe.neighbors={k}: more than the training images ({images}). Use"
+            f"probe.neighbors={k}: there are only {images} training images. Use"
             f" probe.neighbors={images} or less, or probe.measures= without knn."
         )
     train_ND = F.normalize(train_ND, dim=1)

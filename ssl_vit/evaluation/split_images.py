@@ -10,7 +10,7 @@ from ..data import run_splits
 from ..data.layout import NoTestSplitError
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..formatting import format_count, format_image_count
+from ..formatting import format_count
 from ..recipe.schema import (
     LARGE_SHARE,
     Recipe,
@@ -114,8 +114,8 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
         )
     raise recipe.error(
         "data.validation",
-        f"{format_image_count(held_out)} held out, and objective={recipe.objective} needs at least"
-        f" {needed} on {format_count(processes, 'processes')}. {_remedy(recipe, needed)}",
+        f"the number of held-out images is {held_out}, and objective={recipe.objective} needs at"
+        f" least {needed} on {format_count(processes, 'processes')}. {_remedy(recipe, needed)}",
     )
 
 

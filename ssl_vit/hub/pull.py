@@ -39,8 +39,8 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
     missing = [file for file in STATE if not (source / file).exists()]
     if missing:
         raise UserError(
-            f"{place}: no training state ({missing[0]} is missing). Push the run with"
-            " hub.state=true."
+            f"{place}: this repository has no training state ({missing[0]} is missing). Push the run"
+            " with hub.state=true."
         )
     try:  # checks the recipe like any other, so that its name cannot lead out of `out`
         run = Run(from_untrusted(source / "recipe.yaml", out, name))
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> None:
     pull_options = parse(PullOptions, arguments)
     place = pull_options.repository
     if not place.startswith(hub_files.SCHEME):
-        raise UserError(f"{place}: expected a repository on the Hub, hf-hub:USER/NAME")
+        raise UserError(f"{place}: this is not a repository on the Hub. Use hf-hub:USER/NAME.")
     run = pull(place, pull_options.out, pull_options.name)
     recipe = run.recipe
     options = [f"recipe={run.folder}/recipe.yaml", f"name={recipe.name}", f"out={recipe.out}"]

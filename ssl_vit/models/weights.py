@@ -348,8 +348,8 @@ def _from_npz(init: InitSource) -> LoadedWeights:
     with np.load(init.place) as arrays:  # allow_pickle stays False
         if positions not in arrays or arrays["embedding/kernel"].shape[2] != 3:
             raise UserError(
-                f"{init.option}: not a Vision Transformer on patches of pixels. Use a file such"
-                " as ViT-B_16.npz."
+                f"{init.option}: this file is not a Vision Transformer on patches of pixels. Use a"
+                " file such as ViT-B_16.npz."
             )
         tokens = arrays[positions].shape[1]
         patch, _, _, width = arrays["embedding/kernel"].shape
