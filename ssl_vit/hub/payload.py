@@ -111,8 +111,8 @@ def about_data(run: Run) -> Iterator[str]:
     withheld = public.find_figures(run).withheld if run.result() else []
     if withheld:
         yield (
-            f"kept here   {list_names(withheld)}, because figures may show images or names of images."
-            " To upload figures, use hub.figures=true"
+            f"kept here   {list_names(withheld)}, because figures may show images or names of"
+            " images. To upload figures, use hub.figures=true"
         )
     if (run.export / "config.json").exists():
         classes = export_files.read_config(run.export).get("label_names") or []

@@ -39,8 +39,8 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
     missing = [file for file in STATE if not (source / file).exists()]
     if missing:
         raise UserError(
-            f"{place}: this repository has no training state ({missing[0]} is missing). Push the run"
-            " with hub.state=true."
+            f"{place}: this repository has no training state ({missing[0]} is missing). Push the"
+            " run with hub.state=true."
         )
     try:  # checks the recipe like any other, so that its name cannot lead out of `out`
         run = Run(from_untrusted(source / "recipe.yaml", out, name))

@@ -373,7 +373,8 @@ def convert(options: ExportOptions) -> Path:
     export = InitSource(options.init).locate().export
     if export is None:
         raise UserError(
-            f"init={options.init}: this is not the folder of a run or of an export. Name such a folder."
+            f"init={options.init}: this is not the folder of a run or of an export. Name such a"
+            " folder."
         )
     if out.exists() or out.is_symlink():  # also a link to nothing
         raise UserError(f"out={out}: the path exists already. Use another path.")
