@@ -99,14 +99,15 @@ def train_transform(
     Returns:
         The crops, (B, C, S, S), of the type of `images`.
     """
-    heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
-    boxes = crop_boxes(key_B, heights, widths, area, most)
-    flips = random_flips(key_B, flip)
-    out_B3SS = torch.empty(len(images), len(images[0]), size, size, dtype=images[0].dtype)
-    for i, (image, box) in enumerate(zip(images, boxes.tolist(), strict=True)):
-        cut = _resized_crop(image, box, size)
-        out_B3SS[i] = cut.flip(-1) if flips[i] else cut
-    return out_B3SS
+    height_B = np.array([image.shape[1] for image in images])
+    width_B = np.array([image.shape[2] for image in images])
+    boxes = crop_boxes(key_B, height_B, width_B, area, most).tolist()
+    is_flipped_B = random_flips(key_B, flip)
+    crop_BCSS = torch.empty(len(images), len(images[0]), size, size, dtype=images[0].dtype)
+    for i, (image, box) in enumerate(zip(images, boxes, strict=True)):
+        crop = _resized_crop(image, box, size)
+        crop_BCSS[i] = crop.flip(-1) if is_flipped_B[i] else crop
+    return crop_BCSS
 
 
 def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
