@@ -262,10 +262,12 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     if image.mode == "F" or image.mode.startswith("I"):
         color_HW3, alpha_HW = _grey_of_16_bits(image)
     elif image.has_transparency_data:
-        rgba = image
-        if image.mode != "RGBA":  # Pillow converts premultiplied grey to nothing but LA
-            rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
-        color_HW3, alpha_HW = np.array(rgba.convert("RGB")), np.array(rgba.getchannel("A"))
+        if image.mode == "La":  # Pillow converts premultiplied grey to nothing but LA
+            rgba = image.convert("LA").convert("RGBA")
+        else:
+            rgba = image.convert("RGBA")
+        color_HW3 = np.array(rgba.convert("RGB"))
+        alpha_HW = np.array(rgba.getchannel("A"))
     else:
         return np.array(image.convert("RGB")), None
     # Programs that know no alpha leave it at 0 in a BMP, which browsers therefore show as opaque
@@ -290,16 +292,18 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
         raise ValueError(
             "the range of pixels of 32 bits is unknown. Use whole numbers of 8 or 16 bits"
         )
-    value = np.asarray(image)
-    _check_16_bits(value)
+    value_HW = np.asarray(image)
+    _check_16_bits(value_HW)
     # the upper 8 of 12 or 16 bits; Pillow unpacks 12 bits without scaling
     unused_bits = 4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8
-    grey = value >> unused_bits
+    grey_HW = value_HW >> unused_bits
     if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
-        grey = 255 - grey  # Pillow does this for 8 bits only
-    transparent = image.info.get("transparency")
-    alpha_HW = None if transparent is None else 255 * (value != transparent).astype(np.uint8)
-    return np.repeat(grey.astype(np.uint8)[..., None], 3, 2), alpha_HW
+        grey_HW = 255 - grey_HW  # Pillow does this for 8 bits only
+    color_HW3 = np.repeat(grey_HW.astype(np.uint8)[..., None], 3, 2)
+    transparent = image.info.get("transparency")  # the value of transparent pixels
+    if transparent is None:
+        return color_HW3, None
+    return color_HW3, 255 * (value_HW != transparent).astype(np.uint8)
 
 
 def _scale_transparent_color(image: Image.Image) -> None:
