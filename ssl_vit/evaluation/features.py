@@ -372,17 +372,19 @@ def probe_all(
         entry COMMONEST holds, for each measure, the result of always naming the commonest class.
     """
     right: dict[str, Right] = {}
+    only_knn = probe.model_copy(update={"measures": ["knn"]})
     for name in seen["test"]:
-        is_pixels = name == PIXELS
-        run_probe = probe.model_copy(update={"measures": ["knn"]}) if is_pixels else probe
         by_split = {split: by_reader[name] for split, by_reader in seen.items()}
+        run_probe = only_knn if name == PIXELS else probe
         with warn_if_baseline_fails(name, error, warn):
             for x_ND, _ in by_split.values():
                 check_finite(name, is_finite(x_ND))
             right[name] = dict(run_probes(by_split, run_probe, classes, picks, names))
     _, label_M = next(iter(seen["test"].values()))
-    measures = [measure for by_measure in right.values() for measure in by_measure]
-    return right | {COMMONEST: {measure: is_commonest(label_M) for measure in measures}}
+    commonest: dict[str, Tensor] = {}
+    for by_measure in right.values():
+        commonest |= {measure: is_commonest(label_M) for measure in by_measure}
+    return right | {COMMONEST: commonest}
 
 
 def is_commonest(label_M: Tensor) -> Tensor:
