@@ -42,7 +42,10 @@ def read_batches(
         UserError: Too many images cannot be read.
     """
     batches = loaders.held_out_batches(source, data, batch_layout, most, **options)
-    unreadable = accelerator.gather_parts([text for batch in batches for text in batch.unreadable])
+    names: list[str] = []
+    for batch in batches:
+        names += batch.unreadable
+    unreadable = accelerator.gather_parts(names)  # of all processes
     if unreadable:
         images = count_images(batches, accelerator) + len(unreadable)
         check_unreadable(len(unreadable), images, data, unreadable)
@@ -119,7 +122,12 @@ class HeldOutEvaluator:
             yield f"validation/{name}", value
 
     def _means(self, objective: Objective, metrics_of: Callable[[Batch], Metrics]) -> Means:
-        """Return means over all processes' batches of the metrics that `metrics_of` computes."""
+        """Return the means of metrics over all processes' batches.
+
+        Args:
+            objective: The objective, which declares how metrics are averaged.
+            metrics_of: Function that computes the metrics of a batch.
+        """
         sums: Sums = {}
         for batch in self.batches:
             add_metrics(sums, metrics_of(to_device(batch, self.accelerator.device)))
