@@ -168,14 +168,14 @@ def find_figures(run: Run) -> Figures:
     recipe = run.recipe
     is_name_public = with_public_names(recipe).name == recipe.name
     for stem in figure_blocks.ORDER:
-        path, name = run.figures / f"{stem}.png", f"figures/{stem}.png"
+        path = run.figures / f"{stem}.png"
         if not path.exists():
             continue
-        shown = figure_blocks.DESCRIPTIONS.get(stem)
-        is_without_images = shown is not None and not shown.shows_images
+        description = figure_blocks.DESCRIPTIONS.get(stem)
+        is_without_images = description is not None and not description.shows_images
         is_allowed = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
         if recipe.hub.figures or (is_without_images and is_name_public) or is_allowed:
-            result.uploaded[name] = path
+            result.uploaded[f"figures/{stem}.png"] = path
         else:
-            result.withheld.append(name)
+            result.withheld.append(f"figures/{stem}.png")
     return result
