@@ -187,9 +187,9 @@ class Stream:
 
         See `windows` for the arguments and errors.
         """
-        while True:
+        while True:  # an epoch
             epoch, first_place, first_row, window, image = start
-            cells: list[StreamedImage] = []
+            cells: list[StreamedImage] = []  # of the current window
             window_bytes = 0
             shards = self._order(epoch)[rank::processes].tolist()
             for place in range(first_place, len(shards)):
@@ -197,10 +197,13 @@ class Stream:
                 skipped = first_row if place == first_place else 0
                 for row, cell in enumerate(self._read(shards[place])[skipped:], skipped):
                     window_bytes += len(cell.image)
-                    if cells and (len(cells) == count or window_bytes > most_bytes):
-                        window, image = window + 1, image + len(cells)
+                    is_full = len(cells) == count or window_bytes > most_bytes
+                    if cells and is_full:  # this image begins the next window
+                        window += 1
+                        image += len(cells)
                         yield cells, Cursor(epoch, place, row, window, image)
-                        cells, window_bytes = [], len(cell.image)
+                        cells = []
+                        window_bytes = len(cell.image)
                     cells.append(cell)
             # shards without images would be read again and again for ever
             if not cells:
