@@ -54,7 +54,7 @@ def fingerprint_splits(
         )
     if masks:
         mask_fingerprints = {
-            store: _of_masks(source.all_rows())
+            store: _hash_masks(source.all_rows())
             for store, source in source_of_store.items()
             if source.masks.column
         }
@@ -87,27 +87,27 @@ def fingerprint(source: Source) -> str:
         source: The images. For a share of a split, the complete split is hashed, and then the rows
             of the share.
     """
-    whole = source.all_rows()
-    size_N = whole.store.sizes()
-    step = _step(whole.store, size_N)
-    digest = hashlib.sha256(f"{len(size_N)} {whole.classes} {step}".encode())
+    complete = source.all_rows()
+    size_N = complete.store.sizes()
+    step = _step(complete.store, size_N)
+    digest = hashlib.sha256(f"{len(size_N)} {complete.classes} {step}".encode())
     if step > 1:  # only every n-th image is read below
-        digest.update("\n".join(whole.store.names()).encode(errors="surrogateescape"))
+        digest.update("\n".join(complete.store.names()).encode(errors="surrogateescape"))
         digest.update(size_N.astype("<i8").tobytes())
-        digest.update(whole.label_of(np.arange(len(size_N))).astype("<i8").tobytes())
+        digest.update(complete.label_of(np.arange(len(size_N))).astype("<i8").tobytes())
     for rows in _chosen(len(size_N), step):
-        images, labels = whole.fetch(rows)
+        images, labels = complete.fetch(rows)
         digest.update(labels.astype("<i8").tobytes())
         _digest(digest, images)
     return fingerprint_of_share(source, digest.hexdigest()[:16])
 
 
-def _of_masks(whole: Source) -> str:
+def _hash_masks(complete: Source) -> str:
     """Return a hash of the masks of a split, for the rows whose images are hashed."""
-    size_N = whole.store.sizes()
+    size_N = complete.store.sizes()
     digest = hashlib.sha256()
-    for rows in _chosen(len(size_N), _step(whole.store, size_N)):
-        _digest(digest, whole.fetch_masks(rows))
+    for rows in _chosen(len(size_N), _step(complete.store, size_N)):
+        _digest(digest, complete.fetch_masks(rows))
     return digest.hexdigest()[:16]
 
 

@@ -150,7 +150,7 @@ def open_streams(data: Data) -> OpenedData:
 
 
 def _of_table(
-    rows: "datasets.IterableDataset", data: Data, known: "Parquet | None", guesses: list[str]
+    rows: "datasets.IterableDataset", data: Data, parquet: "Parquet | None", guesses: list[str]
 ) -> Callable[[int], Stream]:
     """Return a function that takes a seed and returns the stream of a table.
 
@@ -160,7 +160,7 @@ def _of_table(
     Args:
         rows: The table.
         data: The recipe's options of the images.
-        known: The classes of the split's parquet files, None for a data set on the Hub.
+        parquet: The classes of the split's parquet files, None for a data set on the Hub.
         guesses: A list to which warnings are added.
 
     Raises:
@@ -169,7 +169,7 @@ def _of_table(
     from . import columns, tables
 
     rows = rows if rows.features else rows._resolve_features()
-    image, label, classes, about, _ = tables.find_columns(rows.features, data, known)
+    image, label, classes, about, _ = tables.find_columns(rows.features, data, parquet)
     if columns.array_shape(rows.features[image]):
         raise UserError(
             f"data.stream=true: column {image} holds arrays, which a stream cannot read. Use"

@@ -415,13 +415,13 @@ class Columns(NamedTuple):
     masks: Masks
 
 
-def find_columns(features: Features, data: Data, known: Parquet | None) -> Columns:
+def find_columns(features: Features, data: Data, parquet: Parquet | None) -> Columns:
     """Find the columns of images, labels and masks in a split.
 
     Args:
         features: {column: type}.
         data: The options that name columns.
-        known: The classes of the split's parquet files, None for other tables.
+        parquet: The classes of the split's parquet files, None for other tables.
 
     Raises:
         UserError: As `columns.find_columns`.
@@ -429,10 +429,10 @@ def find_columns(features: Features, data: Data, known: Parquet | None) -> Colum
     image, label = columns.find_columns(features, data)
     masks = columns.find_masks(features, image, data)
     hint = columns.list_columns(features)
-    if known is None:
+    if parquet is None:
         return Columns(image, label, columns.class_names(features, label), hint, masks)
-    if known.has_usable_labels:
-        return Columns(image, label, known.classes, hint, masks)
+    if parquet.has_usable_labels:
+        return Columns(image, label, parquet.classes, hint, masks)
     hint = " Labels are not used, because the files of the split name different classes."
     return Columns(image, None, [], hint, masks)
 
@@ -440,7 +440,7 @@ def find_columns(features: Features, data: Data, known: Parquet | None) -> Colum
 def open_tables(
     opened: Mapping[str, datasets.Dataset],
     data: Data,
-    known: Mapping[str, Parquet],
+    parquet_of: Mapping[str, Parquet],
     guesses: list[str],
 ) -> dict[str, Source]:
     """Turn tables of `datasets` into sources, and leave out splits without rows.
@@ -448,7 +448,7 @@ def open_tables(
     Args:
         opened: {split: table}.
         data: The recipe's options of the images.
-        known: {split: classes of its parquet files}; empty for other tables.
+        parquet_of: {split: classes of its parquet files}; empty for other tables.
         guesses: A list to which warnings are added.
 
     Raises:
@@ -464,7 +464,8 @@ def open_tables(
     if data.group is not None and train is not None:
         columns.check_group(opened[train].features, data)
     columns_by_split = {
-        name: find_columns(rows.features, data, known.get(name)) for name, rows in opened.items()
+        name: find_columns(rows.features, data, parquet_of.get(name))
+        for name, rows in opened.items()
     }
     stored = {
         name: StoredLabels(

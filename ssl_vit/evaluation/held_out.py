@@ -125,7 +125,7 @@ class HeldOutEvaluator:
         """Return the means of metrics over all processes' batches.
 
         Args:
-            objective: The objective, which declares how metrics are averaged.
+            objective: The objective, which may compute further metrics from the means.
             metrics_of: Function that computes the metrics of a batch.
         """
         sums: Sums = {}
