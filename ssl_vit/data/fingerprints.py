@@ -87,27 +87,27 @@ def fingerprint(source: Source) -> str:
         source: The images. For a share of a split, the complete split is hashed, and then the rows
             of the share.
     """
-    complete = source.all_rows()
-    size_N = complete.store.sizes()
-    step = _step(complete.store, size_N)
-    digest = hashlib.sha256(f"{len(size_N)} {complete.classes} {step}".encode())
+    full_split = source.all_rows()
+    size_N = full_split.store.sizes()
+    step = _step(full_split.store, size_N)
+    digest = hashlib.sha256(f"{len(size_N)} {full_split.classes} {step}".encode())
     if step > 1:  # only every n-th image is read below
-        digest.update("\n".join(complete.store.names()).encode(errors="surrogateescape"))
+        digest.update("\n".join(full_split.store.names()).encode(errors="surrogateescape"))
         digest.update(size_N.astype("<i8").tobytes())
-        digest.update(complete.label_of(np.arange(len(size_N))).astype("<i8").tobytes())
+        digest.update(full_split.label_of(np.arange(len(size_N))).astype("<i8").tobytes())
     for rows in _chosen(len(size_N), step):
-        images, labels = complete.fetch(rows)
+        images, labels = full_split.fetch(rows)
         digest.update(labels.astype("<i8").tobytes())
         _digest(digest, images)
     return fingerprint_of_share(source, digest.hexdigest()[:16])
 
 
-def _hash_masks(complete: Source) -> str:
+def _hash_masks(full_split: Source) -> str:
     """Return a hash of the masks of a split, for the rows whose images are hashed."""
-    size_N = complete.store.sizes()
+    size_N = full_split.store.sizes()
     digest = hashlib.sha256()
-    for rows in _chosen(len(size_N), _step(complete.store, size_N)):
-        _digest(digest, complete.fetch_masks(rows))
+    for rows in _chosen(len(size_N), _step(full_split.store, size_N)):
+        _digest(digest, full_split.fetch_masks(rows))
     return digest.hexdigest()[:16]
 
 

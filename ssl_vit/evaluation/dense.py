@@ -92,7 +92,7 @@ def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) ->
     """Measure the segmentation of test images by a linear probe on an encoder's patch features.
 
     The probe is fitted to the training images at each learning rate. The rate with the highest mIoU
-    on held-out images is used for the test images. Collective.
+    on held-out images is used for the test images. All processes call this function.
 
     Args:
         network: Encoder or baseline, a Vision Transformer.
@@ -360,7 +360,9 @@ def class_pixel_counts(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Te
 def count_pixels(
     read: Reader, batches: Iterable[Batch], fitted: FittedSegmenter, task: SegmentationTask
 ) -> PixelCounts:
-    """Count the pixels that a fitted probe classifies, over all processes' batches. Collective.
+    """Count the pixels that a fitted probe classifies, over all processes' batches.
+
+    All processes call this function.
 
     Args:
         read: Reader of patch features (B, N, D).

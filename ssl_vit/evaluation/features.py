@@ -94,7 +94,9 @@ class CheckedReader:
         return output_B
 
     def check(self) -> None:
-        """Check the features of all images read since the last check, on any process. Collective.
+        """Check the features of all images that any process has read since the last check.
+
+        All processes call this method.
 
         Raises:
             NonFiniteError: Features of an image are not finite.
@@ -167,7 +169,9 @@ def gather_features(
 def count_copies_in(
     batches: Iterable[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> Copies | None:
-    """Count the images with equal content among all processes' images. Collective.
+    """Count the images with equal content among all processes' images.
+
+    All processes call this function.
 
     Args:
         batches: Batches of this process.

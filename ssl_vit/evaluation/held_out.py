@@ -25,7 +25,9 @@ def read_batches(
     most: int,
     **options: Any,
 ) -> list[Batch]:
-    """Read held-out images into memory, on each process an equal share. Collective.
+    """Read held-out images into memory, on each process an equal share.
+
+    All processes call this function.
 
     Args:
         source: Split of the images.
@@ -55,7 +57,9 @@ def read_batches(
 def count_images(
     batches: list[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> int:
-    """Count all processes' images, or with `labelled` only labelled images. Collective.
+    """Count all processes' images, or with `labelled` only labelled images.
+
+    All processes call this function.
 
     Args:
         batches: Batches of this process.

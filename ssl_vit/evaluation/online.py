@@ -174,7 +174,9 @@ class OnlineProbes:
 
         The baselines are an encoder with fresh weights, the pixels and the commonest class. A run
         with `init=` that is at step 0 also has the baseline START: `network` with these initial
-        weights. A resumed run reads the stored results. Collective.
+        weights. A resumed run reads the stored results.
+
+        All processes call this method.
 
         Args:
             network: Encoder of the run.
@@ -371,7 +373,8 @@ def prepare(
 
     With probe.every, the recipe's probes are measured. Otherwise k-NN is measured if the images
     suit it. The encoder is compared with the baselines (`paired`) only on images that were not
-    trained on, that chose no weights, and that do not lie in groups. Collective.
+    trained on, that chose no weights, and that do not lie in groups. All processes call this
+    function.
 
     Args:
         run: Run that trains.
