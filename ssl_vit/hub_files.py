@@ -195,7 +195,11 @@ def clean(text: str) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an error of the Hub in one line, with a remedy if there is one."""
+    """Describe an error of the Hub in one line, with a remedy if there is one.
+
+    Args:
+        error: An error of huggingface_hub or of a library that it uses.
+    """
     from huggingface_hub import constants, errors
 
     error = _root_error(error)

@@ -168,6 +168,9 @@ class ImageDataset(Dataset):
         An unreadable image is replaced by the next readable image in training, and left out
         otherwise.
 
+        Args:
+            wanted: Positions in the split and keys of the samples.
+
         Raises:
             UserError: In training, an image and many images after it cannot be read.
         """
@@ -245,6 +248,9 @@ class ImageDataset(Dataset):
 
     def _next_readable(self, row: int) -> tuple[int, Any, Any, Any]:
         """Find the first readable image at or after `row`. After the last row comes row 0.
+
+        Args:
+            row: The first row to try.
 
         Returns:
             The image's row, the image as `fetch` returns it, the decoded image, and the label.

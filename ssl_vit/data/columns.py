@@ -137,7 +137,11 @@ def array_shape(feature: Any) -> tuple[int | None, ...] | None:
 
 
 def holds_lists(feature: Any) -> bool:
-    """Return whether a column holds lists of class numbers."""
+    """Return whether a column holds lists of class numbers.
+
+    Args:
+        feature: The type of the column, from `datasets`.
+    """
     if not isinstance(feature, datasets.List | datasets.LargeList):
         return False
     item = feature.feature

@@ -133,6 +133,9 @@ def stored_bits(raw: bytes) -> int:
     """Return how many bits a stored value of an encoded image has, at least 8.
 
     More than 8 bits are reduced to 8 by `decode`.
+
+    Args:
+        raw: The encoded image.
     """
     if raw.startswith(PNG):
         return max(8, raw[24])  # the bit depth in the header
@@ -161,6 +164,9 @@ def images_in(raw: bytes) -> int:
     """Count the images in a TIFF, without smaller copies and masks; 1 for other formats.
 
     `decode` reads only the first image.
+
+    Args:
+        raw: The encoded image.
     """
     if not raw.startswith(TIFF):
         return 1
@@ -180,6 +186,9 @@ def images_in(raw: bytes) -> int:
 
 def open_image(raw: bytes) -> Image.Image:
     """Open an image with Pillow from the header, without decoding pixels.
+
+    Args:
+        raw: The encoded image.
 
     Raises:
         ValueError: The format is not in PILLOW.
@@ -206,6 +215,9 @@ def from_pillow(image: Image.Image) -> np.ndarray:
     The image is rotated by the EXIF orientation, 16 bits are reduced to 8, and transparent pixels
     are composed over white.
 
+    Args:
+        image: An image that Pillow has opened.
+
     Raises:
         ValueError: The pixels have 32 bits, or are below 0.
     """
@@ -214,6 +226,9 @@ def from_pillow(image: Image.Image) -> np.ndarray:
 
 def is_transparent(raw: bytes) -> bool:
     """Return whether `decode` composes any pixel of an encoded image over white.
+
+    Args:
+        raw: The encoded image.
 
     Raises:
         ValueError: The image cannot be read.
@@ -251,6 +266,9 @@ def _compose_over_white(color_HW3: np.ndarray, alpha_HW: np.ndarray | None) -> n
 def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
     """Load an image and separate colors and alpha.
 
+    Args:
+        image: An image that Pillow has opened.
+
     Returns:
         The colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None where every pixel is opaque.
 
@@ -281,6 +299,9 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
 def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
     """Load an image with one channel of more than 8 bits as RGB of 8 bits.
 
+    Args:
+        image: An image that Pillow has opened and loaded.
+
     Returns:
         As `_color_and_alpha`.
 
@@ -310,6 +331,9 @@ def _scale_transparent_color(image: Image.Image) -> None:
     """Scale the transparent color of a PNG to 8 bits, like the pixels.
 
     Pillow converts the pixels to 8 bits, but not the transparent color that it compares with them.
+
+    Args:
+        image: An image that Pillow has opened and not loaded. Its `info` is changed.
     """
     color = image.info.get("transparency")
     if color is None or image.format != "PNG":
@@ -327,6 +351,9 @@ def _packing(image: Image.Image) -> Any:
 
     For PPM files, this is a tuple of the name and the highest value. After the pixels were loaded,
     it is "".
+
+    Args:
+        image: An image that Pillow has opened.
     """
     tiles = getattr(image, "tile", None)
     return tiles[0].args if tiles else ""
@@ -388,6 +415,9 @@ def _saved_array(raw: bytes) -> np.ndarray:
 def _values(raw: bytes) -> StoredValues:
     """Read the stored values of all channels, in the order of the file.
 
+    Args:
+        raw: The encoded image.
+
     Raises:
         ValueError: Pixels or images of the file would be lost.
         TooLarge: As `decode`.
@@ -417,6 +447,9 @@ def _values_of_tiff(raw: bytes) -> StoredValues:
     """Read a TIFF of a single image with tifffile, whose samples or pages are the channels.
 
     Palettes and fewer than 8 bits are read like a PNG: as RGB, and as grey from 0 to 255.
+
+    Args:
+        raw: The encoded image.
     """
     try:
         import tifffile
@@ -446,6 +479,9 @@ def _check_series(series: Sequence[Any]) -> None:
     """Check that no image would be lost by reading only the first image of a TIFF.
 
     Smaller copies and masks of the first image may be left out.
+
+    Args:
+        series: The images of a TIFF, from tifffile, which may have several pages each.
 
     Raises:
         ValueError: There are other images.
@@ -522,6 +558,9 @@ def _orientation(image: Image.Image) -> int:
     """Return the orientation (1 to 8, EXIF 2.3) that Pillow's `exif_transpose` uses.
 
     Pillow looks in EXIF, then in XMP. An unreadable orientation counts as 1 (upright).
+
+    Args:
+        image: An image that Pillow has opened.
     """
     # a file written by others may cause any error
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
@@ -578,6 +617,9 @@ def _check_pixels(width: int, height: int) -> None:
 def _check_shape(shape: Sequence[int]) -> None:
     """Check the size of an array before reading.
 
+    Args:
+        shape: The shape in the header of the array.
+
     Raises:
         TooLarge: The array has more values than MOST_PIXELS of RGB.
     """
@@ -591,6 +633,9 @@ def _check_shape(shape: Sequence[int]) -> None:
 
 def _check_16_bits(array: np.ndarray) -> None:
     """Check that whole numbers fit into 16 bits.
+
+    Args:
+        array: Whole numbers of any type.
 
     Raises:
         ValueError: Numbers are below 0 or above MOST_VALUE.

@@ -68,6 +68,9 @@ class DrawnStore(Store):
 def open_splits(data: Data) -> OpenedData:
     """Open all splits of the folder, data set on the Hub or embedded set that a recipe names.
 
+    Args:
+        data: The recipe's options of the images: data.path, data.hub or the embedded set.
+
     Raises:
         UserError: There are no images, or a column does not exist.
     """
@@ -122,6 +125,9 @@ def _open_path(contents: Contents, data: Data) -> OpenedData:
 
 def open_streams(data: Data) -> OpenedData:
     """Open each split as a stream, from the Hub or from parquet files without a copy in a cache.
+
+    Args:
+        data: The recipe's options of the images.
 
     Raises:
         UserError: There are no images, the data are no parquet files, or a stream cannot read the

@@ -139,7 +139,15 @@ def _channels_last(array_B: np.ndarray) -> np.ndarray:
 
 
 def _rgb_array(image: Any) -> np.ndarray:
-    """Return one image as uint8 (H, W, 3)."""
+    """Return one image as uint8 (H, W, 3).
+
+    Args:
+        image: A PIL image or an array.
+
+    Raises:
+        TypeError: The image is something else, or an array of another type than uint8.
+        ValueError: The array has another shape, or no pixels.
+    """
     if isinstance(image, Image.Image):
         return from_pillow(image)
     if not isinstance(image, np.ndarray):
@@ -203,7 +211,11 @@ def shown_channels(value: Tensor, axis: int) -> Tensor:
 
 
 def shown_note(channels: int) -> str:
-    """Describe which of an image's channels are displayed, or return "" if all three are."""
+    """Describe which of an image's channels are displayed, or return "" if all three are.
+
+    Args:
+        channels: Number of channels of the image.
+    """
     if channels == SHOWN:
         return ""
     if channels == 1:

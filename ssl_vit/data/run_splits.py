@@ -132,6 +132,9 @@ def open_for_testing(data: Data) -> OpenedData:
 
     If data.test is a number, the training split is returned without the images of the test share.
 
+    Args:
+        data: The recipe's options of the images.
+
     Raises:
         UserError: There are no images, or data.train= names no split.
     """

@@ -153,6 +153,9 @@ def _without_split(names: Sequence[str]) -> list[str]:
 
     Names are the same whether the user gives the folder `photos` or `photos/train`, and are in
     composed Unicode, so that they are the same on every machine.
+
+    Args:
+        names: Paths of files below the user's folder.
     """
     paths = [compose_unicode(name).split("/") for name in names]
     depth = min((len(path) for path in paths), default=1) - 1

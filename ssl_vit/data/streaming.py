@@ -224,6 +224,9 @@ class Stream:
 
         A shard is read whole, because stopping in the middle of a parquet file can crash the
         process at exit (apache/arrow issue 45214).
+
+        Args:
+            shard: The number of the shard.
         """
         try:
             rows = self.rows.shard(self.shards, shard)

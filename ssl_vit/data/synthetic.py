@@ -328,6 +328,9 @@ def _colors(key_B: np.ndarray) -> np.ndarray:
     """Return two colours of the ground and two of the figure, 0 to 255, float32 (B, 4, 3).
 
     Each colour is in the middle of its 3-bit bin.
+
+    Args:
+        key_B: Keys of the colours.
     """
     tone_B = rng.integers(key_B, 0, 2)
     ground_B2 = _pair(rng.bits(key_B, 1), tone_B)

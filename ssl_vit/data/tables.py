@@ -318,6 +318,9 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
 def _check_whole(file: Path) -> None:
     """Read all rows of a parquet file, to find out whether the file is damaged.
 
+    Args:
+        file: The parquet file.
+
     Raises:
         UserError: The file cannot be read to the end.
     """

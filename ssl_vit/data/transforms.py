@@ -265,6 +265,9 @@ def _middle(image: Tensor) -> Tensor:
     """Return the middle of a very long image, and other images unchanged.
 
     Resizing a line of pixels by its shorter side would fill the memory.
+
+    Args:
+        image: An image (C, H, W).
     """
     height, width = image.shape[1:]
     longest = STRIP * min(height, width)

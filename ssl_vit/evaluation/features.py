@@ -49,6 +49,9 @@ def is_finite(output_B: Tensor) -> Tensor:
     """Return whether all values of each image's features, tokens or logits (B, ...) are finite.
 
     The result is bool (B,), on the CPU.
+
+    Args:
+        output_B: Output of a network for B images, of any shape (B, ...).
     """
     if not output_B.numel():
         return torch.ones(len(output_B), dtype=torch.bool)

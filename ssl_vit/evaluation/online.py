@@ -279,6 +279,9 @@ class OnlineProbes:
         The held-out images are the split `test`. If a probe chooses a learning rate, a tenth of the
         training images is the split `validation`.
 
+        Args:
+            readers: {ENCODER or a baseline: reader of its features}.
+
         Returns:
             {split: {reader: features (N, D) and labels (N,)}}.
         """
@@ -336,7 +339,11 @@ def _read(path: Path, conditions: str) -> dict[str, Right] | None:
 
 
 def _hash_images(batches: Iterable[Batch]) -> list[str]:
-    """Return the SHA-256 of the pixels and labels of each batch."""
+    """Return the SHA-256 of the pixels and labels of each batch.
+
+    Args:
+        batches: Batches of this process.
+    """
     hashes = []
     for batch in batches:
         digest = hashlib.sha256(batch.image.numpy().tobytes())

@@ -61,6 +61,9 @@ def effective_rank(x_ND: Tensor) -> float:
     This is exp(entropy) of the singular values, divided by their sum. The result is between 1 (all
     features in one direction) and min(N, D), so compare it only for equal N. The result is NaN if a
     feature is not finite.
+
+    Args:
+        x_ND: Features of N images.
     """
     if not x_ND.isfinite().all():
         return math.nan

@@ -47,6 +47,9 @@ def may_show_images(recipe: Recipe) -> bool:
     Any images may be uploaded with hub.figures=true. Images of a published data set may also be
     uploaded if the terms of the data set allow it, but not if they were read from a local copy,
     which may hold any images.
+
+    Args:
+        recipe: The recipe, with the images and hub.figures.
     """
     if recipe.hub.figures:
         return True
@@ -58,6 +61,9 @@ def with_public_names(recipe: Recipe) -> Recipe:
 
     The default name of a run contains the names of its images and of local initial weights. If one
     of these names is private, the name of the objective replaces the name of the run.
+
+    Args:
+        recipe: The recipe of the run.
     """
     public = recipe.model_copy(deep=True)
     private_names = [source.short_name for source in recipe.sources().values() if source.is_local]
@@ -163,6 +169,9 @@ def find_figures(run: Run) -> Figures:
     figures without images, if the name of the run, which is in their titles, is public, and the
     figure of predictions, if the terms of the run's images allow it. The terms do not cover the
     other figures, because the figures tool may have drawn other images.
+
+    Args:
+        run: A finished run.
     """
     result = Figures({}, [])
     recipe = run.recipe

@@ -58,6 +58,9 @@ def render(draw: Callable[[], Figure]) -> dict[str, bytes]:
     """Draw a figure and return it as files: {"svg": bytes, "png": bytes}.
 
     The bytes are the same each time, because they contain no date and no version.
+
+    Args:
+        draw: Function that returns the figure.
     """
     # Metadata that matplotlib would write; None removes them
     left_out = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}

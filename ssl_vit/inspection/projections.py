@@ -93,6 +93,9 @@ def image_map(feature_BD: Tensor) -> Tensor:
 
     The result is the same each time.
 
+    Args:
+        feature_BD: Features of the images.
+
     Raises:
         UnavailableError: scikit-learn is not installed, there are too few images, or features are
             all the same or have one dimension.

@@ -187,6 +187,9 @@ def to_transformers(export: Path, out: Path) -> None:
 def _unsupported(model: Any) -> str | None:
     """Say in a sentence why transformers' ViT cannot represent a timm network.
 
+    Args:
+        model: timm's network of the export.
+
     Returns:
         The sentence, or None if transformers' ViT can represent the network.
     """

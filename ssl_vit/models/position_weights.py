@@ -22,6 +22,9 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
     """Return the backbone's state with all positions in timm's format, {name: tensor}.
 
     Positions that the encoder adds to patches become a learned table, with zeros for prefix tokens.
+
+    Args:
+        encoder: The encoder to export.
     """
     state: dict[str, Tensor] = encoder.backbone.state_dict()
     if isinstance(encoder, Encoder) and isinstance(encoder.positions, Added):

@@ -286,6 +286,9 @@ def _from_timm(init: InitSource) -> LoadedWeights:
     """Download and read weights that timm has published, without the classifier.
 
     timm does not download the weights itself, because it may fall back to unpickling.
+
+    Args:
+        init: Weights that timm has published, timm:NAME.
     """
     published = timm_models.published(init.timm_name)
     files = ["config.json", "model.safetensors"]
@@ -343,6 +346,9 @@ def _from_npz(init: InitSource) -> LoadedWeights:
     """Read a checkpoint of google-research/vision_transformer.
 
     timm converts the names of flax when it loads the file into a network of the same size.
+
+    Args:
+        init: The .npz file.
     """
     positions = "Transformer/posembed_input/pos_embedding"
     with np.load(init.place) as arrays:  # allow_pickle stays False
