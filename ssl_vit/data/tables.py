@@ -193,7 +193,8 @@ def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw
         The array with three axes, or Missing if the row has no array of this shape.
     """
     (stored,) = cell.chunks
-    stored = stored.storage if isinstance(stored, pyarrow.ExtensionArray) else stored
+    if isinstance(stored, pyarrow.ExtensionArray):
+        stored = stored.storage
     if stored.null_count:
         return Missing("this row has no image")
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)

@@ -58,7 +58,9 @@ class CollapseEvaluator:
             yield f"features/{name}", share
 
     def _information(self, p_NK: Tensor) -> float:
-        """Return `information` over the images of all processes.
+        """Return the mutual information of images and prototypes, over the images of all processes.
+
+        See `information` for the formula.
 
         Args:
             p_NK: Probabilities of the prototypes for each image or patch of this process.

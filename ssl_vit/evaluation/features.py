@@ -104,8 +104,10 @@ class CheckedReader:
         Raises:
             NonFiniteError: Features of an image are not finite.
         """
-        parts, self.finite = self.accelerator.gather_parts(self.finite), []
-        check_finite(self.name, torch.cat([torch.ones(0, dtype=torch.bool), *parts]))
+        no_image = torch.ones(0, dtype=torch.bool)  # `cat` needs a tensor
+        parts = self.accelerator.gather_parts(self.finite)
+        self.finite = []
+        check_finite(self.name, torch.cat([no_image, *parts]))
 
 
 def extract_labelled_features(
