@@ -81,7 +81,10 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
     for name in sorted(tree.keys() & set(names)):
         _check(folder / name, tree[name], source)
     if not tree.keys() & set(names):
-        raise UserError(f"{source}: the repository has no {' and no '.join(names)}")
+        raise UserError(
+            f"{source}: the repository has no {' and no '.join(names)}. Name a repository with these"
+            " files."
+        )
     return folder
 
 
@@ -207,7 +210,7 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, errors.GatedRepoError):
         return f"the owner's terms are not accepted. See {constants.ENDPOINT}/{error.repo_id}"
     if isinstance(error, errors.RevisionNotFoundError):
-        return "the repository has no such revision (branch, tag or commit)"
+        return "the repository has no such revision (branch, tag or commit). Name another revision"
     if status == 401 and "Invalid credentials" in str(error):
         return f"the Hub does not know this token. {LOGIN}"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:

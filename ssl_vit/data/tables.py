@@ -330,7 +330,10 @@ def _check_whole(file: Path) -> None:
             for _ in opened.iter_batches():
                 pass
     except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"data.path={file}: this file is damaged: {reason(error)}") from None
+        raise UserError(
+            f"data.path={file}: this file is damaged ({reason(error)}). Copy the file again, or"
+            " remove the file."
+        ) from None
 
 
 def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:

@@ -240,12 +240,13 @@ def _members(file: Path, column: str | None) -> Members:
                 raise ValueError(f"the tar is cut off or damaged at byte {tar.offset}")
     except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
         raise UserError(
-            f"data.path={file}: the tar is damaged, after {format_image_count(num_images)}:"
-            f" {type(error).__name__}"
+            f"data.path={file}: the tar is damaged ({type(error).__name__}), after"
+            f" {format_image_count(num_images)}. Copy the tar again, or remove the tar."
         ) from None
     except ValueError as error:
         raise UserError(
-            f"data.path={file}: {reason(error)}, after {format_image_count(num_images)}"
+            f"data.path={file}: {reason(error)}, after {format_image_count(num_images)}. Copy the"
+            " tar again, or remove the tar."
         ) from None
     except (OSError, OverflowError, tarfile.TarError) as error:
         raise UserError(f"data.path={file}: {reason(error)}") from None
