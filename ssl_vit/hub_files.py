@@ -82,8 +82,8 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
         _check(folder / name, tree[name], source)
     if not tree.keys() & set(names):
         raise UserError(
-            f"{source}: the repository has no {' and no '.join(names)}. Name a repository with these"
-            " files."
+            f"{source}: the repository has no {' and no '.join(names)}. Name a repository with"
+            " these files."
         )
     return folder
 
