@@ -41,7 +41,7 @@ def pin(place: str, source: str) -> str:
 
     Args:
         place: hf-hub:USER/NAME or hf-hub:USER/NAME@REVISION.
-        source: The beginning of error messages.
+        source: The beginning of error messages, such as "init=hf-hub:USER/NAME".
 
     Raises:
         UserError: As `fetch`.
@@ -56,7 +56,7 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
     Args:
         place: USER/NAME@REVISION.
-        source: The beginning of error messages.
+        source: The beginning of error messages, such as "init=hf-hub:USER/NAME".
         names: Files to download, if the repository has them; no other files are downloaded.
 
     Returns:
@@ -96,7 +96,7 @@ def _check(path: Path, listed: Any, source: str) -> None:
     Args:
         path: The downloaded file.
         listed: The Hub's entry of the file.
-        source: The beginning of the error message.
+        source: The beginning of the error message, such as "init=hf-hub:USER/NAME".
 
     Raises:
         UserError: The file is damaged.

@@ -119,7 +119,7 @@ def _changed(
 
 
 def _drawn(key_B: np.ndarray, chance: float) -> np.ndarray:
-    """Draw a bool for each key, (B,): true with the probability `chance`. Slot 0 is drawn."""
+    """Draw a bool for each key, (B,), that is true with the probability `chance`."""
     return rng.uniform(key_B, 0) < chance
 
 

@@ -169,7 +169,7 @@ def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, i
 
 
 def _proposed_range(count_V: np.ndarray, images: str) -> str:
-    """Return the error that images of 16 bits need data.range, with a range to copy.
+    """Return the text of the error that images of 16 bits need data.range, with a range to copy.
 
     The range contains all values except outliers. A value is an outlier if it is farther outside
     of the quantiles USUAL than these quantiles are apart.

@@ -61,7 +61,7 @@ def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
 
     Args:
         lists: {split: classes}. A split without labels and names is ignored.
-        place: The option that names the images, for the error.
+        place: The option that names the images, such as "data.path=photos", for the error.
 
     Raises:
         UserError: A number means different classes in two splits, or one split has bare numbers and
@@ -94,7 +94,7 @@ def pair_classes(
         names: The classifier's classes, in the order of its outputs; empty for bare numbers.
         images: The images to classify.
         init: The place of the classifier's weights, for errors.
-        place: The option that names the images, for errors.
+        place: The option that names the images, such as "data.path=photos", for errors.
         outputs: The number of the classifier's outputs, for errors; 0 where it is not known.
 
     Returns:

@@ -271,7 +271,7 @@ def number_classes(
 
     Args:
         values: One value for each image.
-        where: The beginning of error messages.
+        where: The beginning of errors, such as "data.label_column=label: data.path=photos".
         typed: Whether the text "7" is the name of a class, and not the number 7.
 
     Returns:
@@ -320,7 +320,7 @@ def _whole(value: Any, where: str) -> int:
 
     Args:
         value: A stored label.
-        where: The beginning of the error message.
+        where: The beginning of the error, such as "data.label_column=label: data.path=photos".
 
     Raises:
         UserError: The value is no whole number.
@@ -377,7 +377,7 @@ def pad_lists(values: Sequence[Any], where: str) -> np.ndarray:
 
     Args:
         values: A list, a number or None for each image.
-        where: The beginning of error messages.
+        where: The beginning of errors, such as "data.label_column=label: data.path=photos".
 
     Raises:
         UserError: A value is something else.

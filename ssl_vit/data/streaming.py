@@ -121,7 +121,7 @@ class Stream:
             label: Name of the column of labels, None for no labels.
             read_file: A function that reads the file that a row names.
             about: Labels without images, with the stream's classes.
-            where: The beginning of error messages.
+            where: The beginning of error messages, such as "data.path=photos".
             seed: The seed of the order of shards.
         """
         import datasets  # imported only to train on a stream

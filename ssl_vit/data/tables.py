@@ -90,7 +90,7 @@ class TableStore(Store):
         """Check that the files that the first rows name can be read.
 
         Args:
-            where: The beginning of the error message.
+            where: The beginning of the error message, such as "data.path=photos".
 
         Raises:
             UserError: None of the first rows has an image.

@@ -290,7 +290,8 @@ def _add_member(
     Args:
         member: The header of the file.
         descriptor: The opened tar, to read labels.
-        column: As in `_members`.
+        column: Where labels are: "cls" for .cls files, another name for this key of .json files,
+            None for .cls files and the key `label` of .json files.
         members: The images and labels that were read from this tar before.
     """
     key, _, ending = posixpath.normpath(member.name).rpartition(".")
